@@ -1,0 +1,89 @@
+"""Run N copies of your app. Each scheduled job still runs once.
+
+::
+
+    from shedlock_py import configure, scheduler_lock
+
+    configure(provider="postgresql://user@host/db")
+
+    @scheduler_lock("nightly-report", lock_at_most_for="30m", lock_at_least_for="1m")
+    def nightly_report(): ...
+"""
+
+from shedlock_py.config import (
+    async_provider_from_url,
+    configure,
+    provider_from_url,
+    set_active,
+)
+from shedlock_py.context import assert_locked, current_lease, extend_lock, extend_lock_async
+from shedlock_py.decorator import scheduler_lock
+from shedlock_py.errors import (
+    ConfigurationError,
+    LeaseError,
+    LeaseLostError,
+    NotLocked,
+    ProviderError,
+    ProviderNotConfigured,
+    ProviderUnreachable,
+    ShedLockError,
+)
+from shedlock_py.events import (
+    Event,
+    LeaseLost,
+    Listener,
+    LockAcquired,
+    LockExtended,
+    LockReleased,
+    LockSkipped,
+    ProviderFailed,
+    TaskFinished,
+)
+from shedlock_py.guard import Executed, Skipped, attempt, attempt_async, hold, hold_async
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
+from shedlock_py.rules import Lease, LockRecord, LockRequest
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncInMemoryLockProvider",
+    "AsyncLockProvider",
+    "ConfigurationError",
+    "Event",
+    "Executed",
+    "InMemoryLockProvider",
+    "Lease",
+    "LeaseError",
+    "LeaseLost",
+    "LeaseLostError",
+    "Listener",
+    "LockAcquired",
+    "LockExtended",
+    "LockProvider",
+    "LockRecord",
+    "LockReleased",
+    "LockRequest",
+    "LockSkipped",
+    "NotLocked",
+    "ProviderError",
+    "ProviderFailed",
+    "ProviderNotConfigured",
+    "ProviderUnreachable",
+    "ShedLockError",
+    "Skipped",
+    "TaskFinished",
+    "assert_locked",
+    "async_provider_from_url",
+    "attempt",
+    "attempt_async",
+    "configure",
+    "current_lease",
+    "extend_lock",
+    "extend_lock_async",
+    "hold",
+    "hold_async",
+    "provider_from_url",
+    "scheduler_lock",
+    "set_active",
+]

@@ -1,0 +1,120 @@
+"""What only asyncio needs. Imported late: ``import shedlock_py`` must not load asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+from shedlock_py.durations import Duration
+from shedlock_py.events import logger
+from shedlock_py.provider import LockProvider
+from shedlock_py.rules import Lease, LockRecord, LockRequest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_unfinished: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
+
+
+async def shielded(
+    work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], Awaitable[object]] | None = None
+) -> T:
+    """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation goes on.
+
+    ``when_abandoned`` is awaited with the result that nobody is there to take any more. A second cancellation does not
+    wait: the rest goes on in the background.
+    """
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        rest = asyncio.create_task(_finish(task, when_abandoned))
+        _unfinished.add(rest)
+        rest.add_done_callback(_unfinished.discard)
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(rest)
+        raise
+
+
+async def _finish(task: asyncio.Task[T], when_abandoned: Callable[[T], Awaitable[object]] | None) -> None:
+    try:
+        result = await task
+        if when_abandoned is not None:
+            await when_abandoned(result)
+    except Exception as error:
+        # Nobody is left to raise it to; the lease ends by itself after lock_at_most_for.
+        logger.warning("after a cancellation: %s", error)
+
+
+async def undone_if_cancelled(
+    acquire: Coroutine[Any, Any, Lease | None], release: Callable[[Lease], Awaitable[object]]
+) -> Lease | None:
+    """Await ``acquire``; if the caller is cancelled while the store may be granting, release what it granted."""
+
+    async def undo(lease: Lease | None) -> None:
+        if lease is not None:
+            await release(lease)
+
+    return await shielded(acquire, undo)
+
+
+class ThreadedProvider:
+    """A provider for ordinary functions, asked from asyncio: each call in a worker thread."""
+
+    def __init__(self, provider: LockProvider) -> None:
+        self.sync_provider = provider
+
+    async def acquire(self, request: LockRequest) -> Lease | None:
+        return await undone_if_cancelled(_in_thread(self.sync_provider.acquire, request), self.release)
+
+    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return await _in_thread(self.sync_provider.extend, lease, lock_at_most_for)
+
+    async def release(self, lease: Lease) -> bool:
+        return await _in_thread(self.sync_provider.release, lease)
+
+    async def record(self, name: str) -> LockRecord | None:
+        return await _in_thread(self.sync_provider.record, name)
+
+    async def records(self, prefix: str = "") -> list[LockRecord]:
+        return await _in_thread(self.sync_provider.records, prefix)
+
+    async def force_release(self, name: str) -> bool:
+        return await _in_thread(self.sync_provider.force_release, name)
+
+    async def take_over(self, request: LockRequest) -> Lease:
+        return await _in_thread(self.sync_provider.take_over, request)
+
+    async def prune(self, unused_for: Duration) -> int:
+        return await _in_thread(self.sync_provider.prune, unused_for)
+
+    async def create_schema(self) -> None:
+        await _in_thread(self.sync_provider.create_schema)
+
+
+async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    future = asyncio.get_running_loop().run_in_executor(_threads(), lambda: function(*args, **kwargs))
+    return await asyncio.shield(future)  # a queued release must not be dropped because its caller was cancelled
+
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def _threads() -> ThreadPoolExecutor:
+    # Our own: the loop's default pool may be full of the very jobs whose locks are to be released.
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="shedlock")
+    return _pool
+
+
+def _forget_threads() -> None:
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_threads)  # threads do not survive a fork; the child starts its own

@@ -1,0 +1,53 @@
+"""Programs: an algorithm that says what to ask the store, written once for sync and async.
+
+A program is a generator. It yields commands (for SQL a statement with its parameters) and is sent the replies. It
+holds every decision and does no I/O; the two drivers below carry it out. An error of the store is thrown *into*
+the program, which knows what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import TypeVar
+
+Command = TypeVar("Command")
+Reply = TypeVar("Reply")
+Result = TypeVar("Result")
+
+Program = Generator[Command, Reply, Result]
+
+
+def run(program: Program[Command, Reply, Result], execute: Callable[[Command], Reply]) -> Result:
+    """Carry ``program`` out, command by command."""
+    try:
+        command = next(program)
+        while True:
+            try:
+                reply = execute(command)
+            except Exception as error:
+                command = program.throw(error)
+            else:
+                command = program.send(reply)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    finally:
+        program.close()
+
+
+async def run_async(program: Program[Command, Reply, Result], execute: Callable[[Command], Awaitable[Reply]]) -> Result:
+    """:func:`run`, awaiting each command."""
+    try:
+        command = next(program)
+        while True:
+            try:
+                reply = await execute(command)
+            except Exception as error:
+                command = program.throw(error)
+            else:
+                command = program.send(reply)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    finally:
+        program.close()

@@ -1,0 +1,320 @@
+"""``@scheduler_lock``: a guard around every call of a function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import string
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, cast, overload
+
+from shedlock_py.config import check_provider, lock_request
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.guard import Executed, Skipped, attempt, attempt_async, refuse_unfinished_function
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.rules import LockRequest, check_hold_times, validate_name
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+R_co = TypeVar("R_co", covariant=True)
+A_co = TypeVar("A_co", covariant=True)
+S_contra = TypeVar("S_contra")
+
+
+class LockSpec:
+    """Which lock a function needs, as ``@scheduler_lock`` was told. Found as ``function.__shedlock__``.
+
+    ``name`` may be a template ("sync-{tenant}"), filled from the arguments of each call. Durations that are None are
+    taken from :func:`configure`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lock_at_most_for: Duration | None = None,
+        lock_at_least_for: Duration | None = None,
+        provider: LockProvider | AsyncLockProvider | None = None,
+    ) -> None:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"lock name must be a string, not {name!r}: @scheduler_lock('name', …)")
+        self.template = name
+        self.fields = _template_fields(name)
+        self.name = None if self.fields else validate_name(name.format())
+        self.lock_at_most_for = None if lock_at_most_for is None else parse_duration(lock_at_most_for, "lock_at_most_for")
+        self.lock_at_least_for = (
+            None if lock_at_least_for is None else parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
+        )
+        if self.lock_at_most_for is not None and self.lock_at_least_for is not None:
+            check_hold_times(self.lock_at_most_for, self.lock_at_least_for)
+        check_provider(provider)
+        self.provider = provider
+
+    def check_fields(self, signature: inspect.Signature) -> None:
+        """:raises ConfigurationError: the name template asks for something that is not a parameter."""
+        unknown = self.fields - set(signature.parameters)
+        if unknown:
+            raise ConfigurationError(
+                f"lock name {self.template!r} uses {', '.join(f'{{{field}}}' for field in sorted(unknown))}, which is no "
+                f"parameter of the function; its parameters are: {', '.join(signature.parameters) or 'none'}"
+            )
+
+    def request(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        lock_at_most_for: Duration | None = None,
+        lock_at_least_for: Duration | None = None,
+        fire_time: datetime | None = None,
+    ) -> LockRequest:
+        """The request for one call of ``function``. The durations given here count where the spec has none."""
+        return lock_request(
+            self.name if self.name is not None else self._fill(function, args, kwargs or {}),
+            lock_at_most_for if self.lock_at_most_for is None else self.lock_at_most_for,
+            lock_at_least_for if self.lock_at_least_for is None else self.lock_at_least_for,
+            fire_time,
+        )
+
+    def _fill(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        while True:
+            if isinstance(function, functools.partial):
+                function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
+            elif inspect.ismethod(function):
+                function, args = function.__func__, (function.__self__, *args)
+            else:
+                break
+        signature = inspect.signature(function)
+        self.check_fields(signature)
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        try:
+            return self.template.format_map(call.arguments)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"lock name {self.template!r} cannot be filled for this call: {error}") from error
+
+
+def _template_fields(template: str) -> set[str]:
+    """The parameters that a name template asks for: "{user.id}" asks for "user"."""
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+    except ValueError as error:
+        raise ConfigurationError(f"lock name {template!r} is not a valid template: {error}") from error
+    names = {field.split(".")[0].split("[")[0] for field in fields}
+    if any(not name.isidentifier() for name in names):
+        raise ConfigurationError(f"lock name {template!r}: name the parameter inside the braces, as in 'sync-{{tenant}}'")
+    return names
+
+
+class GuardedFunction(Protocol[P, R_co, A_co]):
+    """A function behind a lock: called as before; ``attempt`` tells whether it ran."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    def attempt(self, *args: P.args, **kwargs: P.kwargs) -> A_co:
+        """Like calling it, but returns ``Executed(value, lease)`` or ``Skipped``; ``on_skip`` is not used.
+
+        It is the function's own attribute: for a method write ``Class.method.attempt(instance, …)``.
+        """
+
+    def __get__(
+        self: GuardedFunction[Concatenate[Any, Q], R_co, A_co], instance: object, owner: type | None = None, /
+    ) -> Callable[Q, R_co]: ...
+
+
+class _Decorator(Protocol[S]):
+    """What ``scheduler_lock(…)`` returns; ``S`` is what a skipped call returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> GuardedFunction[P, Coroutine[Any, Any, R | S], Coroutine[Any, Any, Executed[R] | Skipped]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> GuardedFunction[P, R | S, Executed[R] | Skipped]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    provider: LockProvider | AsyncLockProvider | None = None,
+    on_skip: None = None,
+) -> _Decorator[None]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    provider: LockProvider | AsyncLockProvider | None = None,
+    on_skip: BaseException | type[BaseException],
+) -> _Decorator[Never]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    provider: LockProvider | AsyncLockProvider | None = None,
+    on_skip: Callable[[Skipped], Coroutine[Any, Any, S] | S],
+) -> _Decorator[S]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    provider: LockProvider | AsyncLockProvider | None = None,
+    on_skip: S,
+) -> _Decorator[S]: ...
+
+
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    provider: LockProvider | AsyncLockProvider | None = None,
+    on_skip: Any = None,
+) -> Any:
+    """Run the function only where its lock is free; skip the call where it is held elsewhere.
+
+    A skipped call returns None, or what ``on_skip`` says. Put it directly above ``def``, below any decorator that
+    registers the function with a scheduler or task queue::
+
+        @scheduler.scheduled_job("cron", hour=2)
+        @scheduler_lock("nightly-report", lock_at_most_for="30m", lock_at_least_for="1m")
+        def nightly_report(): ...
+
+    :param name: the lock name, 1 to 64 characters; ``"sync-{tenant}"`` is filled from the call's arguments.
+    :param lock_at_most_for: how long the lock is held if the holder dies; longer than the longest run. "10m", "PT10M",
+        ``timedelta`` or seconds; by default what ``configure(default_lock_at_most_for=…)`` says.
+    :param lock_at_least_for: for how long nobody else runs it, however short the task; at least the difference between
+        the replicas' clocks. Zero by default.
+    :param provider: the store of this lock; by default the configured one, looked up at each call.
+    :param on_skip: what a skipped call returns; a callable is called with the :class:`Skipped` (and awaited, if it
+        is a coroutine function); an exception is raised, a class of them is called with a message first.
+    :raises ConfigurationError: a name or duration that cannot work.
+    :raises TypeError: on a class, a generator function or a task object of Celery, Huey or Dramatiq.
+
+    The guarded function raises what the task raises, and :class:`ProviderError` when the store failed: then the task
+    did not run.
+    """
+    if callable(name):
+        raise TypeError("@scheduler_lock needs a lock name: @scheduler_lock('name', lock_at_most_for='10m')")
+    spec = LockSpec(name, lock_at_most_for, lock_at_least_for, provider)
+
+    def decorate(function: Any) -> Any:
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
+        _check_function(function)
+        signature = inspect.signature(function)
+        spec.check_fields(signature)
+        guarded = _guard_async if inspect.iscoroutinefunction(function) else _guard_sync
+        wrapper = guarded(spec, function, signature, on_skip)
+        # The original carries the mark too: a scheduler's decorator that was put below this one registers the original.
+        for marked in (function, wrapper):
+            _mark(marked, spec)
+        return wrapper
+
+    return decorate
+
+
+def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:
+    if inspect.iscoroutinefunction(on_skip):
+        raise TypeError("on_skip is a coroutine function, but the guarded function is an ordinary one")
+    on_skipped = _skip_handler(on_skip)
+
+    def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
+        request = spec.request(function, args, kwargs)
+        return attempt(request, lambda: function(*args, **kwargs), provider=cast("LockProvider | None", spec.provider))
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+        result = attempt_call(*args, **kwargs)
+        return result.value if isinstance(result, Executed) else on_skipped(result)
+
+    return _dressed(guarded, attempt_call, signature)
+
+
+def _guard_async(
+    spec: LockSpec, function: Callable[P, Coroutine[Any, Any, R]], signature: inspect.Signature, on_skip: Any
+) -> Any:
+    on_skipped = _skip_handler(on_skip)
+
+    async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
+        request = spec.request(function, args, kwargs)
+        return await attempt_async(request, lambda: function(*args, **kwargs), provider=spec.provider)
+
+    @functools.wraps(function)
+    async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+        result = await attempt_call(*args, **kwargs)
+        if isinstance(result, Executed):
+            return result.value
+        instead = on_skipped(result)
+        return await instead if inspect.isawaitable(instead) else instead
+
+    return _dressed(guarded, attempt_call, signature)
+
+
+def _dressed(guarded: Any, attempt_call: Any, signature: inspect.Signature) -> Any:
+    guarded.__signature__ = signature
+    guarded.attempt = functools.wraps(guarded)(attempt_call)
+    return guarded
+
+
+def _skip_handler(on_skip: Any) -> Callable[[Skipped], Any]:
+    """What to do with a skip: return a value, call a function, or raise."""
+    if isinstance(on_skip, type) and issubclass(on_skip, BaseException):
+
+        def raise_new(skipped: Skipped) -> Any:
+            raise on_skip(f"lock {skipped.lock_name!r}: skipped ({skipped.reason})")
+
+        return raise_new
+    if isinstance(on_skip, BaseException):
+
+        def raise_it(skipped: Skipped) -> Any:
+            raise on_skip.with_traceback(None)  # one object for all calls: do not pile up their tracebacks
+
+        return raise_it
+    if callable(on_skip):
+        return cast(Callable[[Skipped], Any], on_skip)
+    return lambda skipped: on_skip
+
+
+_TASK_ATTRIBUTES = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
+
+
+def _check_function(function: Any) -> None:
+    for attribute, library in _TASK_ATTRIBUTES.items():
+        if hasattr(function, attribute):
+            raise TypeError(
+                f"{function!r} is a {library} task, not a function: put @scheduler_lock directly above 'def', and the "
+                f"{library} decorator above it"
+            )
+    if isinstance(function, type) or not callable(function):
+        raise TypeError(f"@scheduler_lock guards functions and methods, not {function!r}: put it directly above 'def'")
+    if not inspect.iscoroutinefunction(function):
+        refuse_unfinished_function(function)
+
+
+def _mark(function: Any, spec: LockSpec) -> None:
+    try:
+        function.__shedlock__ = spec
+    except AttributeError:
+        pass  # builtins and bound methods take no attributes; the wrapper has the mark

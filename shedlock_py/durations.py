@@ -1,0 +1,82 @@
+"""Durations as people write them, turned into ``timedelta``.
+
+Accepted: ``"10m"``, ``"1h30m"``, ``"1.5s"``, ``"250ms"`` (units ms, s, m, h, d, w, largest first), ISO 8601
+(``"PT10M"``, ``"P1DT2H"``), ``timedelta``, and numbers, which are seconds. Kept to the millisecond, rounded up, so
+that a short duration never becomes zero.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from decimal import Decimal
+from reprlib import repr as short_repr
+
+from shedlock_py.errors import ConfigurationError
+
+Duration = str | timedelta | int | float
+
+LONGEST = timedelta(days=3653)  # ten years
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_SIMPLE = re.compile(
+    "".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{unit}\s*)?" for unit in ("w", "d", "h", "m", "s", "ms")), re.IGNORECASE
+)
+_ISO = re.compile(
+    rf"P(?:(?P<w>{_NUMBER})W)?(?:(?P<d>{_NUMBER})D)?"
+    rf"(?:T(?=[0-9])(?:(?P<h>{_NUMBER})H)?(?:(?P<m>{_NUMBER})M)?(?:(?P<s>{_NUMBER})S)?)?",
+    re.IGNORECASE,
+)
+_MILLISECONDS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+
+
+def parse_duration(value: Duration, what: str = "duration", *, zero: bool = False) -> timedelta:
+    """``value`` as a ``timedelta`` of whole milliseconds, rounded up.
+
+    ``what`` names the setting in the error. Zero is refused unless ``zero`` is true; negative values, NaN, booleans,
+    bare numbers as text (``"10"``: ten what?) and anything over ten years always are.
+
+    :raises ConfigurationError: quoting the value and showing the accepted forms.
+    """
+    milliseconds = _milliseconds(value)
+    if milliseconds is None:
+        raise ConfigurationError(_explain(value, what, "is not a duration"))
+    if milliseconds < 0:
+        raise ConfigurationError(_explain(value, what, "is negative"))
+    if milliseconds == 0 and not zero:
+        raise ConfigurationError(_explain(value, what, "is zero"))
+    if milliseconds > LONGEST // timedelta(milliseconds=1):
+        raise ConfigurationError(_explain(value, what, "is over ten years"))
+    return timedelta(milliseconds=math.ceil(milliseconds))
+
+
+def in_milliseconds(value: timedelta) -> int:
+    """``value`` in whole milliseconds, rounded up."""
+    return -(-value // timedelta(milliseconds=1))
+
+
+def _milliseconds(value: object) -> Decimal | None:
+    """The exact number of milliseconds, or None where ``value`` is no duration."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, timedelta):
+        return Decimal(value // timedelta(microseconds=1)) / 1000
+    if isinstance(value, int):
+        return Decimal(value) * 1000
+    if isinstance(value, float):
+        # repr: 0.1 means a tenth of a second, not 0.1000000000000000055 s, which would round up a whole millisecond.
+        return Decimal(repr(float(value))) * 1000 if math.isfinite(value) else None
+    if isinstance(value, str):
+        text = value.strip()
+        found = _SIMPLE.fullmatch(text) or _ISO.fullmatch(text)
+        parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
+        return sum((Decimal(number) * _MILLISECONDS[unit] for unit, number in parts.items()), Decimal(0)) if parts else None
+    return None
+
+
+def _explain(value: object, what: str, fault: str) -> str:
+    return (
+        f"{what}={short_repr(value)} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
+        f"timedelta(minutes=10), or a number of seconds, up to ten years"
+    )

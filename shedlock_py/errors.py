@@ -1,0 +1,71 @@
+"""The errors, one shallow tree.
+
+::
+
+    ShedLockError
+    ├── ConfigurationError (also a ValueError)   a name, a duration, a URL or a set-up that cannot work
+    │   └── ProviderNotConfigured                nobody said which store to ask
+    ├── ProviderError                            the store answered with an error; the task does not run
+    │   └── ProviderUnreachable                  the store did not answer; the next call tries anew
+    └── LeaseError
+        ├── LeaseLostError                       the lease ended while something still relied on it
+        └── NotLocked                            code that needs a lease ran without one
+
+Not getting the lock is never an error: see ``Skipped``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ShedLockError(Exception):
+    """Base of every error that this library raises on purpose."""
+
+
+class ConfigurationError(ShedLockError, ValueError):
+    """A lock name, duration, URL or set-up that cannot work, whatever the store says."""
+
+
+class ProviderNotConfigured(ConfigurationError):
+    """A lock was asked for before anybody said which provider to use."""
+
+
+class ProviderError(ShedLockError):
+    """The store answered with an error. The task did not run.
+
+    ``operation`` is what was asked ("acquire", "release", …), ``lock_name`` the lock it was asked for (or None).
+    ``__cause__`` is the driver's own error.
+    """
+
+    def __init__(self, message: str, *, operation: str, lock_name: str | None = None) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.lock_name = lock_name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # BaseException's own pickling calls the class with positional arguments only.
+        return (_rebuild, (type(self), str(self), self.operation, self.lock_name))
+
+
+class ProviderUnreachable(ProviderError):
+    """The store did not answer: it is down, refused, timed out, read-only or out of connections.
+
+    Whether the operation happened is unknown. The task did not run; the next call tries anew.
+    """
+
+
+class LeaseError(ShedLockError):
+    """Something is wrong with a lease."""
+
+
+class LeaseLostError(LeaseError):
+    """The lease ended before the work that relied on it did."""
+
+
+class NotLocked(LeaseError):
+    """Code that must run under a lease was called without a live one."""
+
+
+def _rebuild(cls: type[ProviderError], message: str, operation: str, lock_name: str | None) -> ProviderError:
+    return cls(message, operation=operation, lock_name=lock_name)

@@ -1,0 +1,288 @@
+"""Acquire, run, release: the guard around a task.
+
+``hold`` and ``hold_async`` are twins; all that they share and that neither waits for is in :class:`_Guard`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from shedlock_py._clock import monotonic
+from shedlock_py.config import check_provider, emit, lock_request, resolve_async_provider, resolve_provider
+from shedlock_py.context import Held, find_live
+from shedlock_py.durations import Duration
+from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.events import (
+    LeaseLost,
+    LockAcquired,
+    LockReleased,
+    LockSkipped,
+    Outcome,
+    ProviderFailed,
+    SkipReason,
+    TaskFinished,
+    logger,
+)
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.rules import Lease, LockRecord, LockRequest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Executed(Generic[T]):
+    """The task ran under ``lease`` and returned ``value``."""
+
+    value: T
+    lease: Lease
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """The task did not run: the lock is held elsewhere (``"held"``) or its fire time has run (``"already_ran"``)."""
+
+    lock_name: str
+    reason: SkipReason = "held"
+
+
+def hold(
+    lock: str | LockRequest,
+    *,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    provider: LockProvider | None = None,
+) -> AbstractContextManager[Lease | None]:
+    """Hold a lock around a block of code: ``with hold("import", lock_at_most_for="5m") as lease: if lease: …``
+
+    ``lease`` is None when the lock is held elsewhere; the block runs all the same and must look. Inside a live lease
+    of the same name the block gets that lease, and the store is not asked.
+
+    :param lock: the lock name, or a whole :class:`LockRequest`.
+    :param provider: the store; the configured one by default.
+    :raises ConfigurationError: a value that cannot work, or no provider.
+    :raises ProviderError: the store failed; the block did not run. A failing release is logged, never raised.
+    """
+    return _hold(_Guard(lock, lock_at_most_for, lock_at_least_for, provider))
+
+
+@contextmanager
+def _hold(guard: _Guard) -> Iterator[Lease | None]:
+    if guard.around is not None:
+        yield guard.around.lease
+        return
+    store: LockProvider = resolve_provider(guard.provider, lock_name=guard.request.name)
+    with guard.asking():
+        lease = store.acquire(guard.request)
+    if lease is None:
+        if guard.request.fire_time is not None:
+            with guard.wondering():
+                guard.explain_skip(store.record(guard.request.name))
+        guard.skipped()
+        yield None
+        return
+    try:
+        with guard.running(lease, store):
+            yield lease
+    finally:
+        if not lease.has_ended():
+            with guard.releasing(lease):
+                guard.released(lease, store.release(lease))
+
+
+def attempt(
+    lock: str | LockRequest,
+    task: Callable[[], T],
+    *,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    provider: LockProvider | None = None,
+) -> Executed[T] | Skipped:
+    """Run ``task()`` under a lock, and tell whether it ran: ``Executed(value, lease)`` or ``Skipped``.
+
+    Parameters and errors as for :func:`hold`; what the task raises is raised.
+    """
+    refuse_unfinished_function(task)
+    guard = _Guard(lock, lock_at_most_for, lock_at_least_for, provider)
+    with _hold(guard) as lease:
+        if lease is None:
+            return guard.skip
+        return Executed(refuse_unfinished(task()), lease)
+
+
+def hold_async(
+    lock: str | LockRequest,
+    *,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    provider: AsyncLockProvider | LockProvider | None = None,
+) -> AbstractAsyncContextManager[Lease | None]:
+    """:func:`hold` for async code. A provider for ordinary functions is asked in a worker thread."""
+    return _hold_async(_Guard(lock, lock_at_most_for, lock_at_least_for, provider))
+
+
+@asynccontextmanager
+async def _hold_async(guard: _Guard) -> AsyncIterator[Lease | None]:
+    from shedlock_py._aio import shielded  # late: loads asyncio
+
+    if guard.around is not None:
+        yield guard.around.lease
+        return
+    store: AsyncLockProvider = resolve_async_provider(guard.provider, lock_name=guard.request.name)
+    with guard.asking():
+        lease = await store.acquire(guard.request)
+    if lease is None:
+        if guard.request.fire_time is not None:
+            with guard.wondering():
+                guard.explain_skip(await store.record(guard.request.name))
+        guard.skipped()
+        yield None
+        return
+    try:
+        with guard.running(lease, store):
+            yield lease
+    finally:
+        if not lease.has_ended():
+            with guard.releasing(lease):
+                guard.released(lease, await shielded(store.release(lease)))
+
+
+async def attempt_async(
+    lock: str | LockRequest,
+    task: Callable[[], Awaitable[T]],
+    *,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    provider: AsyncLockProvider | LockProvider | None = None,
+) -> Executed[T] | Skipped:
+    """:func:`attempt` for async tasks: ``task()`` is awaited."""
+    guard = _Guard(lock, lock_at_most_for, lock_at_least_for, provider)
+    async with _hold_async(guard) as lease:
+        if lease is None:
+            return guard.skip
+        return Executed(await task(), lease)
+
+
+class _Guard:
+    """One guarded run: everything around asking the store, in the order in which it happens."""
+
+    def __init__(
+        self, lock: str | LockRequest, at_most: Duration | None, at_least: Duration | None, provider: object
+    ) -> None:
+        check_provider(provider)
+        self.request = lock if isinstance(lock, LockRequest) else lock_request(lock, at_most, at_least)
+        self.provider = provider
+        self.skip = Skipped(self.request.name)
+        self._started_at = 0.0
+        self._acquired_at = 0.0
+        self._overran = False
+
+    @property
+    def around(self) -> Held | None:
+        """The live lease of this very lock that the running code is inside of already."""
+        return find_live(self.request.name, self.provider)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        self._started_at = monotonic()
+        try:
+            yield
+        except Exception as error:
+            emit(ProviderFailed(self.request.name, "acquire", error))
+            raise
+        self._acquired_at = monotonic()
+
+    def _elapsed(self) -> timedelta:
+        return timedelta(seconds=self._acquired_at - self._started_at)
+
+    @contextmanager
+    def wondering(self) -> Iterator[None]:
+        """Around the look-up of why a run is skipped: it is skipped in any case."""
+        try:
+            yield
+        except ProviderError as error:
+            logger.debug("lock %r: could not look up why it is skipped: %s", self.request.name, error)
+
+    def explain_skip(self, record: LockRecord | None) -> None:
+        wanted = self.request.fire_time
+        if record and wanted and not record.is_held and record.last_fire_time and record.last_fire_time >= wanted:
+            self.skip = Skipped(self.request.name, "already_ran")
+
+    def skipped(self) -> None:
+        emit(LockSkipped(self.request.name, self.skip.reason, self._elapsed()))
+
+    @contextmanager
+    def running(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Iterator[None]:
+        if not lease.is_trusted():
+            error = ProviderUnreachable(
+                f"lock {lease.name!r}: the store took {self._elapsed()} to grant a lease of {lease.lock_at_most_for}, "
+                f"which may be over already; the task does not run",
+                operation="acquire",
+                lock_name=lease.name,
+            )
+            emit(ProviderFailed(lease.name, "acquire", error))
+            raise error
+        emit(LockAcquired(lease.name, lease, self._elapsed()))
+        held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
+        held.enter()
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            held.leave()
+            duration = timedelta(seconds=monotonic() - self._acquired_at)
+            emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
+            if not lease.has_ended() and not lease.is_trusted():
+                self._overran = True
+                emit(LeaseLost(lease.name, lease, "overrun"))
+
+    @contextmanager
+    def releasing(self, lease: Lease) -> Iterator[None]:
+        """A failing release must not replace what the task returned or raised."""
+        try:
+            yield
+        except Exception as error:
+            emit(ProviderFailed(lease.name, "release", error))
+
+    def released(self, lease: Lease, was_ours: bool) -> None:
+        if was_ours:
+            emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._acquired_at)))
+        elif not self._overran:
+            emit(LeaseLost(lease.name, lease, "revoked"))
+
+
+def _outcome(failure: BaseException | None) -> Outcome:
+    if failure is None:
+        return "succeeded"
+    # By name: asyncio's class must not be imported here.
+    return "cancelled" if type(failure).__name__ == "CancelledError" else "failed"
+
+
+def refuse_unfinished_function(task: Callable[..., Any]) -> None:
+    """:raises TypeError: ``task`` is a coroutine or generator function, whose body would run after the release."""
+    if inspect.iscoroutinefunction(task):
+        raise TypeError(f"{task!r} is a coroutine function: use attempt_async or hold_async")
+    if inspect.isgeneratorfunction(task) or inspect.isasyncgenfunction(task):
+        raise TypeError(f"{task!r} is a generator function: its body would run after the lock was released")
+
+
+def refuse_unfinished(value: T) -> T:
+    """``value``, if the task's work is done.
+
+    :raises TypeError: the task returned a coroutine or generator, whose body would run after the release.
+    """
+    if inspect.iscoroutine(value):
+        value.close()
+    elif not (inspect.isgenerator(value) or inspect.isasyncgen(value)):
+        return value
+    raise TypeError(
+        f"the guarded task returned a {type(value).__name__} that has not run yet; the lock would be released before "
+        f"it does. Guard the function that does the work ('async def' tasks are awaited under the lock)"
+    )

@@ -1,0 +1,280 @@
+"""What a lock request, a lease and a lock record are, and until when a lease may be believed.
+
+Pure: no store, no thread, no event loop. The clock is an argument: a function that returns monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from reprlib import repr as short_repr
+
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ConfigurationError
+
+Clock = Callable[[], float]
+"""Monotonic seconds."""
+
+LONGEST_NAME = 64
+LONGEST_HOLDER = 200  # with "#" and a claim id it must fit ShedLock's VARCHAR(255)
+
+MARGIN = 0.01
+"""The part of a lease that is not believed, for clocks that run at different speeds."""
+SLACK = 0.002
+"""Seconds not believed on top: stores round their clock to the millisecond."""
+
+_CLAIM_ID_BYTES = 16
+_ZERO = timedelta(0)
+
+
+def default_holder() -> str:
+    """``host:pid`` of this process, asked each time because a process can fork."""
+    return f"{socket.gethostname()[: LONGEST_HOLDER - 20]}:{os.getpid()}"
+
+
+def validate_name(name: object) -> str:
+    """``name`` if it can be a lock name.
+
+    :raises ConfigurationError: not a string, empty, blank, over 64 characters, or with characters that not every
+        store can carry (control characters, lone surrogates).
+    """
+    return _validate_text(name, "lock name", LONGEST_NAME)
+
+
+def _validate_text(text: object, what: str, longest: int) -> str:
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{what} must be a string, not {short_repr(text)}")
+    if not text.strip():
+        raise ConfigurationError(f"{what} must not be empty or blank: {text!r}")
+    if len(text) > longest:
+        raise ConfigurationError(f"{what} is {len(text)} characters long, {longest} at most: {short_repr(text)}")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {text!r}")
+    return text
+
+
+@dataclass(frozen=True)
+class LockRequest:
+    """Who asks for which lock, and for how long. Immutable; checked when it is made.
+
+    :param name: the identity of the task, 1 to 64 characters, compared byte by byte.
+    :param lock_at_most_for: how long the lock is held if the holder dies ("10m", seconds, ``timedelta``).
+    :param lock_at_least_for: for how long nobody else gets the lock, however short the task was.
+    :param holder: who asks, for people to read; ``host:pid`` by default, 200 characters at most.
+    :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
+        newer than the newest one granted before: one fire time, one run.
+    :raises ConfigurationError: for any value that cannot work.
+    """
+
+    name: str
+    lock_at_most_for: timedelta
+    lock_at_least_for: timedelta
+    holder: str
+    fire_time: datetime | None
+
+    def __init__(
+        self,
+        name: str,
+        lock_at_most_for: Duration,
+        lock_at_least_for: Duration = 0,
+        holder: str | None = None,
+        fire_time: datetime | None = None,
+    ) -> None:
+        at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
+        at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
+        check_hold_times(at_most, at_least)
+        if fire_time is not None and (not isinstance(fire_time, datetime) or fire_time.utcoffset() is None):
+            raise ConfigurationError(f"fire_time must be an aware datetime, not {fire_time!r}")
+        set_field = object.__setattr__  # the dataclass is frozen
+        set_field(self, "name", validate_name(name))
+        set_field(self, "lock_at_most_for", at_most)
+        set_field(self, "lock_at_least_for", at_least)
+        set_field(self, "holder", default_holder() if holder is None else validate_holder(holder))
+        set_field(self, "fire_time", fire_time.astimezone(UTC) if fire_time is not None else None)
+
+
+def validate_holder(holder: object) -> str:
+    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters."""
+    return _validate_text(holder, "holder", LONGEST_HOLDER)
+
+
+def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
+    """:raises ConfigurationError: when the minimum hold is longer than the maximum."""
+    if at_least > at_most:
+        raise ConfigurationError(f"lock_at_least_for ({at_least}) is longer than lock_at_most_for ({at_most})")
+
+
+def trust_ends(asked_at: float, lock_for: timedelta, margin: float = MARGIN) -> float:
+    """Until when (monotonic seconds) a lease of ``lock_for`` may be believed that was asked for at ``asked_at``.
+
+    The store began to count after the question was sent, so a holder that counts from before it always stops first.
+    """
+    return asked_at + lock_for.total_seconds() * (1 - margin) - SLACK
+
+
+class Claim:
+    """One acquisition while it is being asked for. Make it before the first byte is sent: it reads the clock."""
+
+    def __init__(self, request: LockRequest, clock: Clock) -> None:
+        self.request = request
+        self.claim_id = secrets.token_hex(_CLAIM_ID_BYTES)
+        self.locked_by = f"{request.holder}#{self.claim_id}"
+        self._clock = clock
+        self._asked_at = clock()
+
+    def granted(self, fencing_token: int | None) -> Lease:
+        """The lease, once the store has said yes. Call it when the reply is there: it reads the clock again."""
+        return Lease(self.request, self.claim_id, fencing_token, self._clock, self._asked_at)
+
+
+class Lease:
+    """Time-bounded possession of one lock: what ``acquire`` returns when it was granted.
+
+    A lease is one object from acquire to release; extending moves its trust window. Believe it only while
+    :meth:`is_trusted` says so: the answer is computed from the local monotonic clock on each question and turns
+    False *before* the store can give the lock to somebody else.
+
+    One thread or task at a time may extend or release a lease.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_ended",
+        "_extension",
+        "_granted_at",
+        "_trusted_until",
+        "claim_id",
+        "fencing_token",
+        "holder",
+        "lock_at_least_for",
+        "lock_at_most_for",
+        "name",
+    )
+
+    name: str
+    holder: str
+    claim_id: str
+    """Random, new for every acquisition: proves *this* acquisition to the store."""
+    fencing_token: int | None
+    """Grows with every acquisition of this name. None where the store keeps none (``extra_columns=False``)."""
+    lock_at_most_for: timedelta
+    lock_at_least_for: timedelta
+
+    def __init__(
+        self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, asked_at: float
+    ) -> None:
+        self.name = request.name
+        self.holder = request.holder
+        self.claim_id = claim_id
+        self.fencing_token = fencing_token
+        self.lock_at_most_for = request.lock_at_most_for
+        self.lock_at_least_for = request.lock_at_least_for
+        self._clock = clock
+        # The latest moment at which the store can have granted it: the minimum hold counts from here.
+        self._granted_at = clock()
+        self._trusted_until = trust_ends(asked_at, request.lock_at_most_for)
+        self._extension: object = None
+        self._ended = False
+
+    @property
+    def locked_by(self) -> str:
+        """Holder and claim id as the lock record has them."""
+        return f"{self.holder}#{self.claim_id}"
+
+    def trusted_for(self) -> timedelta:
+        """For how long from now the holder may believe this lease; zero when no longer."""
+        return timedelta(seconds=max(0.0, self._trusted_until - self._clock()))
+
+    def is_trusted(self) -> bool:
+        """Whether the holder may still believe this lease."""
+        return self._clock() < self._trusted_until
+
+    def __repr__(self) -> str:
+        state = "released" if self._ended else f"trusted for {self.trusted_for().total_seconds():.3f} s"
+        return f"<Lease {self.name!r} of {self.holder!r}, fencing token {self.fencing_token}, {state}>"
+
+    # What providers call. Each begin_… reads the clock or ends the trust before anything is sent.
+
+    def has_ended(self) -> bool:
+        """Whether this lease was released or found lost; the store need not be asked again."""
+        return self._ended
+
+    def remaining_minimum(self) -> timedelta:
+        """What is left of ``lock_at_least_for``, on the holder's own clock."""
+        left = self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at)
+        return max(_ZERO, left)
+
+    def begin_extension(self, lock_at_most_for: Duration) -> Extension:
+        """Plan an extension by ``lock_at_most_for`` from now; narrows the trust window if that is shorter."""
+        return Extension(self, parse_duration(lock_at_most_for, "lock_at_most_for"))
+
+    def begin_release(self) -> timedelta:
+        """Stop believing, and tell for how long the store must still keep others out."""
+        self._trusted_until = float("-inf")
+        return self.remaining_minimum()
+
+    def end(self) -> None:
+        """The store has it no longer: released or lost. Final."""
+        self._trusted_until = float("-inf")
+        self._ended = True
+
+
+class Extension:
+    """One extension while it is being asked for. ``lock_for`` is what to ask the store for."""
+
+    def __init__(self, lease: Lease, lock_at_most_for: timedelta) -> None:
+        self._lease = lease
+        self._lock_at_most_for = lock_at_most_for
+        # An extension may be shorter than what was left, but never cuts the minimum hold.
+        self.lock_for = max(lock_at_most_for, lease.remaining_minimum())
+        self._trusted_until = trust_ends(lease._clock(), self.lock_for)
+        # If the reply is lost the store may have done it: believe only what is true either way.
+        lease._trusted_until = min(lease._trusted_until, self._trusted_until)
+        lease._extension = self
+
+    def granted(self) -> Lease:
+        """The same lease with its new trust window, once the store has said yes."""
+        lease = self._lease
+        if lease._extension is self:
+            lease._trusted_until = self._trusted_until
+        else:  # another extension was asked for meanwhile; nobody knows which the store did last
+            lease._trusted_until = min(lease._trusted_until, self._trusted_until)
+        lease.lock_at_most_for = self._lock_at_most_for
+        return lease
+
+
+@dataclass(frozen=True)
+class LockRecord:
+    """What the store has on one lock name, at the moment it was read. Times are aware UTC, of the store's clock."""
+
+    name: str
+    locked_by: str
+    """Holder and claim id, ``"host:pid#…"``; a record written by ShedLock for Java has the holder only."""
+    locked_at: datetime
+    lock_until: datetime
+    fencing_token: int | None
+    last_fire_time: datetime | None
+    read_at: datetime = field(compare=False)
+    """The store's clock when it was read."""
+
+    @property
+    def holder(self) -> str:
+        """Who acquired it last, for people to read."""
+        holder, _, claim_id = self.locked_by.rpartition("#")
+        is_ours = len(claim_id) == 2 * _CLAIM_ID_BYTES and set(claim_id) <= set("0123456789abcdef")
+        return holder if is_ours else self.locked_by
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock was held when the record was read."""
+        return self.lock_until > self.read_at
+
+    @property
+    def remaining(self) -> timedelta:
+        """For how long it was still held when the record was read; zero when free."""
+        return max(_ZERO, self.lock_until - self.read_at)
