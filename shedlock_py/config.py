@@ -223,7 +223,7 @@ def async_provider_from_url(url: str) -> AsyncLockProvider:
 
 
 def _from_url(url: str, prefix: str) -> Any:
-    scheme = urlsplit(url).scheme if isinstance(url, str) and "://" in url else ""
+    scheme = urlsplit(url).scheme if "://" in url else ""
     if scheme.partition("+")[0] not in _SCHEMES:
         what = f"unknown scheme {scheme!r}" if scheme else "not a URL"
         raise ConfigurationError(f"store URL: {what}; known are {', '.join(f'{known}://' for known in _SCHEMES)}")

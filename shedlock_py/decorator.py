@@ -7,7 +7,8 @@ import inspect
 import string
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, cast, overload
+from types import MethodType
+from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar, cast, overload
 
 from shedlock_py.config import check_provider, lock_request
 from shedlock_py.durations import Duration, parse_duration
@@ -22,7 +23,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
 A_co = TypeVar("A_co", covariant=True)
-S_contra = TypeVar("S_contra")
+S_co = TypeVar("S_co", covariant=True)
 
 
 class LockSpec:
@@ -81,14 +82,14 @@ class LockSpec:
         )
 
     def _fill(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        while True:
-            if isinstance(function, functools.partial):
-                function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
-            elif inspect.ismethod(function):
-                function, args = function.__func__, (function.__self__, *args)
+        original: Any = function
+        while isinstance(original, functools.partial | MethodType):
+            # Back to the function as it was written, so that the template sees all of its parameters.
+            if isinstance(original, MethodType):
+                original, args = original.__func__, (original.__self__, *args)
             else:
-                break
-        signature = inspect.signature(function)
+                original, args, kwargs = original.func, (*original.args, *args), {**original.keywords, **kwargs}
+        signature = inspect.signature(original)
         self.check_fields(signature)
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
@@ -126,16 +127,16 @@ class GuardedFunction(Protocol[P, R_co, A_co]):
     ) -> Callable[Q, R_co]: ...
 
 
-class _Decorator(Protocol[S]):
-    """What ``scheduler_lock(…)`` returns; ``S`` is what a skipped call returns."""
+class _Decorator(Protocol[S_co]):
+    """What ``scheduler_lock(…)`` returns; ``S_co`` is what a skipped call returns."""
 
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap]  # an async def is also a function; the first that fits is meant
         self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> GuardedFunction[P, Coroutine[Any, Any, R | S], Coroutine[Any, Any, Executed[R] | Skipped]]: ...
+    ) -> GuardedFunction[P, Coroutine[Any, Any, R | S_co], Coroutine[Any, Any, Executed[R] | Skipped]]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> GuardedFunction[P, R | S, Executed[R] | Skipped]: ...
+    def __call__(self, function: Callable[P, R], /) -> GuardedFunction[P, R | S_co, Executed[R] | Skipped]: ...
 
 
 @overload

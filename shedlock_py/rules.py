@@ -88,7 +88,7 @@ class LockRequest:
         at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
         at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
         check_hold_times(at_most, at_least)
-        if fire_time is not None and (not isinstance(fire_time, datetime) or fire_time.utcoffset() is None):
+        if fire_time is not None and getattr(fire_time, "tzinfo", None) is None:
             raise ConfigurationError(f"fire_time must be an aware datetime, not {fire_time!r}")
         set_field = object.__setattr__  # the dataclass is frozen
         set_field(self, "name", validate_name(name))

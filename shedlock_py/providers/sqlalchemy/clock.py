@@ -1,0 +1,80 @@
+"""How each database tells its own time inside a statement, and how its times come back.
+
+Every expression is evaluated by the database; none is ever filled in from here. Times are UTC without a zone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+NOW_US_FUNCTION = "shedlock_now_us"
+
+
+@dataclass(frozen=True)
+class SqlClock:
+    """SQL expressions of one database. ``until`` is ``:hold_ms`` milliseconds from now (before now, if negative)."""
+
+    now: str
+    until: str
+    microseconds: str
+    """Since 1970, as a whole number."""
+    greatest: str
+    """The function that picks the greatest of its arguments."""
+    fire_time: str
+    """The parameter ``:fire_time``, with its type where the database must be told."""
+    times_as_text: bool = False
+
+    def to_store(self, moment: datetime | None) -> datetime | str | None:
+        """``moment`` as the database compares it."""
+        if moment is None:
+            return None
+        naive = moment.astimezone(UTC).replace(tzinfo=None)
+        return naive.isoformat(sep=" ", timespec="microseconds") if self.times_as_text else naive
+
+    def from_store(self, value: datetime | str) -> datetime:
+        """What the database returned, as aware UTC."""
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+_POSTGRESQL = SqlClock(
+    # Never now(), which stands still from the start of the transaction; this one is read after waiting for row locks.
+    now="timezone('utc', clock_timestamp())",
+    until="timezone('utc', clock_timestamp()) + CAST(:hold_ms AS bigint) * interval '1 millisecond'",
+    microseconds="CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
+    greatest="GREATEST",
+    fire_time="CAST(:fire_time AS timestamp)",
+)
+
+_MYSQL = SqlClock(
+    # The start of the statement, which is on the safe side. Never NOW(): it follows the session's time zone and its DST.
+    now="UTC_TIMESTAMP(6)",
+    until="UTC_TIMESTAMP(6) + INTERVAL :hold_ms * 1000 MICROSECOND",
+    microseconds="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    greatest="GREATEST",
+    fire_time=":fire_time",
+)
+
+_SQLITE = SqlClock(
+    # 'now' is read once per statement, after it has got the write lock. Always 26 characters, so that text compares
+    # as time does, in the format of SQLAlchemy's DateTime.
+    now="(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
+    until="(strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', :hold_ms / 1000.0)) || '000')",
+    microseconds=f"{NOW_US_FUNCTION}()",
+    greatest="max",
+    fire_time=":fire_time",
+    times_as_text=True,
+)
+
+CLOCKS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "mysql": _MYSQL, "mariadb": _MYSQL}
+
+
+def sqlite_now_us() -> int:
+    """The machine's clock in microseconds, for fencing tokens: SQLite has no finer clock than a millisecond.
+
+    Two acquisitions with a deletion between them can fall into one millisecond. SQLite has no server, so this is the
+    store's own clock; it is read inside the writing statement, one writer at a time.
+    """
+    return time.time_ns() // 1000

@@ -1,0 +1,224 @@
+"""Engines that we open ourselves from a URL: autocommit, few connections, and a time limit on everything."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from typing import Any
+
+from sqlalchemy import URL, create_engine, event, make_url
+from sqlalchemy.engine import Engine
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from shedlock_py._clock import monotonic
+from shedlock_py.errors import ConfigurationError
+
+CONNECT_SECONDS = 3
+ANSWER_SECONDS = 5
+"""How long a statement may take before the server counts as unreachable; also SQLite's wait for the writer."""
+POOL_SECONDS = 10
+"""How long to wait for one of the pool's connections, or for a new one."""
+
+# The first that is installed is taken where the URL names no driver.
+_DRIVERS = {
+    "postgresql": ("psycopg", "psycopg2"),
+    "mysql": ("pymysql", "mysqldb"),
+    "mariadb": ("pymysql", "mysqldb"),
+    "sqlite": ("pysqlite",),
+}
+_ASYNC_DRIVERS = {
+    "postgresql": ("asyncpg", "psycopg"),
+    "mysql": ("asyncmy", "aiomysql"),
+    "mariadb": ("asyncmy", "aiomysql"),
+    "sqlite": ("aiosqlite",),
+}
+_MODULES = {"mysqldb": "MySQLdb", "pysqlite": "sqlite3"}
+_PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary", "mysqldb": "mysqlclient"}
+
+
+def parse_url(url: str | URL, *, is_async: bool) -> URL:
+    """``url`` with its driver filled in.
+
+    :raises ConfigurationError: it is no URL, or names a driver of the other kind or a private in-memory database.
+    """
+    try:
+        # "postgres" is what hosting services put into DATABASE_URL.
+        parsed = make_url(url.replace("postgres://", "postgresql://", 1) if isinstance(url, str) else url)
+    except ArgumentError:
+        raise ConfigurationError("store URL: not of the form postgresql://user@host/database") from None
+    name, _, driver = parsed.drivername.partition("+")
+    if not driver:
+        drivers = (_ASYNC_DRIVERS if is_async else _DRIVERS).get(name, ())
+        installed = [driver for driver in drivers if find_spec(_MODULES.get(driver, driver))]
+        if drivers:
+            parsed = parsed.set(drivername=f"{name}+{(installed or drivers)[0]}")
+    refuse_private_database(parsed)
+    return parsed
+
+
+def refuse_private_database(url: URL) -> None:
+    """:raises ConfigurationError: an in-memory SQLite database, which is private to one connection."""
+    if url.get_backend_name() == "sqlite" and (
+        url.database in (None, "", ":memory:") or "mode=memory" in str(url.database) or url.query.get("mode") == "memory"
+    ):
+        raise ConfigurationError(
+            "an in-memory SQLite database is private to one connection and locks nothing: use a file "
+            "(sqlite:///locks.db), or InMemoryLockProvider for tests"
+        )
+
+
+def open_engine(url: URL) -> Engine:
+    """A small engine of our own for ``url``; connects at first use."""
+    engine: Engine = _create(create_engine, url)
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _use_write_ahead_log)
+    return engine
+
+
+def open_async_engine(url: URL) -> AsyncEngine:
+    """:func:`open_engine` for asyncio."""
+    engine: AsyncEngine = _create(create_async_engine, url)
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine.sync_engine, "connect", _use_write_ahead_log)
+    return engine
+
+
+def _create(create: Any, url: URL) -> Any:
+    options: dict[str, Any] = {
+        # A skip takes a millisecond: five connections serve hundreds of threads, which wait for one in turn.
+        "pool_size": 5,
+        "max_overflow": 0,
+        "pool_timeout": POOL_SECONDS,
+        "pool_use_lifo": True,
+        "isolation_level": "AUTOCOMMIT",
+        "connect_args": {name: value for name, value in _time_limits(url).items() if name not in url.query},
+    }
+    if "skip_autocommit_rollback" in inspect.signature(DefaultDialect.__init__).parameters:
+        options["skip_autocommit_rollback"] = True  # since SQLAlchemy 2.0.43; saves MySQL a round trip
+    try:
+        return create(url, **options)
+    except ModuleNotFoundError as error:
+        package = _PACKAGES.get(url.get_driver_name(), error.name)
+        raise ConfigurationError(
+            f"a store at {url.drivername}:// needs the package {error.name!r}: pip install '{package}'"
+        ) from error
+    except (NoSuchModuleError, ArgumentError) as error:
+        raise ConfigurationError(f"store URL: unknown driver in {url.drivername}://") from error
+    except Exception as error:
+        if "async" not in str(error):
+            raise
+        kinds = _ASYNC_DRIVERS.get(url.get_backend_name(), ())
+        raise ConfigurationError(
+            f"{url.drivername}:// is not an async driver; use "
+            f"{' or '.join(f'{url.get_backend_name()}+{driver}://' for driver in kinds)}"
+        ) from error
+
+
+def _time_limits(url: URL) -> dict[str, Any]:
+    """Connection arguments: most drivers wait for ever unless told."""
+    match url.get_driver_name():
+        case "psycopg" | "psycopg2":
+            limits: dict[str, Any] = {
+                "connect_timeout": CONNECT_SECONDS,
+                "keepalives_idle": ANSWER_SECONDS,
+                "keepalives_interval": 1,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 1000 * ANSWER_SECONDS,
+            }
+            if url.get_driver_name() == "psycopg":
+                limits["prepare_threshold"] = None  # prepared statements do not survive a pooler such as PgBouncer
+            return limits
+        case "asyncpg":
+            return {"timeout": CONNECT_SECONDS, "command_timeout": ANSWER_SECONDS}
+        case "pymysql" | "mysqldb":
+            return {
+                "connect_timeout": CONNECT_SECONDS,
+                "read_timeout": ANSWER_SECONDS,
+                "write_timeout": ANSWER_SECONDS,
+                "charset": "utf8mb4",
+            }
+        case "aiomysql" | "asyncmy":
+            return {"connect_timeout": CONNECT_SECONDS, "charset": "utf8mb4"}
+        case "pysqlite" | "aiosqlite":
+            return {"timeout": ANSWER_SECONDS}
+    return {}
+
+
+def _use_write_ahead_log(connection: Any, _record: object) -> None:
+    """Readers and the writer of a SQLite file in WAL mode do not wait for each other; the file remembers the mode."""
+    cursor = connection.cursor()
+    try:
+        deadline = monotonic() + ANSWER_SECONDS
+        cursor.execute("PRAGMA journal_mode")
+        while cursor.fetchone()[0].lower() != "wal" and monotonic() < deadline:
+            # Another process may be switching it at this moment; SQLite then answers "locked" without waiting.
+            with suppress(connection.Error if hasattr(connection, "Error") else Exception):
+                cursor.execute("PRAGMA journal_mode=WAL")
+                break
+            cursor.execute("PRAGMA journal_mode")
+    finally:
+        cursor.close()
+
+
+class Watchdog:
+    """Shuts a connection's socket when the server is silent for too long, for drivers with no read timeout.
+
+    One daemon thread for all connections. It sleeps until the earliest deadline; ordinary calls do not wake it.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)  # the thread does not survive a fork; the next call starts one
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._watched: dict[int, float] = {}
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def limit(self, socket_number: int, seconds: float) -> Iterator[None]:
+        """While in the block, end the connection once ``seconds`` are over; the driver then raises."""
+        own = os.dup(socket_number)  # the driver may close its own, and the number be used again
+        deadline = monotonic() + seconds
+        with self._changed:
+            self._watched[own] = deadline
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
+                self._thread.start()
+            elif len(self._watched) == 1:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._watched.pop(own, None)
+                os.close(own)
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                now = monotonic()
+                for number, deadline in list(self._watched.items()):
+                    if deadline <= now:
+                        del self._watched[number]
+                        _shut(number)
+                self._changed.wait(min(self._watched.values()) - now if self._watched else None)
+
+
+def _shut(socket_number: int) -> None:
+    with suppress(OSError):
+        duplicate = socket.socket(fileno=os.dup(socket_number))
+        try:
+            duplicate.shutdown(socket.SHUT_RDWR)
+        finally:
+            duplicate.close()
+
+
+watchdog = Watchdog()

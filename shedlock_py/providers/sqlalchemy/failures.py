@@ -1,0 +1,109 @@
+"""What an error of SQLAlchemy or a driver means."""
+
+from __future__ import annotations
+
+import enum
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+
+class NotSent(Exception):
+    """No connection could be had, so nothing was asked; ``__cause__`` is why."""
+
+
+class Failure(enum.Enum):
+    """Each asks for another answer."""
+
+    CONFLICT = "undone by the database because of a concurrent statement; asking again is safe and may work"
+    GONE = "the connection broke; whether the statement was done is unknown"
+    UNREACHABLE = "no answer, or none that would be different from another replica's"
+    NO_TABLE = "the lock table is missing"
+    NO_COLUMN = "the lock table lacks a column"
+    REFUSED = "the database answered with an error"
+    FOREIGN = "not from the database at all, such as an exception raised by a signal handler"
+
+
+# PostgreSQL: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_BY_SQLSTATE = {
+    "40001": Failure.CONFLICT,  # serialization failure
+    "40P01": Failure.CONFLICT,  # deadlock
+    "55P03": Failure.CONFLICT,  # lock timeout
+    "42P01": Failure.NO_TABLE,
+    "3F000": Failure.NO_TABLE,  # no such schema
+    "42703": Failure.NO_COLUMN,
+    "25006": Failure.UNREACHABLE,  # read-only transaction: a standby
+    "57014": Failure.UNREACHABLE,  # statement timeout
+}
+_BY_SQLSTATE_CLASS = {
+    "08": Failure.UNREACHABLE,  # connection
+    "28": Failure.REFUSED,  # wrong user or password
+    "3D": Failure.REFUSED,  # no such database
+    "53": Failure.UNREACHABLE,  # out of connections, memory, disk
+    "57": Failure.UNREACHABLE,  # starting up, shutting down
+}
+# MySQL and MariaDB: https://mariadb.com/kb/en/mariadb-error-codes/
+_BY_MYSQL_CODE = {
+    1213: Failure.CONFLICT,  # deadlock
+    1205: Failure.CONFLICT,  # lock wait timeout
+    1020: Failure.CONFLICT,  # MariaDB's snapshot isolation: record has changed since last read
+    1146: Failure.NO_TABLE,
+    **dict.fromkeys((1044, 1045, 1698), Failure.REFUSED),  # wrong user or password
+    1049: Failure.REFUSED,  # no such database
+    1054: Failure.NO_COLUMN,
+    **dict.fromkeys((1040, 1203, 1226), Failure.UNREACHABLE),  # too many connections
+    **dict.fromkeys((1290, 1792, 1836), Failure.UNREACHABLE),  # read-only
+    **dict.fromkeys((1053, 1317, 1969, 3024), Failure.UNREACHABLE),  # shutting down, interrupted, timed out
+    **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # the client's: no or lost connection
+}
+_BY_SQLITE_TEXT = {
+    "no such table": Failure.NO_TABLE,
+    "no such column": Failure.NO_COLUMN,
+    "has no column named": Failure.NO_COLUMN,
+    "is locked": Failure.UNREACHABLE,  # after waiting for busy_timeout
+    "readonly database": Failure.UNREACHABLE,
+    "disk I/O error": Failure.UNREACHABLE,
+    "database or disk is full": Failure.UNREACHABLE,
+    "unable to open database file": Failure.UNREACHABLE,
+}
+
+
+def classify(error: Exception) -> Failure:
+    """What ``error`` means for the statement that met it."""
+    if isinstance(error, NotSent):
+        cause = error.__cause__
+        known = _from_codes(cause) if isinstance(cause, DBAPIError) else None
+        return known if known is Failure.REFUSED else Failure.UNREACHABLE
+    if isinstance(error, DBAPIError):
+        if error.connection_invalidated:
+            return Failure.GONE
+        return _from_codes(error) or Failure.REFUSED
+    if isinstance(error, PoolTimeout):
+        return Failure.UNREACHABLE
+    if isinstance(error, OSError):  # with TimeoutError
+        return Failure.GONE
+    if isinstance(error, SQLAlchemyError | RuntimeError | UnicodeError):
+        # RuntimeError: an async engine used from another event loop; UnicodeError: a connection's narrow character set.
+        return Failure.REFUSED
+    return Failure.FOREIGN
+
+
+def _from_codes(error: DBAPIError) -> Failure | None:
+    original = error.orig
+    code = original.args[0] if original is not None and original.args else None
+    if isinstance(code, int):
+        return _BY_MYSQL_CODE.get(code)
+    sqlstate = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    if isinstance(sqlstate, str):
+        return _BY_SQLSTATE.get(sqlstate) or _BY_SQLSTATE_CLASS.get(sqlstate[:2])
+    text = str(original)
+    return next((failure for part, failure in _BY_SQLITE_TEXT.items() if part in text), None)
+
+
+def reason(error: BaseException) -> str:
+    """The driver's own words, on one line."""
+    if isinstance(error, NotSent) and error.__cause__ is not None:
+        error = error.__cause__
+    original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    text = " ".join(str(original).split()) or type(original).__name__
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,308 @@
+"""The two shells around the algorithm: one asks the database directly, one awaits it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import URL, text
+from sqlalchemy.engine import Connection, CursorResult, Engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from shedlock_py._aio import undone_if_cancelled
+from shedlock_py._clock import monotonic
+from shedlock_py._program import run, run_async
+from shedlock_py.durations import Duration
+from shedlock_py.errors import ConfigurationError, LeaseLostError
+from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlAlgorithm, Statement
+from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
+from shedlock_py.providers.sqlalchemy.engines import (
+    ANSWER_SECONDS,
+    POOL_SECONDS,
+    open_async_engine,
+    open_engine,
+    parse_url,
+    refuse_private_database,
+    watchdog,
+)
+from shedlock_py.providers.sqlalchemy.failures import NotSent
+from shedlock_py.rules import Lease, LockRecord, LockRequest
+
+
+class SqlAlchemyLockProvider:
+    """Locks in a table of a SQL database: SQLite (a file), PostgreSQL, MySQL and MariaDB.
+
+    :param engine_or_url: the application's own ``Engine``, which we borrow and never close; or a URL, for which we
+        open a small engine with time limits (connect 3 s, answer 5 s). We use connections of our own from the pool,
+        never your session or transaction, and hold none while a task runs.
+    :param table_name: the lock table; make it with :meth:`create_schema` or add :func:`lock_table` to your migrations.
+    :param schema: the database schema of the table.
+    :param extra_columns: False for a table of ShedLock for Java as it is: leases have no fencing token (None), and
+        fire times are refused.
+    :raises ConfigurationError: a URL, driver or dialect that cannot work.
+    """
+
+    def __init__(
+        self,
+        engine_or_url: Engine | URL | str,
+        *,
+        table_name: str = "shedlock",
+        schema: str | None = None,
+        extra_columns: bool = True,
+    ) -> None:
+        if isinstance(engine_or_url, AsyncEngine):
+            raise ConfigurationError("this is an AsyncEngine: give it to AsyncSqlAlchemyLockProvider")
+        self._is_own = not isinstance(engine_or_url, Engine)
+        engine = (
+            engine_or_url if isinstance(engine_or_url, Engine) else open_engine(parse_url(engine_or_url, is_async=False))
+        )
+        refuse_private_database(engine.url)
+        self._engine = engine if self._is_own else _borrowed(engine)
+        self._commits = not self._is_own and _must_commit(engine)
+        self._process = os.getpid()
+        redact = _redactor(engine.url)
+        self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        return run(self._algorithm.acquire(request), self._execute)
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return run(self._algorithm.extend(lease, lock_at_most_for), self._execute)
+
+    def release(self, lease: Lease) -> bool:
+        return run(self._algorithm.release(lease), self._execute)
+
+    def record(self, name: str) -> LockRecord | None:
+        return run(self._algorithm.record(name), self._execute)
+
+    def records(self, prefix: str = "") -> list[LockRecord]:
+        return run(self._algorithm.records(prefix), self._execute)
+
+    def force_release(self, name: str) -> bool:
+        return run(self._algorithm.force_release(name), self._execute)
+
+    def take_over(self, request: LockRequest) -> Lease:
+        return run(self._algorithm.take_over(request), self._execute)
+
+    def prune(self, unused_for: Duration) -> int:
+        return run(self._algorithm.prune(unused_for), self._execute)
+
+    def create_schema(self) -> None:
+        return run(self._algorithm.create_schema(), self._execute)
+
+    def verify(self, lease: Lease, connection: Connection) -> None:
+        """Make sure, inside your own transaction, that ``lease`` is still held; call it as the *last* statement.
+
+        Locks the record against a successor until you commit (PostgreSQL, MySQL, MariaDB; SQLite has one writer
+        anyway), so a stale holder rolls back. First instead of last, it would block the extension of the lease.
+
+        :raises LeaseLostError: the lease has ended; roll back.
+        """
+        row = connection.execute(text(self._algorithm.verify_sql), _ownership(lease)).first()
+        _require(lease, row)
+
+    def close(self) -> None:
+        """Close the connections that we opened ourselves; those of a borrowed engine stay as they are."""
+        if self._is_own:
+            self._engine.dispose()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._algorithm.table_name} at {self._engine.url!r}>"
+
+    def _execute(self, ask: Ask) -> Answer:
+        statement = ask.statement
+        with self._connection() as connection, _time_limit(connection, self._is_own):
+            _prepare(connection)
+            answer = _answer(connection.exec_driver_sql(statement.sql, statement.bind(ask.values)), statement)
+            if self._commits:
+                connection.commit()
+            return answer
+
+    def _connection(self) -> Connection:
+        if self._process != os.getpid():
+            # Forked: the parent's connections are not ours to use, nor to close.
+            self._engine.dispose(close=False)
+            self._process = os.getpid()
+        try:
+            return self._engine.connect()
+        except Exception as error:
+            raise NotSent from error
+
+
+class AsyncSqlAlchemyLockProvider:
+    """:class:`SqlAlchemyLockProvider` for asyncio: an ``AsyncEngine`` of yours, or a URL.
+
+    A provider made from a URL may be used from several event loops, one after the other or at once: each has its own
+    small engine. An ``AsyncEngine`` of yours belongs to one loop, as SQLAlchemy says.
+    """
+
+    def __init__(
+        self,
+        engine_or_url: AsyncEngine | URL | str,
+        *,
+        table_name: str = "shedlock",
+        schema: str | None = None,
+        extra_columns: bool = True,
+    ) -> None:
+        if isinstance(engine_or_url, Engine):
+            raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
+        self._is_own = not isinstance(engine_or_url, AsyncEngine)
+        engine = engine_or_url if isinstance(engine_or_url, AsyncEngine) else open_async_engine(parse_url(engine_or_url, is_async=True))
+        refuse_private_database(engine.url)
+        self._engine = engine if self._is_own else _borrowed_async(engine)
+        self._commits = not self._is_own and _must_commit(engine.sync_engine)
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
+        self._opened = False
+        self._process = os.getpid()
+        redact = _redactor(engine.url)
+        self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
+
+    async def acquire(self, request: LockRequest) -> Lease | None:
+        return await undone_if_cancelled(run_async(self._algorithm.acquire(request), self._execute), self.release)
+
+    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return await run_async(self._algorithm.extend(lease, lock_at_most_for), self._execute)
+
+    async def release(self, lease: Lease) -> bool:
+        return await run_async(self._algorithm.release(lease), self._execute)
+
+    async def record(self, name: str) -> LockRecord | None:
+        return await run_async(self._algorithm.record(name), self._execute)
+
+    async def records(self, prefix: str = "") -> list[LockRecord]:
+        return await run_async(self._algorithm.records(prefix), self._execute)
+
+    async def force_release(self, name: str) -> bool:
+        return await run_async(self._algorithm.force_release(name), self._execute)
+
+    async def take_over(self, request: LockRequest) -> Lease:
+        return await run_async(self._algorithm.take_over(request), self._execute)
+
+    async def prune(self, unused_for: Duration) -> int:
+        return await run_async(self._algorithm.prune(unused_for), self._execute)
+
+    async def create_schema(self) -> None:
+        return await run_async(self._algorithm.create_schema(), self._execute)
+
+    async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
+        """See :meth:`SqlAlchemyLockProvider.verify`."""
+        row = (await connection.execute(text(self._algorithm.verify_sql), _ownership(lease))).first()
+        _require(lease, row)
+
+    async def close(self) -> None:
+        """Close the connections that this event loop opened; those of a borrowed engine stay as they are."""
+        if self._is_own:
+            await self._engine_of_this_loop().dispose()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._algorithm.table_name} at {self._engine.url!r}>"
+
+    async def _execute(self, ask: Ask) -> Answer:
+        statement = ask.statement
+        connection = await self._connection()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS if self._is_own else None):
+                if _PREPARED not in _info(connection.sync_connection):
+                    await connection.run_sync(_prepare)
+                answer = _answer(await connection.exec_driver_sql(statement.sql, statement.bind(ask.values)), statement)
+                if self._commits:
+                    await connection.commit()
+                return answer
+        finally:
+            await connection.close()
+
+    async def _connection(self) -> AsyncConnection:
+        engine = self._engine_of_this_loop()
+        if self._process != os.getpid():
+            # Forked: the parent's connections are not ours to use, nor to close.
+            engine.sync_engine.dispose(close=False)
+            self._process = os.getpid()
+        try:
+            async with asyncio.timeout(POOL_SECONDS if self._is_own else None):
+                return await engine.connect()
+        except Exception as error:
+            raise NotSent from error
+
+    def _engine_of_this_loop(self) -> AsyncEngine:
+        if not self._is_own:
+            return self._engine
+        loop = asyncio.get_running_loop()
+        engine = self._loops.get(loop)
+        if engine is None:
+            # Connections belong to the event loop that opened them. The first loop gets the engine that we have.
+            engine = self._loops[loop] = self._engine if not self._opened else open_async_engine(self._engine.url)
+            self._opened = True
+        return engine
+
+
+# What both shells share
+
+
+def _borrowed(engine: Engine) -> Engine:
+    """A user's engine, in the mode that costs the fewest round trips with its driver (they were counted)."""
+    if engine.dialect.name not in ("postgresql", "sqlite"):
+        return engine  # MySQL's drivers ask the server to switch autocommit, on each checkout, there and back
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _borrowed_async(engine: AsyncEngine) -> AsyncEngine:
+    return AsyncEngine(_borrowed(engine.sync_engine))
+
+
+def _must_commit(engine: Engine) -> bool:
+    return engine.dialect.name not in ("postgresql", "sqlite")
+
+
+_PREPARED = "shedlock_py"
+
+
+def _info(connection: Connection | None) -> dict[Any, Any]:
+    """What stays with a driver's connection as long as it lives."""
+    return connection.info if connection is not None else {}
+
+
+def _prepare(connection: Connection) -> None:
+    """Once for each connection of the driver: teach SQLite the function for fencing tokens."""
+    info = connection.info
+    if _PREPARED not in info:
+        if connection.dialect.name == "sqlite":
+            driver: Any = connection.connection.dbapi_connection
+            driver.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
+        info[_PREPARED] = True
+
+
+def _time_limit(connection: Connection, is_own: bool) -> AbstractContextManager[None]:
+    """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected."""
+    if not is_own or connection.dialect.name != "postgresql":
+        return nullcontext()
+    driver: Any = connection.connection.dbapi_connection
+    return watchdog.limit(driver.fileno(), ANSWER_SECONDS)
+
+
+def _answer(result: CursorResult[Any], statement: Statement) -> Answer:
+    match statement.replies_with:
+        case "rows":
+            return Answer(rows=result.fetchall())
+        case "count":
+            return Answer(count=result.rowcount)
+        case "id":
+            return Answer(id=result.lastrowid)
+
+
+def _redactor(url: URL) -> Callable[[str], str]:
+    """Takes the password out of a driver's message, should one be in there."""
+    password = url.password
+    return (lambda message: message.replace(str(password), "***")) if password else (lambda message: message)
+
+
+def _ownership(lease: Lease) -> dict[str, str]:
+    return {"name": lease.name, "locked_by": lease.locked_by}
+
+
+def _require(lease: Lease, row: object) -> None:
+    if row is None:
+        raise LeaseLostError(f"lock {lease.name!r}: this lease has ended or was taken over; roll back")
