@@ -16,7 +16,7 @@ from shedlock_py._clock import monotonic
 from shedlock_py.config import check_provider, emit, lock_request, resolve_async_provider, resolve_provider
 from shedlock_py.context import Held, find_live
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -174,6 +174,8 @@ class _Guard:
         self, lock: str | LockRequest, at_most: Duration | None, at_least: Duration | None, provider: object
     ) -> None:
         check_provider(provider)
+        if isinstance(lock, LockRequest) and (at_most, at_least) != (None, None):
+            raise ConfigurationError(f"lock {lock.name!r}: the LockRequest says for how long; give no durations beside it")
         self.request = lock if isinstance(lock, LockRequest) else lock_request(lock, at_most, at_least)
         self.provider = provider
         self.skip = Skipped(self.request.name)

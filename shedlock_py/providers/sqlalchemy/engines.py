@@ -180,6 +180,7 @@ class Watchdog:
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._watched: dict[int, float] = {}
+        self._wakes_at = float("inf")
         self._thread: threading.Thread | None = None
 
     @contextmanager
@@ -192,7 +193,7 @@ class Watchdog:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
                 self._thread.start()
-            elif len(self._watched) == 1:
+            elif deadline < self._wakes_at:
                 self._changed.notify()
         try:
             yield
@@ -209,7 +210,8 @@ class Watchdog:
                     if deadline <= now:
                         del self._watched[number]
                         _shut(number)
-                self._changed.wait(min(self._watched.values()) - now if self._watched else None)
+                self._wakes_at = min(self._watched.values(), default=float("inf"))
+                self._changed.wait(self._wakes_at - now if self._watched else None)
 
 
 def _shut(socket_number: int) -> None:

@@ -12,6 +12,10 @@ class NotSent(Exception):
     """No connection could be had, so nothing was asked; ``__cause__`` is why."""
 
 
+class Unconfirmed(Exception):
+    """The statement was done, but may be undone by a fail-over."""
+
+
 class Failure(enum.Enum):
     """Each asks for another answer."""
 
@@ -78,7 +82,7 @@ def classify(error: Exception) -> Failure:
         if error.connection_invalidated:
             return Failure.GONE
         return _from_codes(error) or Failure.REFUSED
-    if isinstance(error, PoolTimeout):
+    if isinstance(error, PoolTimeout | Unconfirmed):
         return Failure.UNREACHABLE
     if isinstance(error, OSError):  # with TimeoutError
         return Failure.GONE

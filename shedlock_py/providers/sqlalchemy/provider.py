@@ -20,6 +20,7 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlAlgorithm, Statement
 from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
+from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, listen_for_warnings
 from shedlock_py.providers.sqlalchemy.engines import (
     ANSWER_SECONDS,
     POOL_SECONDS,
@@ -117,7 +118,8 @@ class SqlAlchemyLockProvider:
         statement = ask.statement
         with self._connection() as connection, _time_limit(connection, self._is_own):
             _prepare(connection)
-            answer = _answer(connection.exec_driver_sql(statement.sql, statement.bind(ask.values)), statement)
+            result = connection.exec_driver_sql(statement.sql, statement.bind(ask.values))
+            answer = _answer(connection, result, statement)
             if self._commits:
                 connection.commit()
             return answer
@@ -206,9 +208,11 @@ class AsyncSqlAlchemyLockProvider:
         connection = await self._connection()
         try:
             async with asyncio.timeout(ANSWER_SECONDS if self._is_own else None):
-                if _PREPARED not in _info(connection.sync_connection):
+                blocking = _blocking(connection)
+                if _PREPARED not in blocking.info:
                     await connection.run_sync(_prepare)
-                answer = _answer(await connection.exec_driver_sql(statement.sql, statement.bind(ask.values)), statement)
+                result = await connection.exec_driver_sql(statement.sql, statement.bind(ask.values))
+                answer = _answer(blocking, result, statement)
                 if self._commits:
                     await connection.commit()
                 return answer
@@ -260,19 +264,23 @@ def _must_commit(engine: Engine) -> bool:
 _PREPARED = "shedlock_py"
 
 
-def _info(connection: Connection | None) -> dict[Any, Any]:
-    """What stays with a driver's connection as long as it lives."""
-    return connection.info if connection is not None else {}
+def _blocking(connection: AsyncConnection) -> Connection:
+    """The connection that SQLAlchemy's async one is wrapped around."""
+    if connection.sync_connection is None:
+        raise RuntimeError("the connection is closed")
+    return connection.sync_connection
 
 
 def _prepare(connection: Connection) -> None:
-    """Once for each connection of the driver: teach SQLite the function for fencing tokens."""
-    info = connection.info
-    if _PREPARED not in info:
-        if connection.dialect.name == "sqlite":
-            driver: Any = connection.connection.dbapi_connection
-            driver.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
-        info[_PREPARED] = True
+    """Once for each connection of the driver, which keeps ``info`` as long as it lives."""
+    if _PREPARED in connection.info:
+        return
+    if connection.dialect.name == "sqlite":
+        driver: Any = connection.connection.dbapi_connection
+        driver.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
+    if connection.dialect.name == "postgresql":
+        listen_for_warnings(connection)
+    connection.info[_PREPARED] = True
 
 
 def _time_limit(connection: Connection, is_own: bool) -> AbstractContextManager[None]:
@@ -283,7 +291,9 @@ def _time_limit(connection: Connection, is_own: bool) -> AbstractContextManager[
     return watchdog.limit(driver.fileno(), ANSWER_SECONDS)
 
 
-def _answer(result: CursorResult[Any], statement: Statement) -> Answer:
+def _answer(connection: Connection, result: CursorResult[Any], statement: Statement) -> Answer:
+    if connection.dialect.name == "postgresql":
+        check_confirmed(connection)
     match statement.replies_with:
         case "rows":
             return Answer(rows=result.fetchall())

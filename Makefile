@@ -1,0 +1,74 @@
+# `make` alone lists the targets. Everything lives in this directory; only `servers` installs Debian packages.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+VENV_APS310 := .venv-aps310
+BIN := $(VENV)/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-warn-script-location
+
+# Which Python to build the environments with: make PYTHON=python3.13 setup
+export PYTHON
+# More arguments for pytest: make test ARGS="-k postgres -x"
+ARGS ?=
+# More arguments for the demo
+DEMO_ARGS ?=
+
+.PHONY: help setup servers demo test test-apscheduler-3.10 check format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.setup ## create .venv with everything that needs no compiler
+
+servers: setup ## install what the tests need from Debian, if it is missing
+	@scripts/install-servers.sh $(BIN)/python
+
+demo: $(VENV)/.demo ## run the demo: three replicas, one of them killed (DEMO_ARGS=...)
+	@$(BIN)/python -m examples.demo $(DEMO_ARGS)
+
+test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+test-apscheduler-3.10: servers $(VENV_APS310)/.test ## run the APScheduler tests on APScheduler 3.10.4
+	$(VENV_APS310)/bin/python -m pytest tests/apscheduler $(ARGS)
+
+check: setup ## ruff, ruff format --check and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+format: setup ## let ruff format and fix the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove the environments and the caches
+	rm -rf $(VENV) $(VENV_APS310) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.setup: pyproject.toml scripts/make-venv.sh
+	@scripts/make-venv.sh $(VENV)
+	@echo "==> installing the development tools into $(VENV) (about a minute)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group lint --group test --group demo
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.demo: pyproject.toml scripts/make-venv.sh
+	@scripts/make-venv.sh $(VENV)
+	@echo "==> installing what the demo needs into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group demo
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.setup | servers
+	@echo "==> building mysqlclient"
+	@$(BIN)/python $(PIP_INSTALL) --group test-native
+	@touch $@
+
+# pkg_resources, which APScheduler 3.10 imports, left setuptools in version 81.
+$(VENV_APS310)/.test: pyproject.toml scripts/make-venv.sh
+	@scripts/make-venv.sh $(VENV_APS310)
+	@echo "==> installing APScheduler 3.10.4 and the tests' tools into $(VENV_APS310) (about a minute)"
+	@$(VENV_APS310)/bin/python $(PIP_INSTALL) -e '.[all]' 'apscheduler==3.10.4' 'setuptools<81' --group test
+	@touch $@

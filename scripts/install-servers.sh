@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# install-servers.sh PYTHON: what the tests need from Debian, and only what is missing:
+# PostgreSQL, MariaDB, and the compiler and headers that PYTHON needs to build mysqlclient.
+set -euo pipefail
+. "$(dirname "$0")/apt.sh"
+
+python=$1
+PATH=$PATH:/usr/sbin
+missing=()
+services=()
+
+has() { command -v "$1" >/dev/null; }
+
+if [ -z "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] && ! has postgres && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
+    missing+=(postgresql)
+    services+=(postgresql)
+fi
+if [ -z "${SHEDLOCK_TEST_MARIADB_URL:-}" ] && ! { has mariadbd && has mariadb-install-db; }; then
+    missing+=(mariadb-server)
+    services+=(mariadb)
+fi
+if ! "$python" -c 'import MySQLdb' 2>/dev/null; then
+    echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+    has pkg-config || missing+=(pkg-config)
+    pkg-config --exists libmariadb 2>/dev/null || pkg-config --exists mysqlclient 2>/dev/null || missing+=(libmariadb-dev)
+    "$python" -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(s.get_path("include") + "/Python.h"))' \
+        || missing+=("$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')")
+fi
+
+[ ${#missing[@]} -gt 0 ] || exit 0
+apt_install "${missing[@]}"
+
+# Nor shall they come up at the next boot.
+if [ ${#services[@]} -gt 0 ] && [ -d /run/systemd/system ]; then
+    as_root systemctl disable --quiet "${services[@]}" || true
+fi

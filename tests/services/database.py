@@ -1,0 +1,121 @@
+"""A database server as the tests see it: its URLs, its databases, and a life that tests of faults interfere with."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
+
+Address = tuple[str, int]
+
+
+class DatabaseServer(ABC):
+    """A server the tests talk to, and what they do to it."""
+
+    @property
+    @abstractmethod
+    def _url(self) -> URL: ...
+
+    @abstractmethod
+    def start(self) -> None:
+        """Bring it up and wait until it answers: on the same port as before, with the same data."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """An orderly shutdown that does not wait for clients; the data are kept."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL to the server and its children; the data are kept."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """SIGCONT."""
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @property
+    def address(self) -> Address:
+        """Host and port: what a `TcpProxy` in front of it needs."""
+        host, port = self._url.host, self._url.port
+        if host is None or port is None:
+            raise ValueError(f"the URL of a test server needs a host and a port: {self._url!r}")
+        return host, port
+
+    def url(self, driver: str, database: str | None = None, *, via: Address | None = None) -> str:
+        """An SQLAlchemy URL with password, as in `url("postgresql+psycopg", "my_db", via=proxy.address)`."""
+        url = self._url.set(drivername=driver)
+        if database is not None:
+            url = url.set(database=database)
+        if via is not None:
+            url = url.set(host=via[0], port=via[1])
+        return url.render_as_string(hide_password=False)
+
+    def create_database(self, name: str) -> None:
+        with self.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {_identifier(name)}"))
+
+    def drop_database(self, name: str) -> None:
+        """It need not exist, and sessions that are still in it do not stop this."""
+        force = " WITH (FORCE)" if self._is_postgres else ""
+        with self.connect() as connection:
+            connection.execute(text(f"DROP DATABASE IF EXISTS {_identifier(name)}{force}"))
+
+    @contextmanager
+    def connect(self, database: str | None = None) -> Iterator[Connection]:
+        """An administrator's connection, in autocommit: to look at the server from the side."""
+        engine = create_engine(
+            self.url("postgresql+psycopg" if self._is_postgres else "mysql+pymysql", database),
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            connect_args={"connect_timeout": 5},
+        )
+        with engine.connect() as connection:
+            yield connection
+
+    @property
+    def _is_postgres(self) -> bool:
+        return self._url.get_backend_name() == "postgresql"
+
+
+class ExternalServer(DatabaseServer):
+    """A server that somebody else runs. Tests that would stop it are skipped."""
+
+    def __init__(self, url: str, *, variable: str) -> None:
+        self._given = make_url(url)
+        self._variable = variable
+
+    @property
+    def _url(self) -> URL:
+        return self._given
+
+    def start(self) -> None:
+        self._refuse()
+
+    def stop(self) -> None:
+        self._refuse()
+
+    def kill(self) -> None:
+        self._refuse()
+
+    def pause(self) -> None:
+        self._refuse()
+
+    def resume(self) -> None:
+        self._refuse()
+
+    def _refuse(self) -> None:
+        pytest.skip(f"this test stops or pauses the server, and {self._variable} names one that is not ours")
+
+
+def _identifier(name: str) -> str:
+    if not (name.isascii() and name.isidentifier() and name.islower()):
+        raise ValueError(f"name databases in lower-case letters, digits and underscores, not {name!r}")
+    return name

@@ -1,0 +1,13 @@
+"""Waiting for a condition, with a deadline instead of a sleep of the right length."""
+
+import time
+from collections.abc import Callable
+
+
+def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: str = "the condition") -> None:
+    """Return as soon as `condition()` is true; fail after `timeout` seconds, naming `what` was waited for."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{what}: still not so after {timeout:g} s")
+        time.sleep(0.005)
