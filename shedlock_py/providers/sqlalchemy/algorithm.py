@@ -69,6 +69,9 @@ class SqlAlgorithm:
     ) -> None:
         if dialect.name not in CLOCKS:
             raise ConfigurationError(f"SQL dialect {dialect.name!r} is not supported; supported are {', '.join(CLOCKS)}")
+        for name in (table_name, schema or ""):
+            if "%" in name or ":" in name:
+                raise ConfigurationError(f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning")
         self.dialect = dialect
         self.extra_columns = extra_columns
         self._clock = clock

@@ -40,7 +40,12 @@ _ASYNC_DRIVERS = {
     "sqlite": ("aiosqlite",),
 }
 _MODULES = {"mysqldb": "MySQLdb", "pysqlite": "sqlite3"}
-_PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary", "mysqldb": "mysqlclient"}
+_PACKAGES = {
+    "psycopg": "psycopg[binary]",
+    "psycopg_async": "psycopg[binary]",
+    "psycopg2": "psycopg2-binary",
+    "mysqldb": "mysqlclient",
+}
 
 
 def parse_url(url: str | URL, *, is_async: bool) -> URL:
@@ -124,7 +129,7 @@ def _create(create: Any, url: URL) -> Any:
 def _time_limits(url: URL) -> dict[str, Any]:
     """Connection arguments: most drivers wait for ever unless told."""
     match url.get_driver_name():
-        case "psycopg" | "psycopg2":
+        case "psycopg" | "psycopg_async" | "psycopg2":
             limits: dict[str, Any] = {
                 "connect_timeout": CONNECT_SECONDS,
                 "keepalives_idle": ANSWER_SECONDS,
@@ -132,7 +137,7 @@ def _time_limits(url: URL) -> dict[str, Any]:
                 "keepalives_count": 3,
                 "tcp_user_timeout": 1000 * ANSWER_SECONDS,
             }
-            if url.get_driver_name() == "psycopg":
+            if url.get_driver_name() != "psycopg2":
                 limits["prepare_threshold"] = None  # prepared statements do not survive a pooler such as PgBouncer
             return limits
         case "asyncpg":

@@ -1,0 +1,88 @@
+"""An async provider for callers that are not: on an event loop of its own, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from shedlock_py import AsyncLockProvider, Lease, LockRecord, LockRequest
+from shedlock_py.durations import Duration
+
+T = TypeVar("T")
+
+_PATIENCE = 60.0
+
+
+class BlockingLockProvider:
+    """Presents an :class:`AsyncLockProvider` as a :class:`LockProvider`, so that one suite tests both.
+
+    ``make`` is called on the event loop. :meth:`close` closes the provider too, if it has an async ``close``.
+    """
+
+    def __init__(self, make: Callable[[], AsyncLockProvider]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="event loop of a test", daemon=True)
+        self._thread.start()
+        self.async_provider = self.run(_call(make))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` returns or raises, on the event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
+
+    def close(self) -> None:
+        self.run(_close(self.async_provider))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        return self.run(self.async_provider.acquire(request))
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return self.run(self.async_provider.extend(lease, lock_at_most_for))
+
+    def release(self, lease: Lease) -> bool:
+        return self.run(self.async_provider.release(lease))
+
+    def record(self, name: str) -> LockRecord | None:
+        return self.run(self.async_provider.record(name))
+
+    def records(self, prefix: str = "") -> list[LockRecord]:
+        return self.run(self.async_provider.records(prefix))
+
+    def force_release(self, name: str) -> bool:
+        return self.run(self.async_provider.force_release(name))
+
+    def take_over(self, request: LockRequest) -> Lease:
+        return self.run(self.async_provider.take_over(request))
+
+    def prune(self, unused_for: Duration) -> int:
+        return self.run(self.async_provider.prune(unused_for))
+
+    def create_schema(self) -> None:
+        self.run(self.async_provider.create_schema())
+
+
+async def _call(make: Callable[[], AsyncLockProvider]) -> AsyncLockProvider:
+    return make()
+
+
+async def _close(provider: object) -> None:
+    close = getattr(provider, "close", None)
+    if inspect.iscoroutinefunction(close):
+        await close()
+    leftovers = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in leftovers:
+        task.cancel()
+    await asyncio.gather(*leftovers, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()

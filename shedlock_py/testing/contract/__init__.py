@@ -1,0 +1,70 @@
+"""The contract suite: what a lock provider must do, as tests. A store is supported when it passes.
+
+Run it on your own provider from a test module::
+
+    import pytest
+    from shedlock_py.testing.contract import LockProviderContract
+
+    class TestMyProvider(LockProviderContract):
+        @pytest.fixture
+        def make_provider(self):
+            return lambda: MyProvider(...)          # each call a provider, all of them on one and the same store
+
+For an async provider subclass :class:`AsyncLockProviderContract` and override ``make_async_provider`` instead: every
+test runs on it too, and those that only async has. For a store that other processes can reach, subclass
+:class:`ProcessContract` as well; for one that a test can make wait, :class:`StallingStoreContract`. The other hooks
+are in :mod:`shedlock_py.testing.contract.base`.
+
+The tests use lock names of their own, so the store may be shared by tests that run one after the other; ``prune`` is
+called for the whole store.
+"""
+
+import pytest
+
+_PARTS = (
+    "asynchronous",
+    "base",
+    "exclusion",
+    "fencing",
+    "guarding",
+    "hold_times",
+    "names",
+    "processes",
+    "threads",
+    "tools",
+)
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+
+from shedlock_py.testing.blocking import BlockingLockProvider  # noqa: E402
+from shedlock_py.testing.contract.asynchronous import CancellationContract  # noqa: E402
+from shedlock_py.testing.contract.base import ContractBase, LockProviderFactory  # noqa: E402
+from shedlock_py.testing.contract.exclusion import ExclusionContract  # noqa: E402
+from shedlock_py.testing.contract.fencing import FencingContract  # noqa: E402
+from shedlock_py.testing.contract.guarding import GuardContract  # noqa: E402
+from shedlock_py.testing.contract.hold_times import HoldTimesContract, StallingStoreContract  # noqa: E402
+from shedlock_py.testing.contract.names import NamesContract  # noqa: E402
+from shedlock_py.testing.contract.processes import ProcessContract  # noqa: E402
+from shedlock_py.testing.contract.threads import ThreadsContract  # noqa: E402
+from shedlock_py.testing.contract.tools import ToolsContract  # noqa: E402
+
+__all__ = [
+    "AsyncLockProviderContract",
+    "BlockingLockProvider",
+    "ContractBase",
+    "ExclusionContract",
+    "HoldTimesContract",
+    "LockProviderContract",
+    "LockProviderFactory",
+    "ProcessContract",
+    "StallingStoreContract",
+]
+
+
+class LockProviderContract(
+    ExclusionContract, HoldTimesContract, FencingContract, NamesContract, ToolsContract, ThreadsContract, GuardContract
+):
+    """What every provider must do. Override ``make_provider``."""
+
+
+class AsyncLockProviderContract(LockProviderContract, CancellationContract):
+    """What every async provider must do. Override ``make_async_provider``."""

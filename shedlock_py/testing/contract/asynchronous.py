@@ -1,0 +1,254 @@
+"""What only async providers can be asked: what becomes of a lock when the caller is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    AsyncLockProvider,
+    Executed,
+    LeaseLost,
+    LockProvider,
+    LockRequest,
+    ProviderFailed,
+    ProviderUnreachable,
+    Skipped,
+    attempt_async,
+    current_lease,
+    extend_lock_async,
+    hold_async,
+)
+from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.contract.base import (
+    LONG,
+    AsyncContractBase,
+    acquired,
+    eventually,
+    failing,
+    record_of,
+)
+from shedlock_py.testing.doubles import RecordingListener
+
+MOMENTS = 50
+
+
+async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
+    """Cancel ``work`` at one of fifty moments of its life: first turn by turn of the event loop, then in time."""
+    task = asyncio.ensure_future(work)
+    for _ in range(min(moment, 25)):
+        await asyncio.sleep(0)
+    if moment > 25:
+        await asyncio.sleep(0.0002 * (moment - 25))
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
+class CancellationContract(AsyncContractBase):
+    @pytest.fixture
+    def facade(self, provider: LockProvider) -> BlockingLockProvider:
+        assert isinstance(provider, BlockingLockProvider)
+        return provider
+
+    def _is_clean_after(
+        self, facade: BlockingLockProvider, other: LockProvider, name: str, work: Callable[[str], Awaitable[Any]]
+    ) -> None:
+        """After ``work(lock)`` was cancelled at each moment its lock is free, long before its lease would end."""
+
+        async def at_all_moments() -> None:
+            for moment in range(MOMENTS):
+                await cancel_at(moment, work(f"{name}/{moment}"))
+
+        facade.run(at_all_moments())
+        zombies = [moment for moment in range(MOMENTS) if other.acquire(LockRequest(f"{name}/{moment}", LONG)) is None]
+        assert zombies == []
+
+    def test_i12_a_cancelled_acquire_is_undone(
+        self, facade: BlockingLockProvider, other: LockProvider, name: str
+    ) -> None:
+        provider = facade.async_provider
+
+        async def acquire_and_release(lock: str) -> None:
+            lease = await provider.acquire(LockRequest(lock, "1h"))
+            assert lease is not None
+            try:
+                await asyncio.sleep(0)
+            finally:
+                await asyncio.shield(asyncio.ensure_future(provider.release(lease)))
+
+        # A caller who was cancelled while it released is not told when that is done.
+        async def work(lock: str) -> None:
+            try:
+                await acquire_and_release(lock)
+            finally:
+                await asyncio.to_thread(eventually, lambda: not is_held(other, lock), "the end of a release")
+
+        self._is_clean_after(facade, other, name, work)
+
+    def test_i12_a_cancelled_guard_is_clean(self, facade: BlockingLockProvider, other: LockProvider, name: str) -> None:
+        async def work(lock: str) -> None:
+            async with hold_async(lock, lock_at_most_for="1h", provider=facade.async_provider) as lease:
+                assert lease is not None
+                await asyncio.sleep(0.001)
+
+        self._is_clean_after(facade, other, name, work)
+
+    def test_i12_a_timed_out_guard_is_clean(self, facade: BlockingLockProvider, other: LockProvider, name: str) -> None:
+        async def work(lock: str) -> None:
+            try:
+                async with (
+                    asyncio.timeout(int(lock.rpartition("/")[2]) * 0.0002),
+                    hold_async(lock, lock_at_most_for="1h", provider=facade.async_provider),
+                ):
+                    await asyncio.sleep(1)
+            except TimeoutError:
+                pass
+
+        async def at_all_moments() -> None:
+            for moment in range(0, MOMENTS, 2):
+                await work(f"{name}/{moment}")
+
+        facade.run(at_all_moments())
+        for moment in range(0, MOMENTS, 2):
+            acquired(other, LockRequest(f"{name}/{moment}", LONG))
+
+    def test_i12_the_provider_works_after_cancellations(self, facade: BlockingLockProvider, name: str) -> None:
+        provider = facade.async_provider
+
+        async def extend_new(lock: str) -> None:
+            lease = await provider.take_over(LockRequest(lock, LONG))
+            await provider.extend(lease, LONG)
+            await provider.release(lease)
+
+        async def many() -> None:
+            for operation in (provider.record, provider.records, provider.force_release, extend_new):
+                for moment in range(0, MOMENTS, 2):
+                    await cancel_at(moment, operation(f"{name}/cancelled"))
+            for _ in range(10):
+                lease = await provider.acquire(LockRequest(name, LONG))
+                assert lease is not None
+                assert await provider.extend(lease, LONG) is lease
+                assert await provider.release(lease) is True
+
+        facade.run(many())
+        gc.collect()  # connections that were lost are reported here, not in another test
+
+    def test_many_skips_at_once_on_one_event_loop(self, facade: BlockingLockProvider, name: str) -> None:
+        acquired(facade, LockRequest(name, LONG))
+
+        async def many() -> list[object]:
+            return await asyncio.gather(*(facade.async_provider.acquire(LockRequest(name, LONG)) for _ in range(200)))
+
+        assert facade.run(many()) == [None] * 200
+
+    def test_i1_fuzz_on_one_event_loop(self, facade: BlockingLockProvider, name: str) -> None:
+        counters = {f"{name}/a": 0, f"{name}/b": 0}
+        provider = facade.async_provider
+
+        async def work(index: int) -> None:
+            for turn in range(6):
+                lock = f"{name}/{'ab'[(turn + index) % 2]}"
+                while (lease := await provider.acquire(LockRequest(lock, LONG))) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+                value = counters[lock]
+                await asyncio.sleep(0.001)
+                counters[lock] = value + 1
+                assert await provider.release(lease) is True
+
+        async def all_at_once() -> None:
+            async with asyncio.timeout(50):
+                await asyncio.gather(*(work(index) for index in range(8)))
+
+        facade.run(all_at_once())
+        assert sum(counters.values()) == 8 * 6
+
+    def test_async_guard_runs_skips_and_is_reentrant(self, facade: BlockingLockProvider, name: str) -> None:
+        provider = facade.async_provider
+
+        async def inner() -> str:
+            lease = current_lease()
+            assert lease is not None
+            async with hold_async(name, provider=provider) as again:
+                assert again is lease
+            assert await extend_lock_async("1h") is lease
+            return "value"
+
+        async def outer() -> None:
+            result = await attempt_async(name, inner, provider=provider)
+            assert isinstance(result, Executed)
+            assert result.value == "value"
+            assert current_lease() is None
+            assert await provider.acquire(LockRequest(name, LONG)) is not None
+            assert await attempt_async(name, never, provider=provider) == Skipped(name, "held")
+
+        facade.run(outer())
+
+    def test_i5_async_no_answer_is_an_error(self, failing_provider: LockProvider, name: str) -> None:
+        assert isinstance(failing_provider, BlockingLockProvider)
+        provider: AsyncLockProvider = failing_provider.async_provider
+        with pytest.raises(ProviderUnreachable) as caught:
+            failing_provider.run(attempt_async(name, never, provider=provider))
+        assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
+
+    def test_i8_async_lost_and_failing_release_keep_value_and_exception(
+        self, facade: BlockingLockProvider, other: LockProvider, name: str, heard: RecordingListener
+    ) -> None:
+        provider = facade.async_provider
+
+        async def task(fail: bool) -> str:
+            await asyncio.to_thread(other.take_over, LockRequest(name, LONG))
+            return str(1 / (not fail))
+
+        async def all_of_it() -> None:
+            for store in (provider, failing(provider, "release")):
+                await asyncio.to_thread(other.force_release, name)
+                result = await attempt_async(name, lambda: task(False), provider=store)
+                assert isinstance(result, Executed)
+                assert result.value == "1.0"
+                await asyncio.to_thread(other.force_release, name)
+                with pytest.raises(ZeroDivisionError):
+                    await attempt_async(name, lambda: task(True), provider=store)
+
+        facade.run(all_of_it())
+        assert [event.reason for event in heard.of(LeaseLost)] == ["revoked", "revoked"]
+        assert [event.operation for event in heard.of(ProviderFailed)] == ["release", "release"]
+        assert record_of(other, name).is_held
+
+    def test_i9_async_a_lease_holds_nothing_but_its_record(self, facade: BlockingLockProvider, name: str) -> None:
+        provider = facade.async_provider
+        everybody_is_in = asyncio.Event()
+        inside: list[str] = []
+
+        @asynccontextmanager
+        async def noted(lock: str) -> AsyncIterator[None]:
+            inside.append(lock)
+            if len(inside) == 40:
+                everybody_is_in.set()
+            yield
+
+        async def task(lock: str) -> None:
+            async with hold_async(lock, provider=provider) as lease, noted(lock):
+                assert lease is not None
+                async with asyncio.timeout(30):
+                    await everybody_is_in.wait()
+
+        async def all_at_once() -> None:
+            await asyncio.gather(*(task(f"{name}/{number}") for number in range(40)))
+
+        facade.run(all_at_once())
+
+
+def is_held(provider: LockProvider, name: str) -> bool:
+    record = provider.record(name)
+    return record is not None and record.is_held
+
+
+async def never() -> None:
+    pytest.fail("the task ran")

@@ -1,0 +1,138 @@
+"""What a test module says about its store, and what the tests share."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py import AsyncLockProvider, Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, configure
+from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.doubles import RecordingListener
+
+T = TypeVar("T")
+
+LockProviderFactory = Callable[[], LockProvider]
+
+LONG: Final = "1m"
+"""A lease that does not end during a test."""
+SHORT: Final = "100ms"
+"""A lease whose end a test waits for. Never assume that it still lasts: the machine may have been busy."""
+PATIENCE: Final = 15.0
+
+
+class ContractBase:
+    """The hooks: fixtures and methods for subclasses to override."""
+
+    @pytest.fixture
+    def make_provider(self) -> Any:
+        """A function that returns a new provider, each time on the same store."""
+        raise NotImplementedError("override the fixture make_provider of the contract")
+
+    @pytest.fixture
+    def provider(self, make_provider: LockProviderFactory) -> LockProvider:
+        return make_provider()
+
+    @pytest.fixture
+    def other(self, provider: LockProvider, make_provider: LockProviderFactory) -> LockProvider:
+        """A second provider on the same store, as another replica has it."""
+        return make_provider()
+
+    @pytest.fixture
+    def failing_provider(self, provider: LockProvider) -> LockProvider:
+        """A provider whose store does not answer. Override it with one whose store really does not."""
+        broken: LockProvider = failing(provider, "acquire", "record")
+        return broken
+
+    def delete_record(self, provider: LockProvider, name: str) -> None:
+        """Remove the record from the store, as an operator would by hand, also while it is held."""
+        provider.force_release(name)
+        provider.prune(0)
+
+    @pytest.fixture(autouse=True)
+    def heard(self) -> Iterator[RecordingListener]:
+        """Every event of the guards of one test. They are told the provider each time."""
+        heard = RecordingListener()
+        with configure(listeners=[heard]):
+            yield heard
+
+    @pytest.fixture
+    def name(self) -> str:
+        """A lock name that nobody else uses."""
+        return f"contract-{uuid4().hex[:12]}"
+
+
+class AsyncContractBase(ContractBase):
+    """The hooks of an async provider."""
+
+    @pytest.fixture
+    def make_async_provider(self) -> Any:
+        """A function that returns a new async provider, each time on the same store. Called on an event loop."""
+        raise NotImplementedError("override the fixture make_async_provider of the contract")
+
+    @pytest.fixture
+    def make_provider(self, make_async_provider: Callable[[], AsyncLockProvider]) -> Iterator[LockProviderFactory]:
+        with ExitStack() as stack:
+            yield lambda: stack.enter_context(BlockingLockProvider(make_async_provider))
+
+    @pytest.fixture
+    def failing_provider(self, provider: LockProvider) -> Iterator[LockProvider]:
+        assert isinstance(provider, BlockingLockProvider)
+        with BlockingLockProvider(lambda: failing(provider.async_provider, "acquire", "record")) as broken:
+            yield broken
+
+
+def failing(provider: Any, *operations: str) -> Any:
+    """``provider``, but its store does not answer when asked for ``operations``."""
+
+    def fail(operation: str, subject: object, *_: object) -> None:
+        name: Any = getattr(subject, "name", subject)
+        raise ProviderUnreachable("no answer", operation=operation, lock_name=name) from OSError("no answer")
+
+    def failing_operation(operation: str) -> Callable[..., Any]:
+        async def ask_async(subject: object, *_: object) -> None:
+            fail(operation, subject)
+
+        is_async = inspect.iscoroutinefunction(getattr(provider, operation))
+        return ask_async if is_async else partial(fail, operation)
+
+    methods = {name: getattr(provider, name) for name in dir(LockProvider) if not name.startswith("_")}
+    return SimpleNamespace(**methods | {operation: failing_operation(operation) for operation in operations})
+
+
+def eventually(ask: Callable[[], T | None], what: str = "it") -> T:
+    """The first answer of ``ask`` that is not None or False."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        answer = ask()
+        if answer is not None and answer is not False:
+            return answer
+        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE:g} s"
+        time.sleep(0.005)
+
+
+def acquired(provider: LockProvider, request: LockRequest) -> Lease:
+    """A lease on a lock that must be free."""
+    lease = provider.acquire(request)
+    assert lease is not None, f"lock {request.name!r} should be free, but {provider.record(request.name)} has it"
+    return lease
+
+
+def record_of(provider: LockProvider, name: str) -> LockRecord:
+    record = provider.record(name)
+    assert record is not None, f"lock {name!r} should have a record"
+    return record
+
+
+def expired(provider: LockProvider, name: str, **request: Any) -> Lease:
+    """A lease that ended without being released, as that of a dead holder does."""
+    lease = acquired(provider, LockRequest(name, SHORT, **request))
+    eventually(lambda: not record_of(provider, name).is_held, "the end of a short lease")
+    return lease

@@ -1,0 +1,246 @@
+"""The guard around a task, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    Event,
+    Executed,
+    InMemoryLockProvider,
+    LeaseLost,
+    LockAcquired,
+    LockProvider,
+    LockRequest,
+    LockSkipped,
+    ProviderFailed,
+    ProviderUnreachable,
+    Skipped,
+    attempt,
+    configure,
+    current_lease,
+    extend_lock,
+    hold,
+    hold_async,
+)
+from shedlock_py.testing.contract.base import LONG, SHORT, ContractBase, acquired, eventually, failing, record_of
+from shedlock_py.testing.doubles import RecordingListener
+
+
+class GuardContract(ContractBase):
+    def test_runs_and_releases(self, provider: LockProvider, name: str, heard: RecordingListener) -> None:
+        result = attempt(name, lambda: current_lease(), provider=provider)
+        assert isinstance(result, Executed)
+        assert result.value is result.lease
+        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+        acquired(provider, LockRequest(name, LONG))
+
+    def test_is_skipped_when_held(
+        self, provider: LockProvider, other: LockProvider, name: str, heard: RecordingListener
+    ) -> None:
+        acquired(other, LockRequest(name, LONG))
+        assert attempt(name, pytest.fail, provider=provider) == Skipped(name, "held")
+        assert heard.kinds() == ["LockSkipped"]
+
+    def test_nested_guards_of_one_name_share_the_lease(
+        self, provider: LockProvider, name: str, heard: RecordingListener
+    ) -> None:
+        with hold(name, provider=provider) as outer:
+            with hold(name, provider=provider) as inner:
+                assert inner is outer
+            assert record_of(provider, name).is_held
+            with hold(name, provider=InMemoryLockProvider()) as elsewhere:
+                assert elsewhere is not outer
+        assert not record_of(provider, name).is_held
+        assert len(heard.of(LockAcquired)) == 2
+
+    def test_i4_minimum_hold_survives_a_failing_task(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
+        with pytest.raises(ZeroDivisionError):
+            attempt(name, lambda: 1 / 0, lock_at_most_for="2m", lock_at_least_for=LONG, provider=provider)
+        assert other.acquire(LockRequest(name, LONG)) is None
+        assert record_of(other, name).remaining <= timedelta(seconds=61)
+
+    def test_i5_no_answer_is_an_error_and_the_task_does_not_run(
+        self, failing_provider: LockProvider, name: str, heard: RecordingListener
+    ) -> None:
+        with pytest.raises(ProviderUnreachable) as caught:
+            attempt(name, pytest.fail, provider=failing_provider)
+        assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
+        assert isinstance(caught.value.__cause__, Exception)
+        assert heard.kinds() == ["ProviderFailed"]
+        request = LockRequest(name, LONG, fire_time=datetime(2031, 1, 1, tzinfo=UTC))
+        with pytest.raises(ProviderUnreachable):
+            attempt(request, pytest.fail, provider=failing_provider)
+        assert heard.of(LockSkipped) == []
+
+    def test_i5_each_operation_fails_loudly(self, failing_provider: LockProvider, name: str) -> None:
+        with pytest.raises(ProviderUnreachable):
+            failing_provider.acquire(LockRequest(name, LONG))
+        with pytest.raises(ProviderUnreachable):
+            failing_provider.record(name)
+
+    def test_i5_a_skip_stays_a_skip_when_its_reason_cannot_be_read(self, provider: LockProvider, name: str) -> None:
+        acquired(provider, LockRequest(name, LONG))
+        request = LockRequest(name, LONG, fire_time=datetime(2031, 1, 1, tzinfo=UTC))
+        assert attempt(request, pytest.fail, provider=failing(provider, "record")) == Skipped(name, "held")
+
+    def test_i8_a_failing_release_keeps_value_and_exception(
+        self, provider: LockProvider, name: str, heard: RecordingListener
+    ) -> None:
+        faulty = failing(provider, "release")
+        result = attempt(f"{name}/1", lambda: "value", provider=faulty)
+        assert isinstance(result, Executed)
+        assert result.value == "value"
+        with pytest.raises(ZeroDivisionError):
+            attempt(f"{name}/2", lambda: 1 / 0, provider=faulty)
+        assert [event.operation for event in heard.of(ProviderFailed)] == ["release", "release"]
+
+    def test_i8_a_lease_taken_over_keeps_value_and_exception(
+        self, provider: LockProvider, other: LockProvider, name: str, heard: RecordingListener
+    ) -> None:
+        def task(fail: bool) -> str:
+            other.take_over(LockRequest(name, LONG))
+            return str(1 / (not fail))
+
+        result = attempt(name, lambda: task(False), provider=provider)
+        assert isinstance(result, Executed)
+        other.force_release(name)
+        with pytest.raises(ZeroDivisionError):
+            attempt(name, lambda: task(True), provider=provider)
+        assert [event.reason for event in heard.of(LeaseLost)] == ["revoked", "revoked"]
+        assert record_of(other, name).is_held
+
+    def test_i8_an_overrun_keeps_the_value_and_is_told(
+        self, provider: LockProvider, other: LockProvider, name: str, heard: RecordingListener
+    ) -> None:
+        def task() -> str:
+            eventually(lambda: other.acquire(LockRequest(name, LONG)), "a grant after the end of the lease")
+            assert current_lease() is None
+            return "value"
+
+        result = attempt(name, task, lock_at_most_for="300ms", provider=provider)
+        assert isinstance(result, Executed)
+        assert result.value == "value"
+        assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
+        assert record_of(other, name).is_held
+
+    def test_i8_a_raising_listener_changes_nothing(self, provider: LockProvider, name: str) -> None:
+        def broken(event: Event) -> None:
+            raise RuntimeError("broken listener")
+
+        with configure(listeners=[broken]):
+            result = attempt(name, lambda: "value", provider=provider)
+            assert isinstance(result, Executed)
+            assert result.value == "value"
+            assert not record_of(provider, name).is_held
+            with pytest.raises(ZeroDivisionError):
+                attempt(name, lambda: 1 / 0, provider=provider)
+
+    def test_i9_a_lease_holds_nothing_but_its_record(self, provider: LockProvider, name: str) -> None:
+        """More leases than any pool has connections, and each operation works inside of them."""
+        leases = [acquired(provider, LockRequest(f"{name}/{number}", LONG)) for number in range(40)]
+        with hold(name, provider=provider) as lease:
+            assert lease is not None
+            assert provider.acquire(LockRequest(name, LONG)) is None
+            assert isinstance(attempt(f"{name}/inner", lambda: "value", provider=provider), Executed)
+            assert len(provider.records(f"{name}/")) == 41
+            extend_lock("2m")
+        assert all(provider.release(lease) for lease in leases)
+
+    def test_i10_the_local_wall_clock_decides_nothing(
+        self, provider: LockProvider, other: LockProvider, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        acquired(provider, LockRequest(name, LONG))
+        free = provider.take_over(LockRequest(f"{name}/free", LONG))
+        provider.release(free)
+        true_now = record_of(provider, name).read_at
+        for skew in (timedelta(hours=-30), timedelta(hours=30)):
+            with monkeypatch.context() as patch:
+                skew_wall_clock(patch, skew, provider)
+                assert other.acquire(LockRequest(name, LONG)) is None
+                assert record_of(provider, name).is_held
+                lease = acquired(provider, LockRequest(f"{name}/free", LONG))
+                record = record_of(provider, lease.name)
+                assert abs(record.locked_at - true_now) < timedelta(hours=1)
+                assert timedelta(seconds=30) < record.remaining <= timedelta(seconds=60)
+                assert provider.extend(lease, "2m") is lease
+                assert provider.force_release(name) is True
+                assert provider.prune("2h") == 0 or provider.record(name) is not None
+                acquired(provider, LockRequest(name, LONG))
+                assert provider.release(lease) is True
+
+    def test_i12_a_cancelled_async_guard_leaves_nothing_behind(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
+        """An async task whose provider works in a thread, cancelled at twenty moments of its life."""
+
+        async def cancelled_after(steps: int, lock: str) -> None:
+            async def guarded() -> None:
+                async with hold_async(lock, lock_at_most_for="1h", provider=provider):
+                    await asyncio.sleep(0.001)
+
+            task = asyncio.create_task(guarded())
+            for step in range(steps):
+                await asyncio.sleep(0.0001 * step)
+            task.cancel()
+            await asyncio.wait([task])
+
+        async def many() -> None:
+            await asyncio.gather(*(cancelled_after(steps, f"{name}/{steps}") for steps in range(20)))
+
+        asyncio.run(many())
+        for steps in range(20):
+            eventually(lambda: other.acquire(LockRequest(f"{name}/{steps}", LONG)), "a cancelled guard's end")  # noqa: B023
+
+    def test_extend_lock_from_inside(self, provider: LockProvider, name: str, heard: RecordingListener) -> None:
+        with hold(name, lock_at_most_for=LONG, provider=provider) as lease:
+            assert extend_lock("1h") is lease
+            assert record_of(provider, name).remaining > timedelta(minutes=50)
+        assert heard.kinds() == ["LockAcquired", "LockExtended", "TaskFinished", "LockReleased"]
+
+    def test_a_lease_that_ended_is_not_current(self, provider: LockProvider, name: str) -> None:
+        with hold(name, lock_at_most_for=SHORT, provider=provider) as lease:
+            assert lease is not None
+            eventually(lambda: not lease.is_trusted())
+            assert current_lease() is None
+            eventually(lambda: not record_of(provider, name).is_held)
+            with hold(name, lock_at_most_for=LONG, provider=provider) as again:
+                assert again is not None
+                assert again is not lease
+
+
+def skew_wall_clock(patch: pytest.MonkeyPatch, skew: timedelta, provider: LockProvider) -> None:
+    """Let this process believe that it is another time, as far as Python code of the provider can see."""
+    true_time, true_time_ns, true_datetime = time.time, time.time_ns, datetime
+
+    class IsDatetime(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, true_datetime)
+
+    class SkewedDatetime(datetime, metaclass=IsDatetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return true_datetime.now(tz) + skew
+
+        @classmethod
+        def utcnow(cls) -> Any:
+            return true_datetime.now(UTC).replace(tzinfo=None) + skew
+
+    patch.setattr(time, "time", lambda: true_time() + skew.total_seconds())
+    patch.setattr(time, "time_ns", lambda: true_time_ns() + skew // timedelta(microseconds=1) * 1000)
+    packages = {"shedlock_py", type(getattr(provider, "async_provider", provider)).__module__.partition(".")[0]}
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] in packages and not module_name.startswith("shedlock_py.testing"):
+            for attribute, value in list(vars(module).items()):
+                if value is true_datetime:
+                    patch.setattr(module, attribute, SkewedDatetime)
+                elif value is true_time:
+                    patch.setattr(module, attribute, time.time)

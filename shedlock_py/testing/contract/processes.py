@@ -1,0 +1,128 @@
+"""Several processes on one store: what replicas are."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from shedlock_py import AsyncLockProvider, LockProvider, LockRequest
+from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.contract.base import (
+    LONG,
+    PATIENCE,
+    ContractBase,
+    acquired,
+    eventually,
+    record_of,
+)
+
+ProcessFactory = Callable[[], LockProvider | AsyncLockProvider]
+
+PROCESSES = 8
+ROUNDS = 6
+START_UP = 60.0
+"""Seconds that eight interpreters may take to start on a busy machine."""
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class ProcessContract(ContractBase):
+    """What a store does that other processes can reach. Override ``process_factory``."""
+
+    @pytest.fixture
+    def process_factory(self) -> Any:
+        """Something that can be pickled and makes a provider, sync or async, on the same store in another process.
+
+        For example ``functools.partial(provider_from_url, "postgresql://…")``.
+        """
+        raise NotImplementedError("override the fixture process_factory of the contract")
+
+    def test_i3_a_killed_process_blocks_for_at_most(
+        self, provider: LockProvider, process_factory: ProcessFactory, name: str
+    ) -> None:
+        ours, theirs = _spawn.Pipe()
+        holder = _spawn.Process(target=hold_until_killed, args=(process_factory, name, theirs))
+        with running([holder]):
+            assert ours.poll(START_UP), "the holder did not start"
+            assert ours.recv() == "held"
+            assert holder.pid is not None
+            os.kill(holder.pid, signal.SIGKILL)
+            holder.join(PATIENCE)
+            assert holder.exitcode == -signal.SIGKILL
+        record = record_of(provider, name)
+        assert (record.lock_until - record.locked_at).total_seconds() <= 2.002  # the last extension: 1 s, at once
+        eventually(lambda: not record_of(provider, name).is_held, "the end of the dead holder's lease")
+        acquired(provider, LockRequest(name, LONG))
+
+    def test_i1_fuzz_with_processes(
+        self, provider: LockProvider, process_factory: ProcessFactory, name: str, tmp_path: Path
+    ) -> None:
+        """A counter in a file, behind a lock and otherwise unprotected, comes out exact."""
+        counter = tmp_path / "counter"
+        counter.write_text("0")
+        start = _spawn.Barrier(PROCESSES)
+        workers = [
+            _spawn.Process(target=count_up, args=(process_factory, name, counter, start)) for _ in range(PROCESSES)
+        ]
+        with running(workers):
+            for worker in workers:
+                worker.join(START_UP)
+            assert [worker.exitcode for worker in workers] == [0] * PROCESSES
+        assert counter.read_text() == str(PROCESSES * ROUNDS)
+        assert not record_of(provider, name).is_held
+
+
+@contextmanager
+def running(processes: list[Any]) -> Iterator[None]:
+    started: list[BaseProcess] = []
+    try:
+        for process in processes:
+            process.start()
+            started.append(process)
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.join(PATIENCE)
+
+
+@contextmanager
+def opened(factory: ProcessFactory) -> Iterator[LockProvider]:
+    provider = factory()
+    if inspect.iscoroutinefunction(provider.acquire):
+        with BlockingLockProvider(lambda: cast(AsyncLockProvider, provider)) as facade:
+            yield facade
+    else:
+        yield cast(LockProvider, provider)
+
+
+def hold_until_killed(factory: ProcessFactory, name: str, pipe: Connection) -> None:
+    with opened(factory) as provider:
+        lease = acquired(provider, LockRequest(name, "30s"))
+        assert provider.extend(lease, "1s") is lease
+        pipe.send("held")
+        pipe.recv()  # never comes
+
+
+def count_up(factory: ProcessFactory, name: str, counter: Path, start: Barrier) -> None:
+    with opened(factory) as provider:
+        provider.record(name)  # connect first
+        start.wait(START_UP)
+        for _ in range(ROUNDS):
+            lease = eventually(lambda: provider.acquire(LockRequest(name, LONG)), "a grant")
+            value = int(counter.read_text())
+            time.sleep(0.002)
+            counter.write_text(str(value + 1))
+            assert provider.release(lease) is True

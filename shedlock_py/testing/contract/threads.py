@@ -1,0 +1,78 @@
+"""Many threads at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from shedlock_py import LockProvider, LockRequest
+from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, eventually, record_of
+
+T = TypeVar("T")
+
+THREADS = 8
+
+
+def at_once(count: int, work: Callable[[int], T]) -> list[T]:
+    """``work(0)``, ``work(1)``, … in as many threads, started together; raises what one of them raises."""
+    start = threading.Barrier(count)
+
+    def run(index: int) -> T:
+        start.wait()
+        return work(index)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+class ThreadsContract(ContractBase):
+    def test_i1_fuzz(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+        """Two counters, each behind a lock and otherwise unprotected, come out exact."""
+        rounds = 6
+        counters = {f"{name}/a": 0, f"{name}/b": 0}
+
+        def work(index: int) -> None:
+            replica = (provider, other)[index % 2]
+            for turn in range(rounds):
+                lock = f"{name}/{'ab'[(turn + index // 2) % 2]}"
+                lease = eventually(lambda: replica.acquire(LockRequest(lock, LONG)), "a grant")  # noqa: B023
+                value = counters[lock]
+                time.sleep(0.001)
+                counters[lock] = value + 1
+                assert replica.release(lease) is True
+
+        at_once(THREADS, work)
+        assert sum(counters.values()) == THREADS * rounds
+
+    def test_i1_one_winner_at_the_first_use_of_a_name(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
+        for turn in range(20):
+            request = LockRequest(f"{name}/{turn}", LONG)
+            leases = at_once(THREADS, lambda index: (provider, other)[index % 2].acquire(request))  # noqa: B023
+            winners = [lease for lease in leases if lease]
+            assert len(winners) == 1, f"round {turn}"
+            assert record_of(provider, request.name).locked_by == f"{winners[0].holder}#{winners[0].claim_id}"
+
+    def test_i1_one_winner_when_a_lock_gets_free(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+        for turn in range(10):
+            leases = at_once(THREADS, lambda index: (provider, other)[index % 2].acquire(LockRequest(name, LONG)))
+            winners = [lease for lease in leases if lease]
+            assert len(winners) == 1, f"round {turn}"
+            assert provider.release(winners[0]) is True
+
+    def test_i7_take_overs_at_once_get_different_tokens(self, provider: LockProvider, name: str) -> None:
+        leases = at_once(THREADS, lambda index: provider.take_over(LockRequest(name, LONG)))
+        assert len({lease.fencing_token for lease in leases}) == THREADS
+        last = max(leases, key=lambda lease: lease.fencing_token or 0)
+        assert record_of(provider, name).locked_by == f"{last.holder}#{last.claim_id}"
+        assert [provider.release(lease) for lease in leases] == [lease is last for lease in leases]
+
+    def test_many_skips_at_once(self, provider: LockProvider, name: str) -> None:
+        acquired(provider, LockRequest(name, LONG))
+        before = provider.record(name)
+        assert at_once(200, lambda index: provider.acquire(LockRequest(name, LONG))) == [None] * 200
+        assert provider.record(name) == before

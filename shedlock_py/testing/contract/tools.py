@@ -1,0 +1,132 @@
+"""What people and tools use: looking at records, freeing, taking over, pruning."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from shedlock_py import ConfigurationError, LockProvider, LockRequest
+from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, record_of
+
+NOTHING = timedelta(0)
+
+
+class ToolsContract(ContractBase):
+    def test_record_of_a_held_lock(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+        lease = acquired(provider, LockRequest(name, LONG, holder="replica-1"))
+        record = record_of(other, name)
+        assert (record.name, record.holder, record.is_held) == (name, "replica-1", True)
+        assert record.locked_by == f"replica-1#{lease.claim_id}"
+        assert record.fencing_token == lease.fencing_token
+        assert record.last_fire_time is None
+        assert record.locked_at < record.lock_until
+        assert record.locked_at <= record.read_at
+        assert record.remaining == record.lock_until - record.read_at
+        assert timedelta(seconds=30) < record.remaining <= timedelta(seconds=60)
+        for moment in (record.locked_at, record.lock_until, record.read_at):
+            assert moment.utcoffset() == NOTHING
+
+    def test_record_of_a_free_lock_says_who_was_last(self, provider: LockProvider, name: str) -> None:
+        provider.release(acquired(provider, LockRequest(name, LONG, holder="replica-1")))
+        record = record_of(provider, name)
+        assert (record.holder, record.is_held, record.remaining) == ("replica-1", False, NOTHING)
+        assert record.locked_at <= record.lock_until <= record.read_at
+
+    def test_record_of_an_expired_lock(self, provider: LockProvider, name: str) -> None:
+        expired(provider, name)
+        record = record_of(provider, name)
+        assert (record.is_held, record.remaining) == (False, NOTHING)
+
+    def test_record_of_an_unknown_name(self, provider: LockProvider, name: str) -> None:
+        assert provider.record(name) is None
+        assert provider.records(name) == []
+
+    def test_records(self, provider: LockProvider, name: str) -> None:
+        held = acquired(provider, LockRequest(f"{name}/b", LONG))
+        provider.release(acquired(provider, LockRequest(f"{name}/a", LONG)))
+        acquired(provider, LockRequest(f"{name[:-1]}/c", LONG))
+        records = provider.records(f"{name}/")
+        assert [(record.name, record.is_held) for record in records] == [(f"{name}/a", False), (f"{name}/b", True)]
+        assert records[1] == provider.record(held.name)
+        assert {record.name for record in provider.records()} >= {f"{name}/a", f"{name}/b", f"{name[:-1]}/c"}
+
+    def test_force_release(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+        assert provider.force_release(name) is False
+        lease = acquired(provider, LockRequest(name, LONG, LONG))
+        assert other.force_release(name) is True
+        assert other.force_release(name) is False
+        assert not record_of(provider, name).is_held
+        successor = acquired(other, LockRequest(name, LONG))
+        assert provider.extend(lease, LONG) is None
+        assert provider.release(lease) is False
+        assert other.release(successor) is True
+
+    def test_force_release_of_an_expired_lock(self, provider: LockProvider, name: str) -> None:
+        expired(provider, name)
+        before = provider.record(name)
+        assert provider.force_release(name) is False
+        assert provider.record(name) == before
+
+    def test_force_release_ends_the_minimum_hold_of_a_released_lock(self, provider: LockProvider, name: str) -> None:
+        provider.release(acquired(provider, LockRequest(name, LONG, LONG)))
+        assert provider.force_release(name) is True
+        acquired(provider, LockRequest(name, LONG))
+
+    def test_take_over_of_a_held_lock(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+        former = acquired(provider, LockRequest(name, LONG, LONG, holder="former"))
+        lease = other.take_over(LockRequest(name, "2m", holder="new"))
+        assert lease.is_trusted()
+        record = record_of(provider, name)
+        assert (record.holder, record.is_held) == ("new", True)
+        assert record.remaining > timedelta(seconds=90)
+        assert provider.extend(former, "1h") is None
+        assert not former.is_trusted()
+        assert provider.release(former) is False
+        assert provider.acquire(LockRequest(name, LONG)) is None
+        assert other.extend(lease, LONG) is lease
+        assert other.release(lease) is True
+        acquired(provider, LockRequest(name, LONG))
+
+    def test_take_over_of_a_free_and_of_an_unknown_lock(self, provider: LockProvider, name: str) -> None:
+        for _ in range(2):
+            lease = provider.take_over(LockRequest(name, LONG, holder="new"))
+            assert record_of(provider, name).is_held
+            assert provider.release(lease) is True
+
+    def test_prune_deletes_what_is_free_and_old(self, provider: LockProvider, name: str) -> None:
+        held = acquired(provider, LockRequest(f"{name}/held", LONG))
+        provider.release(acquired(provider, LockRequest(f"{name}/minimum-hold", LONG, LONG)))
+        for ending in "abc":
+            provider.release(acquired(provider, LockRequest(f"{name}/{ending}", LONG)))
+        expired(provider, f"{name}/expired")
+        assert provider.prune("1h") == 0 or provider.records(f"{name}/a") != []
+        assert len(provider.records(f"{name}/")) == 6
+        assert provider.prune(0) >= 4
+        assert [record.name for record in provider.records(f"{name}/")] == [f"{name}/held", f"{name}/minimum-hold"]
+        assert provider.prune(0) == 0
+        assert provider.release(held) is True
+        acquired(provider, LockRequest(f"{name}/a", LONG))
+
+    @pytest.mark.parametrize("unused_for", ["10", -1, "soon"])
+    def test_prune_refuses_what_is_no_duration(self, provider: LockProvider, unused_for: str | int) -> None:
+        with pytest.raises(ConfigurationError, match="unused_for"):
+            provider.prune(unused_for)
+
+    @pytest.mark.parametrize("bad", ["", " ", "x" * 65, "a\x00b", "a\nb", "\ud800"])
+    def test_no_tool_passes_a_bad_name_on(self, provider: LockProvider, bad: str) -> None:
+        for tool in (provider.record, provider.force_release):
+            with pytest.raises(ConfigurationError, match="lock name"):
+                tool(bad)
+
+    @pytest.mark.parametrize("unheard_of", ["x" * 65, "a\x00b", "a\nb", "\ud800", "🔒" * 300])
+    def test_a_prefix_that_no_name_can_have(self, provider: LockProvider, unheard_of: str) -> None:
+        with suppress(ConfigurationError):  # refused or answered, but no error of the driver
+            assert provider.records(unheard_of) == []
+
+    def test_create_schema_again(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+        lease = acquired(provider, LockRequest(name, LONG))
+        provider.create_schema()
+        other.create_schema()
+        assert provider.release(lease) is True

@@ -1,0 +1,195 @@
+"""A running scheduler with a ShedLockExecutor, and what a test asks it: the same for every executor and job store."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from apscheduler.events import EVENT_ALL
+from apscheduler.executors.asyncio import AsyncIOExecutor
+from apscheduler.executors.base import BaseExecutor
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.executors.pool import ProcessPoolExecutor, ThreadPoolExecutor
+from apscheduler.jobstores.base import BaseJobStore
+from apscheduler.jobstores.memory import MemoryJobStore
+from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from shedlock_py import InMemoryLockProvider, LockProvider
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.apscheduler import jobs
+from tests.services.polling import wait_until
+
+KINDS = ("thread", "process", "asyncio", "coroutine", "debug", "default")
+"""Inner executors. "coroutine" is the asyncio executor with coroutine functions as jobs."""
+
+_numbers = itertools.count()
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+class EventLoopThread:
+    """An event loop that runs in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        async def called() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(10)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result(10)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class Task:
+    """One job of a test: its id, its lock, its log, and the file it may wait for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.id = self.lock = f"job-{next(_numbers)}"
+        self.log = str(directory / f"{self.id}.log")
+        self.gate = str(directory / f"{self.id}.gate")
+
+    @property
+    def runs(self) -> int:
+        return jobs.runs(self.log)
+
+    def open_gate(self) -> None:
+        Path(self.gate).touch()
+
+
+class Rig:
+    def __init__(self, scheduler: Any, provider: LockProvider, directory: Path, kind: str) -> None:
+        self.scheduler = scheduler
+        self.provider = provider
+        self.events: list[Any] = []
+        self._directory = directory
+        self.kind = kind
+        scheduler.add_listener(self.events.append, EVENT_ALL | EVENT_JOB_SKIPPED)
+
+    def task(self) -> Task:
+        return Task(self._directory)
+
+    def function(self, name: str) -> Any:
+        """The job function of this name, or its twin that is a coroutine function."""
+        if self.kind != "coroutine":
+            return getattr(jobs, name)
+        return getattr(jobs, f"Async{name}" if name[0].isupper() else f"{name}_async")
+
+    def add(self, task: Task, function: Any = None, trigger: Any = None, **options: Any) -> Any:
+        """Schedule the locked job of ``task``; at once and once, if nothing else is said."""
+        options = {"args": (task.lock, task.log), "misfire_grace_time": None} | options
+        return self.scheduler.add_job(function or self.function("locked"), trigger, id=task.id, **options)
+
+    def codes(self, task: Task, *codes: int) -> list[Any]:
+        """The events about this task's job of these codes, in order."""
+        return [event for event in list(self.events) if getattr(event, "job_id", "") == task.id and event.code in codes]
+
+    def wait(self, task: Task, *codes: int, count: int = 1) -> list[Any]:
+        """Wait until there are ``count`` such events; more are an error."""
+        wait_until(lambda: len(self.codes(task, *codes)) >= count, what=f"{count} event(s) {codes} of {task.id}")
+        events = self.codes(task, *codes)
+        assert len(events) == count, [vars(event) for event in events]
+        return events
+
+    def settle(self, after: float = 0.0) -> None:
+        """Wait until jobs that were due ``after`` seconds from now have been dealt with: a job behind them has run."""
+        sentinel = self.task()
+        self.add(sentinel, self.function("unlocked"), "date", run_date=now() + seconds(after), args=(sentinel.log,))
+        wait_until(lambda: sentinel.runs, what="the sentinel job")
+
+    def is_held(self, task: Task) -> bool:
+        record = self.provider.record(task.lock)
+        return record is not None and record.is_held
+
+
+def make_inner(kind: str) -> BaseExecutor | None:
+    match kind:
+        case "thread":
+            return ThreadPoolExecutor(6)
+        case "process":
+            return ProcessPoolExecutor(2)
+        case "asyncio" | "coroutine":
+            return AsyncIOExecutor()
+        case "debug":
+            return DebugExecutor()
+    return None
+
+
+def make_store(store: str, directory: Path) -> BaseJobStore:
+    return (
+        MemoryJobStore() if store == "memory" else SQLAlchemyJobStore(f"sqlite:///{directory}/jobs-{next(_numbers)}.db")
+    )
+
+
+@contextmanager
+def running(
+    directory: Path, kind: str = "thread", store: str = "memory", provider: Any = None, **options: Any
+) -> Iterator[Rig]:
+    """A running scheduler. A process pool gets its locks from a SQLite file, all others from memory."""
+    if kind == "process":
+        with sqlite_locks(directory) as (url, locks), _running(directory, kind, store, url, locks, options) as rig:
+            yield rig
+    else:
+        provider = provider or InMemoryLockProvider()
+        with _running(directory, kind, store, provider, provider, options) as rig:
+            yield rig
+
+
+@contextmanager
+def sqlite_locks(directory: Path) -> Iterator[tuple[str, SqlAlchemyLockProvider]]:
+    """A lock table in a new file: its URL, and a provider for the test."""
+    url = f"sqlite:///{directory}/locks-{next(_numbers)}.db"
+    with closing(SqlAlchemyLockProvider(url)) as provider:
+        provider.create_schema()
+        yield url, provider
+
+
+@contextmanager
+def _running(directory: Path, kind: str, store: str, given: Any, provider: Any, options: Any) -> Iterator[Rig]:
+    settings: dict[str, Any] = {
+        "executors": {"default": ShedLockExecutor(make_inner(kind), given, **options)},
+        "jobstores": {"default": make_store(store, directory)},
+        "timezone": "UTC",
+    }
+    if kind in ("asyncio", "coroutine"):
+        with closing(EventLoopThread()) as loop:
+            rig = Rig(AsyncIOScheduler(**settings), provider, directory, kind)
+            loop.call(rig.scheduler.start)
+            try:
+                yield rig
+            finally:
+                stop(rig)
+    else:
+        rig = Rig(BackgroundScheduler(**settings), provider, directory, kind)
+        rig.scheduler.start()
+        try:
+            yield rig
+        finally:
+            stop(rig)
+
+
+def stop(rig: Rig) -> None:
+    """``shutdown(wait=True)``, returning when it is done; nothing if it has been done."""
+    if rig.scheduler.running:
+        rig.scheduler.shutdown(wait=True)
+        wait_until(lambda: not rig.scheduler.running, what="the scheduler shut down")

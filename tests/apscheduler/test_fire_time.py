@@ -1,0 +1,139 @@
+"""once_per_fire_time: a scheduled time runs once, whoever comes first and however short the job."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from shedlock_py import InMemoryLockProvider
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
+from tests.apscheduler.rig import Rig, now, running, seconds
+from tests.services.polling import wait_until
+
+ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_SKIPPED)
+
+
+@contextmanager
+def two_replicas(directory: Path, kind: str, **options: Any) -> Iterator[tuple[Rig, Rig]]:
+    provider = InMemoryLockProvider()
+    with (
+        running(directory, kind, provider=provider, once_per_fire_time=True, **options) as one,
+        running(directory, kind, provider=provider, once_per_fire_time=True, **options) as other,
+    ):
+        yield one, other
+
+
+def cron(run_time: datetime) -> Any:
+    return CronTrigger(hour=0, end_date=run_time, timezone="UTC")
+
+
+def date(run_time: datetime) -> Any:
+    return DateTrigger(run_time)
+
+
+def interval(run_time: datetime, length: timedelta = timedelta(days=1)) -> Any:
+    return IntervalTrigger(seconds=length.total_seconds(), start_date=run_time, end_date=run_time)
+
+
+def fire(rig: Rig, lock: str, trigger: Any, run_time: datetime) -> Any:
+    """Run a job that is due at ``run_time``, which is past, by a trigger that ends then; returns its event."""
+    task = rig.task()
+    rig.add(task, None, trigger(run_time), next_run_time=run_time, args=(lock, task.log))
+    [event] = rig.wait(task, *ENDS)
+    assert event.scheduled_run_time == run_time
+    assert task.runs == (event.code == EVENT_JOB_EXECUTED)
+    return event
+
+
+MIDNIGHT = datetime(2024, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize("trigger", [cron, date, interval])
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_i11_one_fire_time_one_run(kind: str, trigger: Any, tmp_path: Path) -> None:
+    with two_replicas(tmp_path, kind) as (one, other):
+        assert fire(one, "lock", trigger, MIDNIGHT).code == EVENT_JOB_EXECUTED
+        again = fire(other, "lock", trigger, MIDNIGHT)
+        assert (again.code, again.reason) == (EVENT_JOB_SKIPPED, "already_ran")
+        late = fire(other, "lock", trigger, MIDNIGHT - DAY)
+        assert (late.code, late.reason) == (EVENT_JOB_SKIPPED, "already_ran")
+        assert fire(other, "lock", trigger, MIDNIGHT + DAY).code == EVENT_JOB_EXECUTED
+        assert fire(other, "other-lock", trigger, MIDNIGHT).code == EVENT_JOB_EXECUTED
+
+
+def test_without_it_a_fast_job_runs_on_each_replica(tmp_path: Path) -> None:
+    with running(tmp_path) as rig:
+        for _ in range(2):
+            assert fire(rig, "lock", cron, MIDNIGHT).code == EVENT_JOB_EXECUTED
+
+
+def test_held_and_already_ran_are_told_apart(tmp_path: Path) -> None:
+    with two_replicas(tmp_path, "thread") as (one, other):
+        task = one.task()
+        one.add(task, None, "date", run_date=MIDNIGHT, kwargs={"until": task.gate})
+        wait_until(lambda: task.runs, what="the long job began")
+        event = fire(other, task.lock, date, MIDNIGHT + DAY)
+        assert event.reason == "held"
+        task.open_gate()
+        assert one.wait(task, *ENDS)
+
+
+@pytest.mark.parametrize("minutes", [10, 7])
+def test_an_interval_runs_once_per_slot_whatever_the_phase(minutes: int, tmp_path: Path) -> None:
+    slot = timedelta(minutes=minutes)
+    start = datetime(1970, 1, 1, tzinfo=UTC) + slot * 2_000_000
+    trigger = partial(interval, length=slot)
+    microsecond = timedelta(microseconds=1)
+    with two_replicas(tmp_path, "thread") as (one, other):
+        assert fire(one, "lock", trigger, start + seconds(30)).code == EVENT_JOB_EXECUTED
+        for rig, offset in ((other, slot - microsecond), (one, slot / 2), (other, timedelta(0))):
+            assert fire(rig, "lock", trigger, start + offset).reason == "already_ran"
+        assert fire(other, "lock", trigger, start + slot).code == EVENT_JOB_EXECUTED
+        assert fire(one, "lock", trigger, start + slot + seconds(30)).reason == "already_ran"
+        assert fire(one, "lock", trigger, start + 2 * slot).code == EVENT_JOB_EXECUTED
+
+
+def test_several_run_times_at_once_each_run_once(tmp_path: Path) -> None:
+    start = now().replace(microsecond=0) - seconds(3)
+    trigger = IntervalTrigger(seconds=1, start_date=start, end_date=start + seconds(2), timezone="UTC")
+    with two_replicas(tmp_path, "thread") as (one, other):
+        for rig, code in ((one, EVENT_JOB_EXECUTED), (other, EVENT_JOB_SKIPPED)):
+            task = rig.task()
+            rig.add(task, None, trigger, next_run_time=start, coalesce=False, args=("lock", task.log))
+            events = rig.wait(task, *ENDS, count=3)
+            assert [event.code for event in events] == [code] * 3
+
+
+@pytest.mark.parametrize(
+    ("trigger", "warns"),
+    [
+        (CronTrigger(hour=0, jitter=5), True),
+        (OrTrigger([CronTrigger(hour=0), CronTrigger(hour=1, jitter=5)]), True),
+        (OrTrigger([CronTrigger(hour=0), IntervalTrigger(days=1)]), True),
+        (OrTrigger([CronTrigger(hour=0), CronTrigger(hour=1)]), False),
+        (IntervalTrigger(days=1, jitter=5), False),
+    ],
+)
+def test_fire_times_that_replicas_do_not_share_are_warned_of_once(
+    trigger: Any, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path, once_per_fire_time="true") as rig:
+        task = rig.task()
+        for count in (1, 2):
+            rig.add(task, None, trigger, next_run_time=now() + timedelta(microseconds=count), replace_existing=True)
+            rig.wait(task, *ENDS, count=count)
+        lines = [
+            record for record in caplog.records if record.levelno == logging.WARNING and task.id in record.getMessage()
+        ]
+        assert len(lines) == warns

@@ -1,0 +1,257 @@
+"""Ways to put a ShedLockExecutor into a scheduler, and what is refused at the start."""
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
+from apscheduler.executors.asyncio import AsyncIOExecutor
+from apscheduler.executors.base import BaseExecutor
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.executors.pool import ProcessPoolExecutor, ThreadPoolExecutor
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from shedlock_py import ConfigurationError, InMemoryLockProvider, configure, hold
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
+from tests.apscheduler import jobs
+from tests.apscheduler.rig import EventLoopThread, Rig, now, running
+from tests.services.polling import wait_until
+
+ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_SKIPPED)
+
+shared_provider = InMemoryLockProvider()
+"""Found as "tests.apscheduler.test_setup:shared_provider"."""
+
+SHARED = "tests.apscheduler.test_setup:shared_provider"
+
+
+@contextmanager
+def started(scheduler: Any, provider: Any, directory: Path) -> Iterator[Rig]:
+    rig = Rig(scheduler, provider, directory, "thread")
+    if not scheduler.running:
+        scheduler.start()
+    try:
+        yield rig
+    finally:
+        scheduler.shutdown()
+
+
+def assert_locks(rig: Rig, **options: Any) -> None:
+    """A job is skipped while its lock is held, and runs when it is free."""
+    task = rig.task()
+    with hold(task.lock, lock_at_most_for="1m", provider=rig.provider):
+        rig.add(task, **options)
+        rig.wait(task, EVENT_JOB_SKIPPED)
+    rig.add(task, **options)
+    rig.wait(task, EVENT_JOB_EXECUTED)
+    assert task.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("executor", "inner"),
+    [
+        (None, ThreadPoolExecutor),
+        ("debug", DebugExecutor),
+        ("threadpool", ThreadPoolExecutor),
+        ({"type": "threadpool", "max_workers": "3"}, ThreadPoolExecutor),
+        ({"class": "apscheduler.executors.pool:ThreadPoolExecutor", "max_workers": 3}, ThreadPoolExecutor),
+        (DebugExecutor(), DebugExecutor),
+    ],
+)
+def test_the_inner_executor(executor: Any, inner: type[BaseExecutor], tmp_path: Path) -> None:
+    wrapper = ShedLockExecutor(executor, shared_provider)
+    with started(BackgroundScheduler(executors={"default": wrapper}, timezone="UTC"), shared_provider, tmp_path) as rig:
+        assert type(wrapper._inner) is inner
+        if isinstance(executor, dict):
+            assert wrapper._inner._pool._max_workers == 3
+        assert_locks(rig)
+
+
+def test_the_plugin_in_a_dict(tmp_path: Path) -> None:
+    executors = {
+        "default": {"type": "shedlock", "executor": {"type": "threadpool", "max_workers": 3}, "provider": SHARED},
+        "unlocked": {"type": "threadpool"},
+    }
+    with started(BackgroundScheduler(executors=executors, timezone="UTC"), shared_provider, tmp_path) as rig:
+        assert_locks(rig)
+
+
+def test_the_plugin_in_dotted_properties(tmp_path: Path) -> None:
+    properties = {
+        "apscheduler.timezone": "UTC",
+        "apscheduler.executors.default.type": "shedlock",
+        "apscheduler.executors.default.provider": SHARED,
+        "apscheduler.executors.default.executor.type": "threadpool",
+        "apscheduler.executors.default.executor.max_workers": "5",
+        "apscheduler.executors.default.default_lock_at_most_for": "5m",
+        "apscheduler.executors.default.default_lock_at_least_for": "0s",
+        "apscheduler.executors.default.lock_extractor": "tests.apscheduler.jobs:name_by_first_argument",
+        "apscheduler.executors.default.once_per_fire_time": "true",
+        "apscheduler.executors.default.lock_all": "false",
+        "apscheduler.executors.default.locks.by-id": "properties-by-id",
+    }
+    with started(BackgroundScheduler(properties), shared_provider, tmp_path) as rig:
+        wrapper = rig.scheduler._executors["default"]
+        assert isinstance(wrapper, ShedLockExecutor)
+        assert wrapper._inner._pool._max_workers == 5
+        assert_locks(rig)
+        task = rig.task()
+        task.id = "by-id"
+        rig.add(task, jobs.unlocked, args=(task.log,))
+        rig.wait(task, EVENT_JOB_EXECUTED)
+        record = shared_provider.record("properties-by-id")
+        assert record is not None
+        assert record.last_fire_time is not None
+
+
+def test_the_plugin_as_an_added_executor(tmp_path: Path) -> None:
+    with started(BackgroundScheduler(timezone="UTC"), shared_provider, tmp_path) as rig:
+        rig.scheduler.add_executor("shedlock", "locking", provider=SHARED)
+        assert_locks(rig, executor="locking")
+
+
+def test_a_scheduler_can_be_started_again(tmp_path: Path) -> None:
+    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor("threadpool", SHARED)}, timezone="UTC")
+    for _ in range(2):
+        with started(scheduler, shared_provider, tmp_path) as rig:
+            assert_locks(rig)
+
+
+def test_install_before_the_start(tmp_path: Path) -> None:
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_executor(DebugExecutor(), "other")
+    install(scheduler, SHARED)
+    with started(scheduler, shared_provider, tmp_path) as rig:
+        assert_locks(rig)
+        assert_locks(rig, executor="other")
+        assert isinstance(rig.scheduler._executors["default"]._inner, ThreadPoolExecutor)
+
+
+def test_install_in_a_running_scheduler(tmp_path: Path) -> None:
+    scheduler = BackgroundScheduler(timezone="UTC")
+    with started(scheduler, shared_provider, tmp_path) as rig:
+        before = rig.task()
+        rig.add(before, jobs.unlocked, args=(before.log, before.gate))
+        wait_until(lambda: before.runs, what="a job that runs meanwhile")
+        inner = scheduler._executors["default"]
+        install(scheduler, shared_provider, lock_all=True, default_lock_at_most_for="1m")
+        assert_locks(rig)
+        before.open_gate()
+        rig.wait(before, EVENT_JOB_EXECUTED)
+        task = rig.task()
+        rig.add(task, jobs.unlocked, args=(task.log,))
+        rig.wait(task, EVENT_JOB_EXECUTED)
+        assert shared_provider.record(task.id) is not None
+        assert scheduler._executors["default"]._inner is inner
+
+
+def test_install_in_a_running_asyncio_scheduler(tmp_path: Path) -> None:
+    loop = EventLoopThread()
+    rig = Rig(AsyncIOScheduler(timezone="UTC"), shared_provider, tmp_path, "coroutine")
+    try:
+        loop.call(rig.scheduler.start)
+        loop.call(lambda: install(rig.scheduler, shared_provider))
+        assert isinstance(rig.scheduler._executors["default"]._inner, AsyncIOExecutor)
+        assert_locks(rig)
+        loop.call(rig.scheduler.shutdown)
+        wait_until(lambda: not rig.scheduler.running, what="the scheduler shut down")
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_install_twice_is_refused_and_changes_nothing(start: bool, tmp_path: Path) -> None:
+    with running(tmp_path) as rig:
+        scheduler = rig.scheduler if start else BackgroundScheduler(timezone="UTC")
+        if not start:
+            install(scheduler, shared_provider)
+        before = dict(scheduler._executors)
+        with pytest.raises(ConfigurationError, match=r'"default".*already'):
+            install(scheduler, shared_provider)
+        with pytest.raises(ConfigurationError):
+            install(scheduler, shared_provider, skip_event="nonsense")
+        assert scheduler._executors == before
+
+
+def test_an_executor_inside_itself_is_refused() -> None:
+    nested = ShedLockExecutor(ShedLockExecutor(None, shared_provider), shared_provider)
+    with pytest.raises(ConfigurationError, match="twice"):
+        BackgroundScheduler(executors={"default": nested}, timezone="UTC").start()
+
+
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [
+        ("nothing", ["nothing", "pkg.module:name"]),
+        ("no.such.module:provider", ["no.such.module:provider", "pkg.module:name"]),
+        ("nosql://user:s3cret@host/db", ["nosql", "sqlite"]),
+        ("tests.apscheduler.jobs:PATIENCE", ["provider"]),
+        ("tests.apscheduler.jobs:name_by_first_argument", ["provider"]),
+    ],
+)
+def test_a_provider_that_cannot_be_made_is_refused_at_the_start(provider: str, words: list[str]) -> None:
+    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(None, provider)}, timezone="UTC")
+    with pytest.raises(ConfigurationError) as refusal:
+        scheduler.start()
+    for word in words:
+        assert word in str(refusal.value)
+    assert "s3cret" not in str(refusal.value)
+
+
+def test_a_factory_is_called_once_per_process(tmp_path: Path) -> None:
+    wrapper = ShedLockExecutor(None, "tests.apscheduler.jobs:make_down_provider", on_provider_error="skip")
+    with started(BackgroundScheduler(executors={"default": wrapper}, timezone="UTC"), None, tmp_path) as rig:
+        made = jobs.down_providers_made
+        for _ in range(2):
+            task = rig.task()
+            rig.add(task)
+            [event] = rig.wait(task, *ENDS)
+            assert event.reason == "provider_error"
+        assert jobs.down_providers_made == made == 1
+
+
+def process_pool(**options: Any) -> Any:
+    pool = ProcessPoolExecutor(1)
+    pool._pool._mp_context = multiprocessing.get_context(options.get("method", "spawn"))
+    pool._pool._initializer = options.get("initializer")
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("provider", "words"), [(None, "configure()"), (InMemoryLockProvider(), "InMemoryLockProvider")]
+)
+def test_a_process_pool_needs_a_provider_that_its_workers_can_make(provider: Any, words: str) -> None:
+    wrapper = ShedLockExecutor(process_pool(), provider)
+    with configure(shared_provider), pytest.raises(ConfigurationError) as refusal:
+        BackgroundScheduler(executors={"default": wrapper}, timezone="UTC").start()
+    for word in (words, "URL", "pkg.module:provider_or_factory"):
+        assert word in str(refusal.value)
+    scheduler = BackgroundScheduler(executors={"default": process_pool()}, timezone="UTC")
+    scheduler.start()
+    try:
+        with pytest.raises(ConfigurationError):
+            install(scheduler, provider)
+        assert not isinstance(scheduler._executors["default"], ShedLockExecutor)
+    finally:
+        scheduler.shutdown()
+
+
+@pytest.mark.parametrize("options", [{"method": "fork"}, {"initializer": print}])
+def test_a_process_pool_whose_workers_may_be_configured_is_not_refused(options: dict[str, Any]) -> None:
+    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(process_pool(**options))}, timezone="UTC")
+    scheduler.start()
+    scheduler.shutdown()
+
+
+def test_a_worker_process_finds_the_decorators_own_provider(tmp_path: Path) -> None:
+    """It is made in the worker when the job's module is imported, and never pickled."""
+    with running(tmp_path, "process") as rig:
+        task = rig.task()
+        rig.add(task, jobs.locked_by_nobody, "date", run_date=now())
+        [event] = rig.wait(task, *ENDS)
+        assert event.code == EVENT_JOB_ERROR
+        assert rig.provider.record(task.lock) is None

@@ -1,0 +1,1 @@
+"""The contract suite on every store and driver."""

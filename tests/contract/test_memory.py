@@ -1,0 +1,152 @@
+"""The contract on the store in memory, and what only a clock of our own can show."""
+
+from datetime import timedelta
+
+import pytest
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    InMemoryLockProvider,
+    LeaseLost,
+    LockRequest,
+    attempt,
+    configure,
+    provider_from_url,
+)
+from shedlock_py.testing import FakeClock, RecordingListener
+from shedlock_py.testing.contract import (
+    AsyncLockProviderContract,
+    LockProviderContract,
+    LockProviderFactory,
+)
+
+
+class TestMemory(LockProviderContract):
+    @pytest.fixture
+    def make_provider(self) -> LockProviderFactory:
+        provider = InMemoryLockProvider()
+        return lambda: provider
+
+
+class TestAsyncMemory(AsyncLockProviderContract):
+    @pytest.fixture
+    def make_async_provider(self) -> object:
+        shared = InMemoryLockProvider()
+        return lambda: AsyncInMemoryLockProvider(shared_with=shared)
+
+
+class TestMemoryFromUrl(LockProviderContract):
+    @pytest.fixture
+    def make_provider(self) -> LockProviderFactory:
+        provider = provider_from_url("memory://")
+        return lambda: provider
+
+
+def test_sync_and_async_share_one_store() -> None:
+    sync = InMemoryLockProvider()
+    shared = AsyncInMemoryLockProvider(shared_with=sync)
+    alone = AsyncInMemoryLockProvider()
+    assert sync.acquire(LockRequest("job", "1m"))
+    for provider, is_free in ((shared, False), (alone, True)):
+        acquiring = provider.acquire(LockRequest("job", "1m"))
+        with pytest.raises(StopIteration) as ended:
+            acquiring.send(None)
+        assert (ended.value.value is not None) is is_free
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def provider(clock: FakeClock) -> InMemoryLockProvider:
+    return InMemoryLockProvider(clock=clock)
+
+
+def test_i3_free_at_the_very_moment(provider: InMemoryLockProvider, clock: FakeClock) -> None:
+    provider.acquire(LockRequest("job", "10s"))
+    clock.advance(timedelta(seconds=10, microseconds=-1))
+    assert provider.acquire(LockRequest("job", "10s")) is None
+    clock.advance(timedelta(microseconds=1))
+    assert provider.acquire(LockRequest("job", "10s"))
+
+
+def test_i4_the_minimum_hold_is_exact(provider: InMemoryLockProvider, clock: FakeClock) -> None:
+    lease = provider.acquire(LockRequest("job", "10s", "4s"))
+    assert lease
+    clock.advance("1s")
+    assert provider.release(lease)
+    clock.advance(timedelta(seconds=3, microseconds=-1))
+    assert provider.acquire(LockRequest("job", "10s")) is None
+    clock.advance(timedelta(microseconds=1))
+    assert provider.acquire(LockRequest("job", "10s"))
+
+
+def test_i4_a_shorter_extension_is_stretched_to_the_minimum_hold(
+    provider: InMemoryLockProvider, clock: FakeClock
+) -> None:
+    lease = provider.acquire(LockRequest("job", "10s", "4s"))
+    assert lease
+    clock.advance("1s")
+    assert provider.extend(lease, "1s") is lease
+    assert lease.trusted_for() == timedelta(seconds=2.968)
+    clock.advance("2.9s")
+    assert provider.acquire(LockRequest("job", "10s")) is None
+    clock.advance("0.1s")
+    assert provider.acquire(LockRequest("job", "10s"))
+
+
+def test_i6_trust_ends_at_99_percent_less_2_milliseconds(provider: InMemoryLockProvider, clock: FakeClock) -> None:
+    lease = provider.acquire(LockRequest("job", "10s"))
+    assert lease
+    assert lease.trusted_for() == timedelta(seconds=9.898)
+    clock.advance("9.897s")
+    assert lease.is_trusted()
+    assert lease.trusted_for() == timedelta(milliseconds=1)
+    clock.advance("1ms")
+    assert not lease.is_trusted()
+    assert lease.trusted_for() == timedelta(0)
+    assert provider.acquire(LockRequest("job", "10s")) is None  # the store gives it away 102 ms later
+
+
+def test_i6_an_extension_moves_the_trust_to_exactly_its_own_end(
+    provider: InMemoryLockProvider, clock: FakeClock
+) -> None:
+    lease = provider.acquire(LockRequest("job", "10s"))
+    assert lease
+    clock.advance("5s")
+    assert provider.extend(lease, "20s") is lease
+    assert lease.trusted_for() == timedelta(seconds=19.798)
+    assert provider.extend(lease, "1s") is lease
+    assert lease.trusted_for() == timedelta(seconds=0.988)
+
+
+def test_overrun_by_travel_in_time(provider: InMemoryLockProvider, clock: FakeClock) -> None:
+    heard = RecordingListener()
+    with configure(provider=provider, listeners=[heard]):
+        attempt("job", lambda: clock.advance("11m"))
+    assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
+
+
+def test_prune_by_age(provider: InMemoryLockProvider, clock: FakeClock) -> None:
+    for name in ("old", "older", "held"):
+        assert provider.acquire(LockRequest(name, "1h"))
+    for name in ("old", "older"):
+        assert provider.force_release(name)
+    clock.advance("30m")
+    assert provider.prune("31m") == 0
+    assert provider.prune("30m") == 2
+    assert [record.name for record in provider.records()] == ["held"]
+
+
+def test_i7_tokens_outlive_the_records_when_the_clock_stands_still(provider: InMemoryLockProvider) -> None:
+    tokens = []
+    for _ in range(100):
+        lease = provider.acquire(LockRequest("job", "1h"))
+        assert lease
+        assert lease.fencing_token
+        tokens.append(lease.fencing_token)
+        provider.release(lease)
+        provider.prune(0)
+    assert tokens == sorted(set(tokens))

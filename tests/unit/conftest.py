@@ -1,0 +1,33 @@
+from collections.abc import Iterator
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider, configure, set_active
+from shedlock_py.testing import FakeClock, RecordingListener
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test starts with the defaults of a fresh process and leaves them behind."""
+    monkeypatch.delenv("SHEDLOCK_ACTIVE", raising=False)
+    with configure():
+        yield
+    set_active(None)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def heard() -> RecordingListener:
+    return RecordingListener()
+
+
+@pytest.fixture
+def provider(clock: FakeClock, heard: RecordingListener) -> Iterator[InMemoryLockProvider]:
+    """A store whose clock stands still, configured as the default."""
+    provider = InMemoryLockProvider(clock=clock)
+    with configure(provider=provider, listeners=[heard]):
+        yield provider

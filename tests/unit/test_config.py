@@ -1,0 +1,259 @@
+import logging
+import sys
+import types
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    ConfigurationError,
+    Executed,
+    InMemoryLockProvider,
+    LockRequest,
+    ProviderNotConfigured,
+    async_provider_from_url,
+    attempt,
+    attempt_async,
+    configure,
+    hold,
+    provider_from_url,
+    scheduler_lock,
+    set_active,
+)
+from shedlock_py.config import lock_request
+from shedlock_py.testing import RecordingListener
+
+
+async def nothing() -> None:
+    return None
+
+
+class TestConfigure:
+    def test_defaults_fill_what_a_lock_does_not_say(self) -> None:
+        configure(default_lock_at_most_for="7m", default_lock_at_least_for="3s", holder="replica-1")
+        request = lock_request("job")
+        assert request == LockRequest("job", "7m", "3s", holder="replica-1")
+        assert lock_request("job", "1m", 0) == LockRequest("job", "1m", 0, holder="replica-1")
+
+    def test_ten_minutes_unless_told(self) -> None:
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=10)
+        assert lock_request("job").lock_at_least_for == timedelta(0)
+
+    def test_it_replaces_the_former_settings_as_a_whole(self) -> None:
+        configure(default_lock_at_most_for="7m", holder="replica-1")
+        configure()
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=10)
+        assert lock_request("job").holder != "replica-1"
+
+    def test_as_a_context_manager_it_restores(self) -> None:
+        first, second = InMemoryLockProvider(), InMemoryLockProvider()
+        configure(provider=first)
+        with configure(provider=second, default_lock_at_most_for="1m"):
+            with pytest.raises(ZeroDivisionError), configure(provider=InMemoryLockProvider()):
+                raise ZeroDivisionError
+            with hold("job"):
+                assert second.record("job")
+            assert lock_request("job").lock_at_most_for == timedelta(minutes=1)
+        with hold("other"):
+            assert first.record("other")
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=10)
+
+    def test_decorators_look_the_provider_up_when_called(self) -> None:
+        @scheduler_lock("job", "1m")
+        def job() -> str:
+            return "ran"
+
+        with pytest.raises(ProviderNotConfigured):
+            job()
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        assert job() == "ran"
+        assert provider.record("job")
+
+    def test_a_provider_by_url(self) -> None:
+        configure(provider="memory://", async_provider="memory://")
+        assert isinstance(attempt("job", lambda: None), Executed)
+
+    def test_listeners_come_besides_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG, "shedlock_py")
+        heard = RecordingListener()
+        configure(provider=InMemoryLockProvider(), listeners=[heard])
+        attempt("job", lambda: None)
+        assert len(heard.events) == len(caplog.records) == 3
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"default_lock_at_most_for": "10"}, "default_lock_at_most_for='10'"),
+            ({"default_lock_at_most_for": 0}, "default_lock_at_most_for=0 is zero"),
+            ({"default_lock_at_least_for": -1}, "default_lock_at_least_for=-1 is negative"),
+            ({"default_lock_at_least_for": "11m"}, "longer than"),
+            ({"holder": ""}, "holder"),
+            ({"provider": AsyncInMemoryLockProvider()}, r"async provider: configure\(async_provider="),
+            ({"async_provider": InMemoryLockProvider()}, r"not an async provider: configure\(provider="),
+            ({"provider": object()}, "object is not a lock provider"),
+            ({"provider": "redid://host"}, "unknown scheme 'redid'"),
+        ],
+    )
+    def test_what_cannot_work_is_refused_and_changes_nothing(self, settings: dict[str, Any], words: str) -> None:
+        configure(default_lock_at_most_for="7m")
+        with pytest.raises(ConfigurationError, match=words):
+            configure(**settings)
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=7)
+
+    def test_nobody_said_how_long(self) -> None:
+        configure(provider=InMemoryLockProvider(), default_lock_at_most_for=None)
+
+        @scheduler_lock("nightly")
+        def nightly() -> None: ...
+
+        for call in (nightly, lambda: attempt("nightly", nothing_sync)):
+            with pytest.raises(ConfigurationError, match="nightly") as caught:
+                call()
+            assert "configure(default_lock_at_most_for=" in str(caught.value)
+
+
+def nothing_sync() -> None:
+    return None
+
+
+class TestProviderNotConfigured:
+    def test_it_names_the_lock_and_the_function_to_call(self) -> None:
+        with pytest.raises(ProviderNotConfigured, match="'nightly'") as caught:
+            attempt("nightly", nothing_sync)
+        assert "configure(provider=…)" in str(caught.value)
+        assert isinstance(caught.value, ConfigurationError)
+
+    @pytest.mark.anyio
+    async def test_async(self) -> None:
+        with pytest.raises(ProviderNotConfigured, match="'nightly'") as caught:
+            await attempt_async("nightly", nothing)
+        assert "configure(async_provider=…)" in str(caught.value)
+
+    def test_a_function_and_only_an_async_provider(self) -> None:
+        configure(async_provider=AsyncInMemoryLockProvider())
+        with pytest.raises(ConfigurationError, match="only an async provider") as caught:
+            attempt("nightly", nothing_sync)
+        for words in ("'nightly'", "async def", "configure(provider=…)"):
+            assert words in str(caught.value)
+        with pytest.raises(ConfigurationError, match="only an async provider"):
+            attempt("nightly", nothing_sync, provider=AsyncInMemoryLockProvider())  # type: ignore[arg-type]
+
+    @pytest.mark.anyio
+    async def test_async_tasks_prefer_the_async_provider(self) -> None:
+        sync, asynchronous = InMemoryLockProvider(), AsyncInMemoryLockProvider()
+        configure(provider=sync, async_provider=asynchronous)
+        await attempt_async("job", nothing)
+        assert await asynchronous.record("job")
+        assert sync.record("job") is None
+
+    @pytest.mark.anyio
+    async def test_async_tasks_use_a_sync_provider_in_a_thread(self) -> None:
+        sync = InMemoryLockProvider()
+        configure(provider=sync)
+        assert isinstance(await attempt_async("job", nothing), Executed)
+        assert sync.record("job")
+
+
+class TestUrls:
+    def test_memory(self) -> None:
+        assert isinstance(provider_from_url("memory://"), InMemoryLockProvider)
+        assert isinstance(async_provider_from_url("memory://"), AsyncInMemoryLockProvider)
+
+    @pytest.mark.parametrize("from_url", [provider_from_url, async_provider_from_url])
+    @pytest.mark.parametrize(
+        ("url", "words"),
+        [
+            ("redid://me:secret@host/0", "unknown scheme 'redid'"),
+            ("host/db?password=secret", "not a URL"),
+            ("", "not a URL"),
+            ("://secret", "not a URL"),
+        ],
+    )
+    def test_unknown_ones(self, from_url: Any, url: str, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words) as caught:
+            from_url(url)
+        assert "postgresql://" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("password", ["p[w", "p]w", "p#w", "p?w", "pw:8"])
+    def test_passwords_that_look_like_something_else(self, password: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            provider_from_url(f"redid://me:{password}@host/db")
+        assert password not in str(caught.value)
+
+    @pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "mysql+pymysql://host/db", "sqlite:///locks.db"])
+    def test_a_missing_package_comes_with_its_pip_install(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in [name for name in sys.modules if name.startswith("shedlock_py.providers.sqlalchemy")]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+        with pytest.raises(ConfigurationError, match=r"pip install 'shedlock_py\[sqlalchemy\]'") as caught:
+            provider_from_url(url)
+        assert "'sqlalchemy'" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    def test_a_provider_argument_is_no_url(self) -> None:
+        with pytest.raises(ConfigurationError, match="provider_from_url"):
+            scheduler_lock("job", provider="sqlite:///locks.db")  # type: ignore[call-overload, unused-ignore]
+        with pytest.raises(ConfigurationError, match="is not a lock provider"):
+            hold("job", provider=types.SimpleNamespace(execute=print))  # type: ignore[arg-type]
+
+
+class TestActive:
+    def test_switched_off_everything_runs_and_one_warning_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        set_active(False)
+        for _ in range(3):
+            with hold("job") as outer:
+                assert outer is not None
+                assert isinstance(attempt("job", nothing_sync), Executed)
+        (warning,) = caplog.records
+        assert warning.levelno == logging.WARNING
+        assert "SWITCHED OFF" in warning.getMessage()
+        assert provider.records() == []
+
+    def test_it_needs_no_provider(self) -> None:
+        set_active(False)
+        assert isinstance(attempt("job", lambda: 7), Executed)
+
+    @pytest.mark.anyio
+    async def test_async(self) -> None:
+        set_active(False)
+        assert isinstance(await attempt_async("job", nothing), Executed)
+
+    @pytest.mark.parametrize(
+        ("value", "active"), [("0", False), ("false", False), ("No ", False), ("OFF", False), ("1", True), ("", True)]
+    )
+    def test_the_environment(self, value: str, active: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHEDLOCK_ACTIVE", value)
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        set_active(None)
+        attempt("job", nothing_sync)
+        assert bool(provider.record("job")) is active
+
+    def test_set_active_beats_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHEDLOCK_ACTIVE", "0")
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        set_active(True)
+        with hold("job"):
+            assert provider.record("job")
+
+    def test_switched_off_and_on_in_the_middle_of_a_task(self) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        with hold("job"):
+            set_active(False)
+            assert isinstance(attempt("other", nothing_sync), Executed)
+        set_active(True)
+        assert isinstance(attempt("job", nothing_sync), Executed)
+        assert [record.is_held for record in provider.records()] == [False]
+
+    def test_names_are_checked_all_the_same(self) -> None:
+        set_active(False)
+        with pytest.raises(ConfigurationError):
+            attempt("x" * 65, nothing_sync)

@@ -1,0 +1,155 @@
+from datetime import timedelta
+from enum import IntEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shedlock_py import ConfigurationError
+from shedlock_py.durations import LONGEST, in_milliseconds, parse_duration
+
+MS = timedelta(milliseconds=1)
+
+
+class Seconds(IntEnum):
+    TEN = 10
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10m", timedelta(minutes=10)),
+        ("1h30m", timedelta(hours=1, minutes=30)),
+        ("1h 30m", timedelta(hours=1, minutes=30)),
+        (" 10 m ", timedelta(minutes=10)),
+        ("1.5s", timedelta(seconds=1.5)),
+        ("250ms", timedelta(milliseconds=250)),
+        ("1s250ms", timedelta(milliseconds=1250)),
+        ("2d", timedelta(days=2)),
+        ("1w2d3h4m5s6ms", timedelta(weeks=1, days=2, hours=3, minutes=4, seconds=5, milliseconds=6)),
+        ("1H", timedelta(hours=1)),
+        ("PT10M", timedelta(minutes=10)),
+        ("pt10m", timedelta(minutes=10)),
+        ("P1DT2H", timedelta(days=1, hours=2)),
+        ("P2W", timedelta(weeks=2)),
+        ("PT0.5S", timedelta(milliseconds=500)),
+        (10, timedelta(seconds=10)),
+        (0.25, timedelta(milliseconds=250)),
+        (Seconds.TEN, timedelta(seconds=10)),
+        (timedelta(minutes=3), timedelta(minutes=3)),
+    ],
+)
+def test_forms(text: str, expected: timedelta) -> None:
+    assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize(
+    "value", [0.0001, 0.001, "0.1ms", "0.0001s", timedelta(microseconds=1), timedelta(microseconds=999), 1e-300]
+)
+def test_short_ones_never_become_zero(value: float | str | timedelta) -> None:
+    assert parse_duration(value) == MS
+
+
+@pytest.mark.parametrize(
+    ("value", "milliseconds"),
+    [(0.1, 100), (0.3, 300), (1.0005, 1001), ("1.0001s", 1001), (timedelta(microseconds=1001), 2), (2.675, 2675)],
+)
+def test_kept_to_the_millisecond_rounded_up(value: float | str | timedelta, milliseconds: int) -> None:
+    assert parse_duration(value) == milliseconds * MS
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("10", "not a duration"),
+        ("", "not a duration"),
+        ("  ", "not a duration"),
+        ("m", "not a duration"),
+        ("ten minutes", "not a duration"),
+        ("30m1h", "not a duration"),
+        ("1h1h", "not a duration"),
+        ("10 min", "not a duration"),
+        ("-5m", "not a duration"),
+        ("1e3s", "not a duration"),
+        ("P", "not a duration"),
+        ("PT", "not a duration"),
+        ("P1M", "not a duration"),
+        ("P1Y", "not a duration"),
+        ("1_0s", "not a duration"),
+        ("١٠s", "not a duration"),
+        (True, "not a duration"),
+        (False, "not a duration"),
+        (None, "not a duration"),
+        ([10], "not a duration"),
+        (float("nan"), "not a duration"),
+        (float("inf"), "not a duration"),
+        (b"10m", "not a duration"),
+        (-1, "negative"),
+        (-1e-9, "negative"),
+        (timedelta(microseconds=-1), "negative"),
+        (0, "zero"),
+        (0.0, "zero"),
+        ("0s", "zero"),
+        ("PT0S", "zero"),
+        (timedelta(0), "zero"),
+        ("521w6d1ms", "over ten years"),
+        ("9999999w", "over ten years"),
+        (timedelta.max, "over ten years"),
+        (10**12, "over ten years"),
+        (1e300, "over ten years"),
+        ("9" * 5000 + "s", "over ten years"),
+    ],
+)
+def test_refused_with_the_value_and_the_accepted_forms(value: object, fault: str) -> None:
+    with pytest.raises(ConfigurationError, match=fault) as caught:
+        parse_duration(value, "lock_at_most_for")  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert message.startswith("lock_at_most_for=")
+    for form in ("10m", "1h30m", "PT10M", "timedelta(minutes=10)", "seconds"):
+        assert form in message
+    assert len(message) < 400
+    assert isinstance(caught.value, ValueError)
+    if isinstance(value, str) and len(value) < 20:
+        assert repr(value) in message
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "0s", "0m0s", timedelta(0), -0.0])
+def test_zero_where_it_is_allowed(value: float | str | timedelta) -> None:
+    assert parse_duration(value, zero=True) == timedelta(0)
+
+
+@given(st.integers(min_value=1, max_value=LONGEST // MS))
+def test_milliseconds_survive_every_spelling(milliseconds: int) -> None:
+    expected = milliseconds * MS
+    seconds, rest = divmod(milliseconds, 1000)
+    spellings: list[str | timedelta] = [
+        f"{milliseconds}ms",
+        f"{seconds}s{rest}ms",
+        f"PT{seconds}.{rest:03}S",
+        f"{seconds}.{rest:03} s",
+        expected,
+    ]
+    assert {parse_duration(spelling) for spelling in spellings} == {expected}
+    assert in_milliseconds(expected) == milliseconds
+
+
+@given(st.timedeltas(min_value=timedelta(microseconds=1), max_value=LONGEST))
+def test_rounding_adds_less_than_a_millisecond(value: timedelta) -> None:
+    parsed = parse_duration(value)
+    assert timedelta(0) <= parsed - value < MS
+    assert parsed % MS == timedelta(0)
+    assert in_milliseconds(value) * MS == parsed
+
+
+@given(st.floats(min_value=1e-9, max_value=LONGEST.total_seconds()))
+def test_floats_are_taken_as_people_read_them(value: float) -> None:
+    assert abs(parse_duration(value).total_seconds() - value) <= 0.001 + value * 1e-15
+
+
+@given(st.one_of(st.text(), st.integers(), st.floats(), st.timedeltas(), st.booleans(), st.none(), st.binary()))
+def test_nothing_else_is_ever_raised(value: object) -> None:
+    try:
+        parsed = parse_duration(value)  # type: ignore[arg-type]
+    except ConfigurationError:
+        return
+    assert timedelta(0) < parsed <= LONGEST

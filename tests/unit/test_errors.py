@@ -1,0 +1,40 @@
+import pickle
+
+import pytest
+
+import shedlock_py
+from shedlock_py import ProviderError, ProviderUnreachable, ShedLockError
+
+ERRORS = [value for value in vars(shedlock_py).values() if isinstance(value, type) and issubclass(value, ShedLockError)]
+
+
+def test_the_tree() -> None:
+    assert {error.__name__: error.__base__.__name__ for error in ERRORS if error.__base__} == {
+        "ShedLockError": "Exception",
+        "ConfigurationError": "ShedLockError",
+        "ProviderNotConfigured": "ConfigurationError",
+        "ProviderError": "ShedLockError",
+        "ProviderUnreachable": "ProviderError",
+        "LeaseError": "ShedLockError",
+        "LeaseLostError": "LeaseError",
+        "NotLocked": "LeaseError",
+    }
+    assert issubclass(shedlock_py.ConfigurationError, ValueError)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_error_survives_pickling(error: type[ShedLockError], protocol: int) -> None:
+    if issubclass(error, ProviderError):
+        made: ShedLockError = error("no answer", operation="acquire", lock_name="job")
+    else:
+        made = error("no answer")
+    back = pickle.loads(pickle.dumps(made, protocol))
+    assert type(back) is error
+    assert str(back) == "no answer"
+    assert vars(back) == vars(made)
+
+
+def test_what_a_provider_error_says() -> None:
+    error = ProviderUnreachable("no answer", operation="prune")
+    assert (error.operation, error.lock_name, str(error)) == ("prune", None, "no answer")

@@ -1,0 +1,92 @@
+import logging
+from datetime import timedelta
+
+import pytest
+
+from shedlock_py import (
+    Event,
+    InMemoryLockProvider,
+    LeaseLost,
+    LockAcquired,
+    LockExtended,
+    LockReleased,
+    LockRequest,
+    LockSkipped,
+    ProviderFailed,
+    TaskFinished,
+    attempt,
+    configure,
+)
+from shedlock_py.events import log_listener, notify
+from shedlock_py.testing import RecordingListener
+
+lease = InMemoryLockProvider().acquire(LockRequest("job", "10m"))
+assert lease
+SOON = timedelta(seconds=1)
+
+EVENTS: list[tuple[Event, int, str]] = [
+    (LockAcquired("job", lease, SOON), logging.DEBUG, "acquired"),
+    (LockSkipped("job", "held", SOON), logging.DEBUG, "skipped (held)"),
+    (LockReleased("job", lease, SOON), logging.DEBUG, "LockReleased"),
+    (LockExtended("job", lease), logging.DEBUG, "LockExtended"),
+    (TaskFinished("job", lease, SOON, "failed", ValueError()), logging.DEBUG, "task failed after 0:00:01"),
+    (LeaseLost("job", lease, "overrun"), logging.WARNING, "raise lock_at_most_for"),
+    (LeaseLost("job", lease, "revoked"), logging.WARNING, "taken over by force"),
+    (ProviderFailed("job", "release", OSError("gone")), logging.ERROR, "release failed: gone"),
+]
+
+
+@pytest.mark.parametrize(("event", "level", "words"), EVENTS)
+def test_how_loud_each_event_is(event: Event, level: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "shedlock_py")
+    log_listener(event)
+    (record,) = caplog.records
+    assert (record.levelno, record.name) == (level, "shedlock_py")
+    assert "'job'" in record.getMessage()
+    assert words in record.getMessage()
+
+
+def test_a_listener_that_raises_is_logged_and_the_next_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    heard = RecordingListener()
+
+    def broken(event: Event) -> None:
+        raise RuntimeError("broken listener")
+
+    notify([broken, heard], LockSkipped("job", "held", SOON))
+    assert heard.kinds() == ["LockSkipped"]
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "LockSkipped" in record.getMessage()
+    assert "'job'" in record.getMessage()
+    assert record.exc_info
+
+
+def test_a_listener_does_not_swallow_what_ends_the_process() -> None:
+    def interrupted(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        notify([interrupted], LockSkipped("job", "held", SOON))
+
+
+def test_how_the_task_ended(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    attempt("job", lambda: None)
+    finished = heard.of(TaskFinished)[-1]
+    assert (finished.lock_name, finished.outcome, finished.error) == ("job", "succeeded", None)
+    with pytest.raises(ZeroDivisionError):
+        attempt("job", lambda: 1 / 0)
+    finished = heard.of(TaskFinished)[-1]
+    assert finished.outcome == "failed"
+    assert isinstance(finished.error, ZeroDivisionError)
+
+
+def test_events_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        LockSkipped("job", "held", SOON).reason = "already_ran"  # type: ignore[misc]
+
+
+def test_a_quiet_logger_stays_quiet(provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "shedlock_py")
+    with configure(provider=provider):
+        attempt("job", lambda: attempt("job", lambda: None))
+    assert caplog.records == []

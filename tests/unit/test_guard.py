@@ -1,0 +1,274 @@
+"""hold and attempt: acquire, run, release, and what the caller sees."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shedlock_py import (
+    ConfigurationError,
+    Event,
+    Executed,
+    InMemoryLockProvider,
+    LeaseLost,
+    LockAcquired,
+    LockReleased,
+    LockRequest,
+    LockSkipped,
+    ProviderError,
+    ProviderFailed,
+    ProviderUnreachable,
+    Skipped,
+    TaskFinished,
+    attempt,
+    configure,
+    hold,
+)
+from shedlock_py.testing import FakeClock, RecordingListener
+from shedlock_py.testing.contract.base import failing
+
+NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
+
+
+class TestHold:
+    def test_the_lease_is_what_was_asked_for(self, provider: InMemoryLockProvider) -> None:
+        with hold("job", lock_at_most_for="5m", lock_at_least_for="1m") as lease:
+            assert lease is not None
+            assert (lease.name, lease.lock_at_most_for) == ("job", timedelta(minutes=5))
+            assert lease.lock_at_least_for == timedelta(minutes=1)
+            assert lease.is_trusted()
+        assert not lease.is_trusted()
+        assert provider.records()[0].remaining == timedelta(minutes=1)
+
+    def test_a_whole_request(self, provider: InMemoryLockProvider) -> None:
+        with hold(LockRequest("job", "5m", holder="replica-1", fire_time=NOON)) as lease:
+            assert lease is not None
+            assert lease.holder == "replica-1"
+        (record,) = provider.records()
+        assert (record.holder, record.last_fire_time) == ("replica-1", NOON)
+
+    def test_a_skipped_block_runs_and_must_look(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+        provider.acquire(LockRequest("job", "10m"))
+        with hold("job") as lease:
+            assert lease is None
+        assert heard.kinds() == ["LockSkipped"]
+
+    def test_what_the_block_raises_is_raised(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+        with pytest.raises(ZeroDivisionError), hold("job"):
+            raise ZeroDivisionError
+        with pytest.raises(KeyboardInterrupt), hold("job"):
+            raise KeyboardInterrupt
+        assert [event.outcome for event in heard.of(TaskFinished)] == ["failed", "failed"]
+        assert not provider.records()[0].is_held
+
+    def test_nothing_is_asked_before_the_block(self, provider: InMemoryLockProvider) -> None:
+        hold("job")
+        assert provider.records() == []
+
+    def test_released_inside_by_hand(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+        with hold("job") as lease:
+            assert lease
+            assert provider.release(lease)
+            successor = provider.acquire(LockRequest("job", "10m"))
+        assert successor
+        assert provider.release(successor)
+        assert heard.of(LeaseLost) == []
+
+
+class TestAttempt:
+    def test_executed(self, provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock) -> None:
+        def task() -> str:
+            clock.advance("3s")
+            return "value"
+
+        result = attempt("job", task)
+        assert isinstance(result, Executed)
+        assert result.value == "value"
+        assert result.lease.name == "job"
+        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+        for event in heard.events:
+            assert event.lock_name == "job"
+        for kind in (LockAcquired, TaskFinished, LockReleased):
+            assert heard.of(kind)[0].lease is result.lease
+
+    def test_skipped(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+        provider.acquire(LockRequest("job", "10m"))
+        assert attempt("job", pytest.fail) == Skipped("job", "held")
+        assert [(event.lock_name, event.reason) for event in heard.of(LockSkipped)] == [("job", "held")]
+
+    def test_a_fire_time_that_has_run(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+        request = LockRequest("job", "10m", fire_time=NOON)
+        assert isinstance(attempt(request, lambda: None), Executed)
+        assert attempt(request, pytest.fail) == Skipped("job", "already_ran")
+        provider.acquire(LockRequest("job", "10m"))
+        assert attempt(request, pytest.fail) == Skipped("job", "held")
+        assert [event.reason for event in heard.of(LockSkipped)] == ["already_ran", "held"]
+
+    @pytest.mark.parametrize("value", [None, False, 0, "", ()])
+    def test_a_falsy_value_is_a_value(self, provider: InMemoryLockProvider, value: object) -> None:
+        result = attempt("job", lambda: value)
+        assert isinstance(result, Executed)
+        assert result.value is value
+
+    def test_minimum_hold_also_when_the_task_fails(self, provider: InMemoryLockProvider, clock: FakeClock) -> None:
+        def task() -> None:
+            clock.advance("10s")
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            attempt("job", task, lock_at_least_for="1m")
+        assert provider.records()[0].remaining == timedelta(seconds=50)
+
+    def test_functions_whose_body_would_run_later_are_refused(
+        self, provider: InMemoryLockProvider, heard: RecordingListener
+    ) -> None:
+        async def coroutine() -> None: ...
+
+        def generator() -> object:
+            yield
+
+        async def async_generator() -> object:
+            yield
+
+        for task, words in (
+            (coroutine, "attempt_async or hold_async"),
+            (generator, "generator function"),
+            (async_generator, "generator function"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                attempt("job", task)  # type: ignore[arg-type]
+        assert provider.records() == []
+        for hidden in (lambda: coroutine(), lambda: generator(), lambda: async_generator()):
+            with pytest.raises(TypeError, match="has not run yet"):
+                attempt("job", hidden)
+        assert not provider.records()[0].is_held
+        assert heard.of(LeaseLost) == []
+
+    @pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", 7, None])
+    def test_a_bad_name_is_refused_before_the_store_is_asked(
+        self, provider: InMemoryLockProvider, name: object
+    ) -> None:
+        with pytest.raises(ConfigurationError, match="lock name"):
+            attempt(name, pytest.fail)  # type: ignore[arg-type]
+        assert provider.records() == []
+
+
+class TestI5FailClosed:
+    @pytest.mark.parametrize("kind", [ProviderUnreachable, ProviderError])
+    def test_i5_a_failing_acquire(
+        self, provider: InMemoryLockProvider, heard: RecordingListener, kind: type[ProviderError]
+    ) -> None:
+        class Broken(InMemoryLockProvider):
+            def acquire(self, request: LockRequest) -> None:
+                raise kind("no answer", operation="acquire", lock_name=request.name) from OSError("cable")
+
+        with pytest.raises(kind, match="no answer") as caught:
+            attempt("job", pytest.fail, provider=Broken())
+        assert isinstance(caught.value.__cause__, OSError)
+        (event,) = heard.events
+        assert isinstance(event, ProviderFailed)
+        assert (event.operation, event.error) == ("acquire", caught.value)
+
+    def test_i5_a_grant_that_came_too_late(
+        self, provider: InMemoryLockProvider, clock: FakeClock, heard: RecordingListener
+    ) -> None:
+        class Slow(InMemoryLockProvider):
+            def acquire(self, request: LockRequest) -> object:  # type: ignore[override]
+                lease = super().acquire(request)
+                clock.advance("11m")
+                return lease
+
+        with pytest.raises(ProviderUnreachable, match="may be over already"):
+            attempt("job", pytest.fail, provider=Slow(clock=clock))
+        assert heard.kinds()[0] == "ProviderFailed"
+        assert heard.of(LockAcquired) == []
+
+    def test_i5_the_next_call_tries_anew(self, provider: InMemoryLockProvider) -> None:
+        with pytest.raises(ProviderUnreachable):
+            attempt("job", pytest.fail, provider=failing(provider, "acquire"))
+        assert isinstance(attempt("job", lambda: None), Executed)
+
+
+class TestI8TheResultIsSacred:
+    def test_i8_a_failing_release(
+        self, provider: InMemoryLockProvider, heard: RecordingListener, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        result = attempt("job", lambda: "value", provider=failing(provider, "release"))
+        assert isinstance(result, Executed)
+        assert result.value == "value"
+        assert heard.kinds() == ["LockAcquired", "TaskFinished", "ProviderFailed"]
+        assert [record.levelno for record in caplog.records] == [logging.ERROR]
+        assert "release failed: no answer" in caplog.text
+
+    def test_i8_a_failing_release_after_a_failing_task(self, provider: InMemoryLockProvider) -> None:
+        with pytest.raises(ZeroDivisionError) as caught:
+            attempt("job", lambda: 1 / 0, provider=failing(provider, "release"))
+        assert caught.value.__context__ is None
+
+    def test_i8_a_release_that_raises_anything(self, provider: InMemoryLockProvider) -> None:
+        class Broken(InMemoryLockProvider):
+            def release(self, lease: object) -> bool:
+                raise RuntimeError("a bug in the provider")
+
+        assert isinstance(attempt("job", lambda: "value", provider=Broken()), Executed)
+
+    def test_i8_a_raising_listener(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+        def broken(event: Event) -> None:
+            raise RuntimeError("broken listener")
+
+        with configure(provider=provider, listeners=[broken, heard]):
+            assert isinstance(attempt("job", lambda: "value"), Executed)
+            with pytest.raises(ZeroDivisionError):
+                attempt("job", lambda: 1 / 0)
+            with hold("job"):
+                assert attempt("held elsewhere", lambda: None)
+        assert len(heard.events) == 12
+        assert not any(record.is_held for record in provider.records())
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_i8_a_lost_lease(self, provider: InMemoryLockProvider, heard: RecordingListener, fails: bool) -> None:
+        def task() -> str:
+            provider.take_over(LockRequest("job", "10m"))
+            return str(1 / (not fails))
+
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                attempt("job", task)
+        else:
+            assert isinstance(attempt("job", task), Executed)
+        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LeaseLost"]
+        assert heard.of(LeaseLost)[0].reason == "revoked"
+        assert provider.records()[0].is_held
+
+    def test_i8_an_overrun_is_a_warning_and_an_event(
+        self,
+        provider: InMemoryLockProvider,
+        heard: RecordingListener,
+        clock: FakeClock,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        def task() -> str:
+            clock.advance("11m")
+            return "value"
+
+        result = attempt("job", task)
+        assert isinstance(result, Executed)
+        assert result.value == "value"
+        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LeaseLost"]
+        assert heard.of(LeaseLost)[0].reason == "overrun"
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert "'job'" in record.getMessage()
+        assert "0:10:00" in record.getMessage()
+
+    def test_i8_an_overrun_into_the_margin_is_told_too(
+        self, provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock
+    ) -> None:
+        attempt("job", lambda: clock.advance("9.95s"), lock_at_most_for="10s")
+        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LeaseLost", "LockReleased"]
+
+    def test_no_overrun_within_the_trust_window(
+        self, provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock
+    ) -> None:
+        attempt("job", lambda: clock.advance("9.8s"), lock_at_most_for="10s")
+        assert heard.of(LeaseLost) == []

@@ -1,0 +1,217 @@
+"""hold_async and attempt_async: what differs from their twins is cancellation."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    Event,
+    Executed,
+    InMemoryLockProvider,
+    Lease,
+    LeaseLost,
+    LockRequest,
+    ProviderFailed,
+    ProviderUnreachable,
+    Skipped,
+    TaskFinished,
+    attempt_async,
+    configure,
+    hold_async,
+)
+from shedlock_py.testing import FakeClock, RecordingListener
+from shedlock_py.testing.contract.base import eventually, failing
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store(clock: FakeClock, heard: RecordingListener) -> AsyncIterator[AsyncInMemoryLockProvider]:
+    store = AsyncInMemoryLockProvider(clock=clock)
+    with configure(async_provider=store, listeners=[heard]):
+        yield store
+
+
+class SlowRelease(AsyncInMemoryLockProvider):
+    """Stops in the middle of a release until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def release(self, lease: Lease) -> bool:
+        self.has_begun.set()
+        await self.may_go_on.wait()
+        return await super().release(lease)
+
+
+async def value() -> str:
+    return "value"
+
+
+async def fail() -> str:
+    raise ZeroDivisionError
+
+
+async def never() -> None:
+    pytest.fail("the task ran")
+
+
+async def test_runs_and_skips(store: AsyncInMemoryLockProvider, heard: RecordingListener) -> None:
+    result = await attempt_async("job", value)
+    assert isinstance(result, Executed)
+    assert result.value == "value"
+    async with hold_async("job") as lease:
+        assert lease is not None
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"] * 2
+    await store.acquire(LockRequest("job", "10m"))
+    assert await attempt_async("job", never) == Skipped("job", "held")
+    with pytest.raises(ZeroDivisionError):
+        await attempt_async("other", fail)
+    record = await store.record("other")
+    assert record is not None
+    assert not record.is_held
+
+
+async def test_i5_a_failing_acquire(store: AsyncInMemoryLockProvider, heard: RecordingListener) -> None:
+    with pytest.raises(ProviderUnreachable):
+        await attempt_async("job", never, provider=failing(store, "acquire"))
+    assert heard.kinds() == ["ProviderFailed"]
+
+
+async def test_i8_a_failing_release(store: AsyncInMemoryLockProvider, heard: RecordingListener) -> None:
+    broken = failing(store, "release")
+    assert isinstance(await attempt_async("job", value, provider=broken), Executed)
+    with pytest.raises(ZeroDivisionError):
+        await attempt_async("other", fail, provider=broken)
+    assert [event.operation for event in heard.of(ProviderFailed)] == ["release", "release"]
+
+
+async def test_i8_a_raising_listener(store: AsyncInMemoryLockProvider) -> None:
+    def broken(event: Event) -> None:
+        raise RuntimeError("broken listener")
+
+    with configure(async_provider=store, listeners=[broken]):
+        assert isinstance(await attempt_async("job", value), Executed)
+        with pytest.raises(ZeroDivisionError):
+            await attempt_async("job", fail)
+
+
+async def test_i8_a_lost_lease_and_an_overrun(
+    store: AsyncInMemoryLockProvider, heard: RecordingListener, clock: FakeClock
+) -> None:
+    async def is_taken_over() -> str:
+        await store.take_over(LockRequest("lost", "10m"))
+        return "value"
+
+    async def overruns() -> str:
+        clock.advance("11m")
+        raise ZeroDivisionError
+
+    assert isinstance(await attempt_async("lost", is_taken_over), Executed)
+    with pytest.raises(ZeroDivisionError):
+        await attempt_async("late", overruns)
+    assert [(event.lock_name, event.reason) for event in heard.of(LeaseLost)] == [
+        ("lost", "revoked"),
+        ("late", "overrun"),
+    ]
+
+
+async def test_i12_a_cancelled_task_is_released(store: AsyncInMemoryLockProvider, heard: RecordingListener) -> None:
+    task = asyncio.create_task(attempt_async("job", lambda: asyncio.sleep(3600)))
+    while not await store.records():
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event.outcome for event in heard.of(TaskFinished)] == ["cancelled"]
+    assert await store.acquire(LockRequest("job", "10m"))
+
+
+async def test_i12_a_release_is_finished_although_its_caller_is_cancelled(heard: RecordingListener) -> None:
+    store = SlowRelease()
+    task = asyncio.create_task(attempt_async("job", value, provider=store))
+    await store.has_begun.wait()
+    task.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()  # it waits for the release
+    store.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await store.acquire(LockRequest("job", "10m"))
+
+
+async def test_i12_a_second_cancellation_does_not_wait_and_the_release_goes_on() -> None:
+    store = SlowRelease()
+    task = asyncio.create_task(attempt_async("job", value, provider=store))
+    await store.has_begun.wait()
+    for _ in range(2):
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert task.cancelled()
+    assert await store.acquire(LockRequest("job", "10m")) is None
+    store.may_go_on.set()
+    while not await store.acquire(LockRequest("job", "10m")):
+        await asyncio.sleep(0)
+
+
+async def test_i12_a_sync_provider_that_grants_after_the_caller_gave_up() -> None:
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    class Slow(InMemoryLockProvider):
+        def acquire(self, request: LockRequest) -> Lease | None:
+            is_asked.set()
+            assert may_answer.wait(10)
+            return super().acquire(request)
+
+    store = Slow()
+    task = asyncio.create_task(attempt_async("job", never, provider=store))
+    await asyncio.to_thread(is_asked.wait, 10)
+    task.cancel()
+    await asyncio.sleep(0)
+    may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(eventually, lambda: not store.records()[0].is_held)
+
+
+async def test_a_sync_provider_does_not_stop_the_event_loop() -> None:
+    may_answer = threading.Event()
+
+    class Slow(InMemoryLockProvider):
+        def acquire(self, request: LockRequest) -> Lease | None:
+            assert may_answer.wait(10), "the event loop stood still"
+            return super().acquire(request)
+
+    task = asyncio.create_task(attempt_async("job", value, provider=Slow()))
+    await asyncio.sleep(0.01)
+    may_answer.set()
+    assert isinstance(await task, Executed)
+
+
+async def test_releases_work_when_the_default_pool_is_full_of_jobs() -> None:
+    """Jobs in asyncio.to_thread that wait for a lock's release must not keep that release from a thread."""
+    store = InMemoryLockProvider()
+    released = threading.Event()
+    async with hold_async("job", provider=store):
+        loop = asyncio.get_running_loop()
+        jobs = [loop.run_in_executor(None, released.wait, 10) for _ in range(64)]
+    released.set()
+    assert all(await asyncio.gather(*jobs))
+
+
+async def test_many_event_loops_use_one_sync_provider() -> None:
+    store = InMemoryLockProvider()
+    configure(provider=store)
+
+    def in_its_own_loop() -> object:
+        return asyncio.run(attempt_async("job", value))
+
+    for _ in range(3):
+        assert isinstance(await asyncio.to_thread(in_its_own_loop), Executed)
