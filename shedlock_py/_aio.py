@@ -20,9 +20,7 @@ T = TypeVar("T")
 _unfinished: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
 
 
-async def shielded(
-    work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], Awaitable[object]] | None = None
-) -> T:
+async def shielded(work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], Awaitable[object]] | None = None) -> T:
     """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation goes on.
 
     ``when_abandoned`` is awaited with the result that nobody is there to take any more. A second cancellation does not
@@ -101,20 +99,12 @@ async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     return await asyncio.shield(future)  # a queued release must not be dropped because its caller was cancelled
 
 
-_pool: ThreadPoolExecutor | None = None
+_pools: dict[int, ThreadPoolExecutor] = {}  # by process: threads do not survive a fork, the child starts its own
 
 
 def _threads() -> ThreadPoolExecutor:
-    # Our own: the loop's default pool may be full of the very jobs whose locks are to be released.
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="shedlock")
-    return _pool
-
-
-def _forget_threads() -> None:
-    global _pool
-    _pool = None
-
-
-os.register_at_fork(after_in_child=_forget_threads)  # threads do not survive a fork; the child starts its own
+    # Not the loop's default pool, which may be full of the very jobs whose locks are to be released.
+    pool = _pools.get(os.getpid())
+    if pool is None:
+        pool = _pools.setdefault(os.getpid(), ThreadPoolExecutor(max_workers=8, thread_name_prefix="shedlock"))
+    return pool

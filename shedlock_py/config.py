@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, parse_duration
@@ -121,6 +120,8 @@ def lock_request(
     """
     settings = _settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
+    if at_most is None and not is_active():
+        at_most = "10m"  # nothing is locked, so it does not matter
     if at_most is None:
         raise ConfigurationError(
             f"lock {name!r} has no lock_at_most_for: give it one, or call configure(default_lock_at_most_for='10m')"
@@ -130,6 +131,11 @@ def lock_request(
 
 
 # Which provider
+
+
+def configured_providers() -> tuple[object, ...]:
+    """Those that :func:`configure` was given: of one store, as the two kinds of functions need it."""
+    return tuple(provider for provider in (_settings.provider, _settings.async_provider) if provider is not None)
 
 
 def resolve_provider(given: object = None, *, lock_name: str) -> LockProvider:
@@ -223,7 +229,7 @@ def async_provider_from_url(url: str) -> AsyncLockProvider:
 
 
 def _from_url(url: str, prefix: str) -> Any:
-    scheme = urlsplit(url).scheme if "://" in url else ""
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme.partition("+")[0] not in _SCHEMES:
         what = f"unknown scheme {scheme!r}" if scheme else "not a URL"
         raise ConfigurationError(f"store URL: {what}; known are {', '.join(f'{known}://' for known in _SCHEMES)}")
@@ -262,7 +268,8 @@ def is_active() -> bool:
         active = _active
     if not active and not _warned:
         _warned = True
-        logger.warning("LOCKING IS SWITCHED OFF (set_active(False) or SHEDLOCK_ACTIVE=0): every replica runs every task")
+        why = "set_active(False)" if _active is False else "SHEDLOCK_ACTIVE"
+        logger.warning("LOCKING IS SWITCHED OFF by %s: every replica runs every task", why)
     return active
 
 

@@ -6,6 +6,7 @@ Tasks made by the job inherit it. A new thread does not, unless it runs in ``con
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 
 from shedlock_py.config import emit, resolve_async_provider, resolve_provider
@@ -35,17 +36,21 @@ class Held:
 
     def leave(self) -> None:
         self.finished = True
-        _innermost.set(self.outer)
+        outer = _innermost.get()
+        while outer is not None and outer.finished:  # locks need not be left in the order of nesting
+            outer = outer.outer
+        _innermost.set(outer)
 
 
 _innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
 
 
-def find_live(name: str | None = None, provider: object = None) -> Held | None:
-    """The innermost live lease around the running code: of ``name`` and on ``provider``, where given."""
+def find_live(name: str | None = None, providers: Sequence[object] = ()) -> Held | None:
+    """The innermost live lease around the running code: of ``name`` and on one of ``providers``, where given."""
     held = _innermost.get()
     while held is not None:
-        if held.is_live() and name in (None, held.lease.name) and (provider is None or provider is held.provider):
+        is_wanted = not providers or any(held.provider is provider for provider in providers)
+        if is_wanted and name in (None, held.lease.name) and held.is_live():
             return held
         held = held.outer
     return None

@@ -6,6 +6,7 @@ import functools
 import inspect
 import string
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
 from types import MethodType
 from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar, cast, overload
@@ -45,10 +46,9 @@ class LockSpec:
         self.template = name
         self.fields = _template_fields(name)
         self.name = None if self.fields else validate_name(name.format())
-        self.lock_at_most_for = None if lock_at_most_for is None else parse_duration(lock_at_most_for, "lock_at_most_for")
-        self.lock_at_least_for = (
-            None if lock_at_least_for is None else parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
-        )
+        at_most, at_least = lock_at_most_for, lock_at_least_for
+        self.lock_at_most_for = None if at_most is None else parse_duration(at_most, "lock_at_most_for")
+        self.lock_at_least_for = None if at_least is None else parse_duration(at_least, "lock_at_least_for", zero=True)
         if self.lock_at_most_for is not None and self.lock_at_least_for is not None:
             check_hold_times(self.lock_at_most_for, self.lock_at_least_for)
         check_provider(provider)
@@ -59,8 +59,8 @@ class LockSpec:
         unknown = self.fields - set(signature.parameters)
         if unknown:
             raise ConfigurationError(
-                f"lock name {self.template!r} uses {', '.join(f'{{{field}}}' for field in sorted(unknown))}, which is no "
-                f"parameter of the function; its parameters are: {', '.join(signature.parameters) or 'none'}"
+                f"lock name {self.template!r} uses {', '.join(f'{{{field}}}' for field in sorted(unknown))}, which is "
+                f"no parameter of the function; its parameters are: {', '.join(signature.parameters) or 'none'}"
             )
 
     def request(
@@ -75,13 +75,16 @@ class LockSpec:
     ) -> LockRequest:
         """The request for one call of ``function``. The durations given here count where the spec has none."""
         return lock_request(
-            self.name if self.name is not None else self._fill(function, args, kwargs or {}),
+            self.lock_name(function, args, kwargs or {}),
             lock_at_most_for if self.lock_at_most_for is None else self.lock_at_most_for,
             lock_at_least_for if self.lock_at_least_for is None else self.lock_at_least_for,
             fire_time,
         )
 
-    def _fill(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The lock name for one call of ``function``: the template filled from its arguments."""
+        if self.name is not None:
+            return self.name
         original: Any = function
         while isinstance(original, functools.partial | MethodType):
             # Back to the function as it was written, so that the template sees all of its parameters.
@@ -107,7 +110,9 @@ def _template_fields(template: str) -> set[str]:
         raise ConfigurationError(f"lock name {template!r} is not a valid template: {error}") from error
     names = {field.split(".")[0].split("[")[0] for field in fields}
     if any(not name.isidentifier() for name in names):
-        raise ConfigurationError(f"lock name {template!r}: name the parameter inside the braces, as in 'sync-{{tenant}}'")
+        raise ConfigurationError(
+            f"lock name {template!r}: name the parameter inside the braces, as in 'sync-{{tenant}}'"
+        )
     return names
 
 
@@ -241,8 +246,13 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
-        request = spec.request(function, args, kwargs)
-        return attempt(request, lambda: function(*args, **kwargs), provider=cast("LockProvider | None", spec.provider))
+        return attempt(
+            spec.lock_name(function, args, kwargs),
+            lambda: function(*args, **kwargs),
+            lock_at_most_for=spec.lock_at_most_for,
+            lock_at_least_for=spec.lock_at_least_for,
+            provider=cast("LockProvider | None", spec.provider),
+        )
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -259,8 +269,13 @@ def _guard_async(
 
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
-        request = spec.request(function, args, kwargs)
-        return await attempt_async(request, lambda: function(*args, **kwargs), provider=spec.provider)
+        return await attempt_async(
+            spec.lock_name(function, args, kwargs),
+            lambda: function(*args, **kwargs),
+            lock_at_most_for=spec.lock_at_most_for,
+            lock_at_least_for=spec.lock_at_least_for,
+            provider=spec.provider,
+        )
 
     @functools.wraps(function)
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -315,7 +330,5 @@ def _check_function(function: Any) -> None:
 
 
 def _mark(function: Any, spec: LockSpec) -> None:
-    try:
+    with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the mark
         function.__shedlock__ = spec
-    except AttributeError:
-        pass  # builtins and bound methods take no attributes; the wrapper has the mark

@@ -71,7 +71,8 @@ def _milliseconds(value: object) -> Decimal | None:
         text = value.strip()
         found = _SIMPLE.fullmatch(text) or _ISO.fullmatch(text)
         parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
-        return sum((Decimal(number) * _MILLISECONDS[unit] for unit, number in parts.items()), Decimal(0)) if parts else None
+        if parts:
+            return sum((Decimal(number) * _MILLISECONDS[unit] for unit, number in parts.items()), Decimal(0))
     return None
 
 

@@ -10,10 +10,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from shedlock_py._clock import monotonic
-from shedlock_py.config import check_provider, emit, lock_request, resolve_async_provider, resolve_provider
+from shedlock_py.config import (
+    check_provider,
+    configured_providers,
+    emit,
+    lock_request,
+    resolve_async_provider,
+    resolve_provider,
+)
 from shedlock_py.context import Held, find_live
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
@@ -29,7 +37,7 @@ from shedlock_py.events import (
     logger,
 )
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Lease, LockRecord, LockRequest
+from shedlock_py.rules import Lease, LockRecord, LockRequest, validate_name
 
 T = TypeVar("T")
 
@@ -75,13 +83,13 @@ def _hold(guard: _Guard) -> Iterator[Lease | None]:
     if guard.around is not None:
         yield guard.around.lease
         return
-    store: LockProvider = resolve_provider(guard.provider, lock_name=guard.request.name)
+    store: LockProvider = resolve_provider(guard.provider, lock_name=guard.name)
     with guard.asking():
         lease = store.acquire(guard.request)
     if lease is None:
         if guard.request.fire_time is not None:
             with guard.wondering():
-                guard.explain_skip(store.record(guard.request.name))
+                guard.explain_skip(store.record(guard.name))
         guard.skipped()
         yield None
         return
@@ -132,13 +140,13 @@ async def _hold_async(guard: _Guard) -> AsyncIterator[Lease | None]:
     if guard.around is not None:
         yield guard.around.lease
         return
-    store: AsyncLockProvider = resolve_async_provider(guard.provider, lock_name=guard.request.name)
+    store: AsyncLockProvider = resolve_async_provider(guard.provider, lock_name=guard.name)
     with guard.asking():
         lease = await store.acquire(guard.request)
     if lease is None:
         if guard.request.fire_time is not None:
             with guard.wondering():
-                guard.explain_skip(await store.record(guard.request.name))
+                guard.explain_skip(await store.record(guard.name))
         guard.skipped()
         yield None
         return
@@ -175,18 +183,27 @@ class _Guard:
     ) -> None:
         check_provider(provider)
         if isinstance(lock, LockRequest) and (at_most, at_least) != (None, None):
-            raise ConfigurationError(f"lock {lock.name!r}: the LockRequest says for how long; give no durations beside it")
-        self.request = lock if isinstance(lock, LockRequest) else lock_request(lock, at_most, at_least)
+            raise ConfigurationError(f"lock {lock.name!r}: the LockRequest says for how long; give no other durations")
+        self.name = lock.name if isinstance(lock, LockRequest) else validate_name(lock)
         self.provider = provider
-        self.skip = Skipped(self.request.name)
+        self.skip = Skipped(self.name)
+        self._lock, self._at_most, self._at_least = lock, at_most, at_least
         self._started_at = 0.0
         self._acquired_at = 0.0
         self._overran = False
+        if self.around is None:
+            _ = self.request  # what is wrong with it shows here, not at the first line of the with block
+
+    @cached_property
+    def request(self) -> LockRequest:
+        """Not needed, and perhaps nobody said for how long, where the code is inside of the lease already."""
+        lock = self._lock
+        return lock if isinstance(lock, LockRequest) else lock_request(lock, self._at_most, self._at_least)
 
     @property
     def around(self) -> Held | None:
         """The live lease of this very lock that the running code is inside of already."""
-        return find_live(self.request.name, self.provider)
+        return find_live(self.name, configured_providers() if self.provider is None else (self.provider,))
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -194,7 +211,7 @@ class _Guard:
         try:
             yield
         except Exception as error:
-            emit(ProviderFailed(self.request.name, "acquire", error))
+            emit(ProviderFailed(self.name, "acquire", error))
             raise
         self._acquired_at = monotonic()
 
@@ -207,15 +224,15 @@ class _Guard:
         try:
             yield
         except ProviderError as error:
-            logger.debug("lock %r: could not look up why it is skipped: %s", self.request.name, error)
+            logger.debug("lock %r: could not look up why it is skipped: %s", self.name, error)
 
     def explain_skip(self, record: LockRecord | None) -> None:
         wanted = self.request.fire_time
         if record and wanted and not record.is_held and record.last_fire_time and record.last_fire_time >= wanted:
-            self.skip = Skipped(self.request.name, "already_ran")
+            self.skip = Skipped(self.name, "already_ran")
 
     def skipped(self) -> None:
-        emit(LockSkipped(self.request.name, self.skip.reason, self._elapsed()))
+        emit(LockSkipped(self.name, self.skip.reason, self._elapsed()))
 
     @contextmanager
     def running(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Iterator[None]:
@@ -272,7 +289,10 @@ def refuse_unfinished_function(task: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(task):
         raise TypeError(f"{task!r} is a coroutine function: use attempt_async or hold_async")
     if inspect.isgeneratorfunction(task) or inspect.isasyncgenfunction(task):
-        raise TypeError(f"{task!r} is a generator function: its body would run after the lock was released")
+        raise TypeError(
+            f"{task!r} is a generator function: its body would run after the lock was released. Guard the function "
+            f"that does the work, with @scheduler_lock directly above its 'def'"
+        )
 
 
 def refuse_unfinished(value: T) -> T:

@@ -54,8 +54,9 @@ class LiveTable:
         for fire_time in sorted(board.rows)[-height:]:
             states = [board.state(fire_time, job.name, replica) for job in JOBS for replica in board.replicas]
             table.add_row(clock_time(fire_time), *map(_dressed, states))
+        table.caption = "skipped because held: another replica is at it; done: another replica was faster"
         for replica, seen in board.killed.items():
-            table.caption = f"{replica} (pid {seen.pid}) was killed with SIGKILL in the middle of {REPORT.name}"
+            table.caption += f"\n{replica} (pid {seen.pid}) was killed with SIGKILL in the middle of {REPORT.name}"
         return table
 
 
@@ -69,5 +70,5 @@ def _dressed(state: str) -> Text:
         case "KILLED":
             return Text("✗ KILLED", "bold red")
         case "skipped":
-            return Text(reason, "bright_black")
+            return Text("done" if reason == "already ran" else reason, "bright_black")
     return Text(word, "red")

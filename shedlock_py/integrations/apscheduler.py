@@ -43,6 +43,7 @@ from shedlock_py import (
     current_lease,
     provider_from_url,
 )
+from shedlock_py.config import check_provider
 from shedlock_py.decorator import LockSpec
 from shedlock_py.durations import Duration
 
@@ -133,6 +134,8 @@ class ShedLockExecutor(BaseExecutor):
         super().__init__()
         if executor is not None and not isinstance(executor, BaseExecutor | str | Mapping):
             raise ConfigurationError(f"executor must be an executor, a plugin name, a dict or None, not {executor!r}")
+        if not isinstance(provider, str):
+            check_provider(provider)
         self._executor = executor
         self._provider = provider
         self._defaults = LockSpec("defaults", default_lock_at_most_for, default_lock_at_least_for)  # checks them, too

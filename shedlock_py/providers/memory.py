@@ -82,7 +82,9 @@ class _MemoryStore:
     def records(self, prefix: str) -> list[LockRecord]:
         with self._mutex:
             now = self._now()
-            return [replace(self._records[name], read_at=now) for name in sorted(self._records) if name.startswith(prefix)]
+            return [
+                replace(self._records[name], read_at=now) for name in sorted(self._records) if name.startswith(prefix)
+            ]
 
     def record(self, name: str) -> LockRecord | None:
         with self._mutex:

@@ -97,12 +97,15 @@ def test_max_instances(rig: Rig) -> None:
         pytest.skip("the debug executor runs one job at a time")
     task = rig.task()
     job = rig.add(task, None, "interval", seconds=0.2, next_run_time=now(), kwargs={"until": task.gate})
-    wait_until(lambda: rig.codes(task, EVENT_JOB_MAX_INSTANCES), what="a second instance refused")
-    assert task.runs == 1
-    assert rig.codes(task, *ENDS) == []
-    task.open_gate()
-    wait_until(lambda: len(rig.codes(task, EVENT_JOB_EXECUTED)) >= 2, what="it runs again")
-    job.remove()
+    try:
+        wait_until(lambda: rig.codes(task, EVENT_JOB_MAX_INSTANCES), what="a second instance refused")
+        assert task.runs == 1
+        assert rig.codes(task, *ENDS) == []
+        task.open_gate()
+        wait_until(lambda: len(rig.codes(task, EVENT_JOB_EXECUTED)) >= 2, what="it runs again")
+    finally:
+        job.remove()
+        task.open_gate()
 
 
 def test_a_second_instance_is_not_inside_the_first_ones_lock(rig: Rig) -> None:
@@ -111,11 +114,13 @@ def test_a_second_instance_is_not_inside_the_first_ones_lock(rig: Rig) -> None:
     task = rig.task()
     trigger = IntervalTrigger(seconds=0.2)
     job = rig.add(task, None, trigger, next_run_time=now(), kwargs={"until": task.gate}, max_instances=2)
-    wait_until(lambda: rig.codes(task, EVENT_JOB_SKIPPED), what="the second instance skipped")
-    job.remove()
-    assert task.runs == 1
-    task.open_gate()
+    try:
+        wait_until(lambda: rig.codes(task, EVENT_JOB_SKIPPED), what="the second instance skipped")
+    finally:
+        job.remove()
+        task.open_gate()
     rig.wait(task, EVENT_JOB_EXECUTED)
+    assert task.runs == 1
 
 
 def test_pause_and_resume(rig: Rig) -> None:

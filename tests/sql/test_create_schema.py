@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, make_url, text
@@ -105,7 +106,7 @@ def test_odd_table_names_on_sqlite(table: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"table_name": "100%s"}, {"table_name": "a :name"}, {"schema": "100%s"}])
-def test_names_that_drivers_would_misread_are_refused(options: dict[str, str], tmp_path: Path) -> None:
+def test_names_that_drivers_would_misread_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot name the lock table"):
         SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db", **options)
 
@@ -148,12 +149,12 @@ def modest_url(store: Store) -> Iterator[str]:
             "CREATE ROLE modest LOGIN PASSWORD 'modest-pw'", "REVOKE CREATE ON SCHEMA public FROM public",
             "GRANT SELECT, INSERT, UPDATE ON shedlock TO modest",
         )  # fmt: skip
-        clean = ("DROP OWNED BY modest", "DROP ROLE modest")
+        clean = ["DROP OWNED BY modest", "DROP ROLE modest"]
     else:
         store.execute(
             "CREATE USER modest@'%' IDENTIFIED BY 'modest-pw'", "GRANT SELECT, INSERT, UPDATE ON shedlock TO modest@'%'"
         )
-        clean = ("DROP USER modest@'%'",)
+        clean = ["DROP USER modest@'%'"]
     yield url.render_as_string(hide_password=False)
     store.execute(*clean)
 

@@ -23,7 +23,8 @@ def assert_nothing_open(store: Store) -> None:
     if store.is_postgres:
         sql = (
             "SELECT count(*) FROM pg_stat_activity LEFT JOIN pg_locks USING (pid) WHERE datname = current_database() "
-            "AND pid <> pg_backend_pid() AND (state <> 'idle' OR xact_start IS NOT NULL OR pg_locks.pid IS NOT NULL)"
+            "AND backend_type = 'client backend' AND pid <> pg_backend_pid() "
+            "AND (state <> 'idle' OR xact_start IS NOT NULL OR pg_locks.pid IS NOT NULL)"
         )
     else:
         sql = "SELECT count(*) FROM information_schema.innodb_trx"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -60,7 +61,7 @@ def traces(store: Store, name: str) -> tuple[object, ...]:
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
 def test_postgres(driver: str, kind: str, quiet: Store, name: str) -> None:
     fire_time = datetime(2026, 7, 1, tzinfo=UTC) if kind == "already ran" else None
-    options = {"extra_columns": kind != "table of ShedLock for Java"}
+    options: dict[str, Any] = {"extra_columns": kind != "table of ShedLock for Java"}
     provider = quiet.provider(**options)
     provider.create_schema()
     lease = acquired(provider, name, fire_time=fire_time)
@@ -111,4 +112,3 @@ def test_mariadb(driver: str, extra_columns: bool, store: Store, name: str) -> N
     assert traces() == before
     provider.take_over(LockRequest(name, "1m"))
     assert traces()[-1] != before[-1], "this test would not have seen a write"
-

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from shedlock_py import Lease, LeaseLostError, LockRequest
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
@@ -28,6 +28,18 @@ def engine(store: Store) -> Engine:
     return engine
 
 
+def do_work(engine: Engine, work: str, provider: SqlAlchemyLockProvider, lease: Lease) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"INSERT INTO {work} VALUES (2)"))
+        provider.verify(lease, connection)
+
+
+async def do_work_async(engine: AsyncEngine, work: str, provider: AsyncSqlAlchemyLockProvider, lease: Lease) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(text(f"INSERT INTO {work} VALUES (2)"))
+        await provider.verify(lease, connection)
+
+
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
 def test_a_holder_commits_and_a_stale_one_rolls_back(
     driver: str, store: Store, engine: Engine, work: str, name: str
@@ -38,9 +50,8 @@ def test_a_holder_commits_and_a_stale_one_rolls_back(
         connection.execute(text(f"INSERT INTO {work} VALUES (1)"))
         provider.verify(first, connection)
     successor = provider.take_over(LockRequest(name, "1m"))
-    with pytest.raises(LeaseLostError, match=name), engine.begin() as connection:
-        connection.execute(text(f"INSERT INTO {work} VALUES (2)"))
-        provider.verify(first, connection)
+    with pytest.raises(LeaseLostError, match=name):
+        do_work(engine, work, provider, first)
     with engine.begin() as connection:
         provider.verify(successor, connection)
     provider.release(successor)
@@ -96,9 +107,7 @@ def test_async(driver: str, store: Store, work: str, name: str) -> None:
                 assert not taking.done()
         await taking
         with pytest.raises(LeaseLostError, match=name):
-            async with engine.begin() as connection:
-                await connection.execute(text(f"INSERT INTO {work} VALUES (2)"))
-                await provider.verify(first, connection)
+            await do_work_async(engine, work, provider, first)
         await successor.close()
         await engine.dispose()
 

@@ -196,9 +196,9 @@ class TestUrls:
 
     def test_a_provider_argument_is_no_url(self) -> None:
         with pytest.raises(ConfigurationError, match="provider_from_url"):
-            scheduler_lock("job", provider="sqlite:///locks.db")  # type: ignore[call-overload, unused-ignore]
+            scheduler_lock("job", provider="sqlite:///locks.db")  # type: ignore[call-overload]
         with pytest.raises(ConfigurationError, match="is not a lock provider"):
-            hold("job", provider=types.SimpleNamespace(execute=print))  # type: ignore[arg-type]
+            hold("job", provider=types.SimpleNamespace(execute=print))
 
 
 class TestActive:

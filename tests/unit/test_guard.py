@@ -10,6 +10,7 @@ from shedlock_py import (
     Event,
     Executed,
     InMemoryLockProvider,
+    Lease,
     LeaseLost,
     LockAcquired,
     LockReleased,
@@ -88,8 +89,12 @@ class TestAttempt:
         assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
         for event in heard.events:
             assert event.lock_name == "job"
-        for kind in (LockAcquired, TaskFinished, LockReleased):
-            assert heard.of(kind)[0].lease is result.lease
+        events: list[LockAcquired | TaskFinished | LockReleased] = [
+            *heard.of(LockAcquired),
+            *heard.of(TaskFinished),
+            *heard.of(LockReleased),
+        ]
+        assert [event.lease for event in events] == [result.lease] * 3
 
     def test_skipped(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
         provider.acquire(LockRequest("job", "10m"))
@@ -136,7 +141,7 @@ class TestAttempt:
             (async_generator, "generator function"),
         ):
             with pytest.raises(TypeError, match=words):
-                attempt("job", task)  # type: ignore[arg-type]
+                attempt("job", task)
         assert provider.records() == []
         for hidden in (lambda: coroutine(), lambda: generator(), lambda: async_generator()):
             with pytest.raises(TypeError, match="has not run yet"):
@@ -173,7 +178,7 @@ class TestI5FailClosed:
         self, provider: InMemoryLockProvider, clock: FakeClock, heard: RecordingListener
     ) -> None:
         class Slow(InMemoryLockProvider):
-            def acquire(self, request: LockRequest) -> object:  # type: ignore[override]
+            def acquire(self, request: LockRequest) -> Lease | None:
                 lease = super().acquire(request)
                 clock.advance("11m")
                 return lease

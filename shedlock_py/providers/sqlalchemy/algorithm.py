@@ -68,10 +68,14 @@ class SqlAlgorithm:
         self, dialect: Dialect, table_name: str, schema: str | None, extra_columns: bool, clock: Clock, redact: Redact
     ) -> None:
         if dialect.name not in CLOCKS:
-            raise ConfigurationError(f"SQL dialect {dialect.name!r} is not supported; supported are {', '.join(CLOCKS)}")
+            raise ConfigurationError(
+                f"SQL dialect {dialect.name!r} is not supported; supported are {', '.join(CLOCKS)}"
+            )
         for name in (table_name, schema or ""):
             if "%" in name or ":" in name:
-                raise ConfigurationError(f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning")
+                raise ConfigurationError(
+                    f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning"
+                )
         self.dialect = dialect
         self.extra_columns = extra_columns
         self._clock = clock
@@ -121,13 +125,15 @@ class SqlAlgorithm:
 
         A claim that finds itself in the record was granted already, and its reply was lost: it keeps its token.
         """
-        return self._mysql_upsert(by_force) if self.dialect.name in ("mysql", "mariadb") else self._upsert_returning(by_force)
+        has_returning = self.dialect.name in ("postgresql", "sqlite")
+        return self._upsert_returning(by_force) if has_returning else self._mysql_upsert(by_force)
 
     def _granted(self, record: str, by_force: bool) -> str:
         if by_force:
             return "(1 = 1)"
-        newer = f" AND ({record}last_fire_time < {self._sql_clock.fire_time}) IS NOT FALSE" if self.extra_columns else ""
-        return f"({record}locked_by = :locked_by OR ({record}lock_until <= {self._sql_clock.now}{newer}))"
+        clock = self._sql_clock
+        newer = f" AND ({record}last_fire_time < {clock.fire_time}) IS NOT FALSE" if self.extra_columns else ""
+        return f"({record}locked_by = :locked_by OR ({record}lock_until <= {clock.now}{newer}))"
 
     def _next_token(self, record: str) -> str:
         clock = self._sql_clock
@@ -152,9 +158,11 @@ class SqlAlgorithm:
         if self.extra_columns:
             columns += ", fencing_token, last_fire_time"
             values += f", {clock.microseconds}, {clock.fire_time}"
-            changes += f", fencing_token = {self._next_token('record.')}, last_fire_time = {self._newest_fire_time('record.')}"
+            changes += (
+                f", fencing_token = {self._next_token('record.')}, last_fire_time = {self._newest_fire_time('record.')}"
+            )
             reply = "fencing_token"
-        # PostgreSQL locks the row and writes to its log for every ON CONFLICT, granted or not: a skip must not get there.
+        # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: skips must not get there.
         skips_here = self.dialect.name == "postgresql" and not by_force
         source = f"NOT EXISTS (SELECT 1 FROM {{table}} WHERE {self._refused()})" if skips_here else "1 = 1"
         return self._compile(
@@ -177,7 +185,8 @@ class SqlAlgorithm:
             values += f", LAST_INSERT_ID({clock.microseconds}), :fire_time, {clock.now}"
             changes = (
                 # 0 first: NULL + f() would not call f.
-                f"fencing_token = IF({granted}, LAST_INSERT_ID({self._next_token('')}), LAST_INSERT_ID(0) + fencing_token), "
+                f"fencing_token = IF({granted}, LAST_INSERT_ID({self._next_token('')}), "
+                f"LAST_INSERT_ID(0) + fencing_token), "
                 f"locked_at = IF({granted}, {clock.now}, locked_at), "
                 f"locked_by = IF({granted}, :locked_by, locked_by), "
                 f"last_fire_time = IF({granted}, {self._newest_fire_time('')}, last_fire_time), "
@@ -351,15 +360,15 @@ class SqlAlgorithm:
         message = f"{what}: {self._redact(reason(error))}"
         if failure is Failure.NO_TABLE:
             message += (
-                f" — create the table {self.table_name} with provider.create_schema(), or add lock_table(metadata) to "
-                f"your migrations"
+                f" — create the table {self.table_name} once, with provider.create_schema() or "
+                f"provider_from_url(url).create_schema(), or add lock_table(metadata) to your migrations"
             )
         if failure is Failure.NO_COLUMN:
             time = "DATETIME(6)" if self.dialect.name in ("mysql", "mariadb") else "TIMESTAMP"
             message += (
                 f" — add the missing columns: ALTER TABLE {self.table_name} ADD COLUMN fencing_token BIGINT; "
-                f"ALTER TABLE {self.table_name} ADD COLUMN last_fire_time {time}; or go without fencing tokens and fire "
-                f"times on a table of ShedLock for Java: extra_columns=False"
+                f"ALTER TABLE {self.table_name} ADD COLUMN last_fire_time {time}; or go without fencing tokens and "
+                f"fire times on a table of ShedLock for Java: extra_columns=False"
             )
         answered = failure in (Failure.NO_TABLE, Failure.NO_COLUMN, Failure.REFUSED)
         kind = ProviderError if answered else ProviderUnreachable

@@ -49,7 +49,7 @@ _POSTGRESQL = SqlClock(
 )
 
 _MYSQL = SqlClock(
-    # The start of the statement, which is on the safe side. Never NOW(): it follows the session's time zone and its DST.
+    # The start of the statement, which is on the safe side. Never NOW(), which follows the session's time zone.
     now="UTC_TIMESTAMP(6)",
     until="UTC_TIMESTAMP(6) + INTERVAL :hold_ms * 1000 MICROSECOND",
     microseconds="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",

@@ -51,12 +51,13 @@ _PACKAGES = {
 def parse_url(url: str | URL, *, is_async: bool) -> URL:
     """``url`` with its driver filled in.
 
-    :raises ConfigurationError: it is no URL, or names a driver of the other kind or a private in-memory database.
+    :raises ConfigurationError: it is no URL, or names an unknown driver, one of the other kind, or a private in-memory
+        database.
     """
     try:
         # "postgres" is what hosting services put into DATABASE_URL.
         parsed = make_url(url.replace("postgres://", "postgresql://", 1) if isinstance(url, str) else url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # ValueError: the port is no number
         raise ConfigurationError("store URL: not of the form postgresql://user@host/database") from None
     name, _, driver = parsed.drivername.partition("+")
     if not driver:
@@ -64,14 +65,34 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         installed = [driver for driver in drivers if find_spec(_MODULES.get(driver, driver))]
         if drivers:
             parsed = parsed.set(drivername=f"{name}+{(installed or drivers)[0]}")
+    _require_kind(parsed, is_async)
     refuse_private_database(parsed)
     return parsed
+
+
+def _require_kind(url: URL, is_async: bool) -> None:
+    try:
+        dialect = url.get_dialect()
+    except (NoSuchModuleError, ArgumentError):
+        raise ConfigurationError(f"store URL: unknown driver in {url.drivername}://") from None
+    if is_async:
+        dialect = dialect.get_async_dialect_cls(url)  # psycopg is both
+    if dialect.is_async is not is_async:
+        database = url.get_backend_name()
+        drivers = (_ASYNC_DRIVERS if is_async else _DRIVERS).get(database, ())
+        raise ConfigurationError(
+            f"{url.drivername}:// is {'not an' if is_async else 'an'} async driver; use "
+            f"{' or '.join(f'{database}+{driver}://' for driver in drivers)}"
+        )
 
 
 def refuse_private_database(url: URL) -> None:
     """:raises ConfigurationError: an in-memory SQLite database, which is private to one connection."""
     if url.get_backend_name() == "sqlite" and (
-        url.database in (None, "", ":memory:") or "mode=memory" in str(url.database) or url.query.get("mode") == "memory"
+        url.database in (None, "")
+        or ":memory:" in str(url.database)
+        or "mode=memory" in str(url.database)
+        or url.query.get("mode") == "memory"
     ):
         raise ConfigurationError(
             "an in-memory SQLite database is private to one connection and locks nothing: use a file "
@@ -114,16 +135,8 @@ def _create(create: Any, url: URL) -> Any:
         raise ConfigurationError(
             f"a store at {url.drivername}:// needs the package {error.name!r}: pip install '{package}'"
         ) from error
-    except (NoSuchModuleError, ArgumentError) as error:
-        raise ConfigurationError(f"store URL: unknown driver in {url.drivername}://") from error
-    except Exception as error:
-        if "async" not in str(error):
-            raise
-        kinds = _ASYNC_DRIVERS.get(url.get_backend_name(), ())
-        raise ConfigurationError(
-            f"{url.drivername}:// is not an async driver; use "
-            f"{' or '.join(f'{url.get_backend_name()}+{driver}://' for driver in kinds)}"
-        ) from error
+    except ArgumentError as error:
+        raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs") from error
 
 
 def _time_limits(url: URL) -> dict[str, Any]:
@@ -179,10 +192,10 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        self._reset()
-        os.register_at_fork(after_in_child=self._reset)  # the thread does not survive a fork; the next call starts one
+        self._start_afresh()
 
-    def _reset(self) -> None:
+    def _start_afresh(self) -> None:
+        self._process = os.getpid()
         self._changed = threading.Condition()
         self._watched: dict[int, float] = {}
         self._wakes_at = float("inf")
@@ -191,6 +204,8 @@ class Watchdog:
     @contextmanager
     def limit(self, socket_number: int, seconds: float) -> Iterator[None]:
         """While in the block, end the connection once ``seconds`` are over; the driver then raises."""
+        if self._process != os.getpid():
+            self._start_afresh()  # the thread did not survive the fork
         own = os.dup(socket_number)  # the driver may close its own, and the number be used again
         deadline = monotonic() + seconds
         with self._changed:

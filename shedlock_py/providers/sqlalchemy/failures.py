@@ -60,7 +60,11 @@ _BY_MYSQL_CODE = {
     **dict.fromkeys((1053, 1317, 1969, 3024), Failure.UNREACHABLE),  # shutting down, interrupted, timed out
     **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # the client's: no or lost connection
 }
-_BY_SQLITE_TEXT = {
+_BY_TEXT = {
+    # libpq gives no code when it cannot connect.
+    "authentication failed": Failure.REFUSED,
+    "no password supplied": Failure.REFUSED,
+    # SQLite's driver gives codes only in some versions.
     "no such table": Failure.NO_TABLE,
     "no such column": Failure.NO_COLUMN,
     "has no column named": Failure.NO_COLUMN,
@@ -101,7 +105,7 @@ def _from_codes(error: DBAPIError) -> Failure | None:
     if isinstance(sqlstate, str):
         return _BY_SQLSTATE.get(sqlstate) or _BY_SQLSTATE_CLASS.get(sqlstate[:2])
     text = str(original)
-    return next((failure for part, failure in _BY_SQLITE_TEXT.items() if part in text), None)
+    return next((failure for part, failure in _BY_TEXT.items() if part in text), None)
 
 
 def reason(error: BaseException) -> str:

@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, text
+from sqlalchemy import URL, Pool, text
 from sqlalchemy.engine import Connection, CursorResult, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from shedlock_py._aio import undone_if_cancelled
+from shedlock_py._aio import shielded, undone_if_cancelled
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
@@ -57,9 +57,15 @@ class SqlAlchemyLockProvider:
     ) -> None:
         if isinstance(engine_or_url, AsyncEngine):
             raise ConfigurationError("this is an AsyncEngine: give it to AsyncSqlAlchemyLockProvider")
+        if isinstance(engine_or_url, Engine) and engine_or_url.dialect.is_async:
+            raise ConfigurationError(
+                "this engine has an async driver: give an AsyncEngine to AsyncSqlAlchemyLockProvider"
+            )
         self._is_own = not isinstance(engine_or_url, Engine)
         engine = (
-            engine_or_url if isinstance(engine_or_url, Engine) else open_engine(parse_url(engine_or_url, is_async=False))
+            engine_or_url
+            if isinstance(engine_or_url, Engine)
+            else open_engine(parse_url(engine_or_url, is_async=False))
         )
         refuse_private_database(engine.url)
         self._engine = engine if self._is_own else _borrowed(engine)
@@ -112,7 +118,7 @@ class SqlAlchemyLockProvider:
             self._engine.dispose()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._algorithm.table_name} at {self._engine.url!r}>"
+        return f"<{type(self).__name__} {self._algorithm.table_name} at {_shown(self._engine.url)}>"
 
     def _execute(self, ask: Ask) -> Answer:
         statement = ask.statement
@@ -126,8 +132,7 @@ class SqlAlchemyLockProvider:
 
     def _connection(self) -> Connection:
         if self._process != os.getpid():
-            # Forked: the parent's connections are not ours to use, nor to close.
-            self._engine.dispose(close=False)
+            _abandon_connections(self._engine)
             self._process = os.getpid()
         try:
             return self._engine.connect()
@@ -153,7 +158,11 @@ class AsyncSqlAlchemyLockProvider:
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
         self._is_own = not isinstance(engine_or_url, AsyncEngine)
-        engine = engine_or_url if isinstance(engine_or_url, AsyncEngine) else open_async_engine(parse_url(engine_or_url, is_async=True))
+        engine = (
+            engine_or_url
+            if isinstance(engine_or_url, AsyncEngine)
+            else open_async_engine(parse_url(engine_or_url, is_async=True))
+        )
         refuse_private_database(engine.url)
         self._engine = engine if self._is_own else _borrowed_async(engine)
         self._commits = not self._is_own and _must_commit(engine.sync_engine)
@@ -182,7 +191,7 @@ class AsyncSqlAlchemyLockProvider:
         return await run_async(self._algorithm.force_release(name), self._execute)
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await run_async(self._algorithm.take_over(request), self._execute)
+        return await shielded(run_async(self._algorithm.take_over(request), self._execute), self.release)
 
     async def prune(self, unused_for: Duration) -> int:
         return await run_async(self._algorithm.prune(unused_for), self._execute)
@@ -201,29 +210,31 @@ class AsyncSqlAlchemyLockProvider:
             await self._engine_of_this_loop().dispose()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._algorithm.table_name} at {self._engine.url!r}>"
+        return f"<{type(self).__name__} {self._algorithm.table_name} at {_shown(self._engine.url)}>"
 
     async def _execute(self, ask: Ask) -> Answer:
         statement = ask.statement
         connection = await self._connection()
         try:
-            async with asyncio.timeout(ANSWER_SECONDS if self._is_own else None):
-                blocking = _blocking(connection)
-                if _PREPARED not in blocking.info:
-                    await connection.run_sync(_prepare)
-                result = await connection.exec_driver_sql(statement.sql, statement.bind(ask.values))
-                answer = _answer(blocking, result, statement)
-                if self._commits:
-                    await connection.commit()
-                return answer
+            blocking = _blocking(connection)
+            # psycopg, when cancelled, asks the server to cancel and waits for that: its socket is shut instead.
+            is_watched = blocking.dialect.driver == "psycopg"
+            with _time_limit(blocking, self._is_own and is_watched):
+                async with asyncio.timeout(ANSWER_SECONDS if self._is_own and not is_watched else None):
+                    if _PREPARED not in blocking.info:
+                        await connection.run_sync(_prepare)
+                    result = await connection.exec_driver_sql(statement.sql, statement.bind(ask.values))
+                    answer = _answer(blocking, result, statement)
+                    if self._commits:
+                        await connection.commit()
+                    return answer
         finally:
             await connection.close()
 
     async def _connection(self) -> AsyncConnection:
         engine = self._engine_of_this_loop()
         if self._process != os.getpid():
-            # Forked: the parent's connections are not ours to use, nor to close.
-            engine.sync_engine.dispose(close=False)
+            _abandon_connections(engine.sync_engine)
             self._process = os.getpid()
         try:
             async with asyncio.timeout(POOL_SECONDS if self._is_own else None):
@@ -261,6 +272,18 @@ def _must_commit(engine: Engine) -> bool:
     return engine.dialect.name not in ("postgresql", "sqlite")
 
 
+_abandoned: list[Pool] = []
+
+
+def _abandon_connections(engine: Engine) -> None:
+    """After a fork: the parent's connections are not ours to use, nor to close, nor to forget.
+
+    mysqlclient says goodbye to the server for a connection that is garbage-collected.
+    """
+    _abandoned.append(engine.pool)
+    engine.dispose(close=False)
+
+
 _PREPARED = "shedlock_py"
 
 
@@ -287,7 +310,7 @@ def _time_limit(connection: Connection, is_own: bool) -> AbstractContextManager[
     """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected."""
     if not is_own or connection.dialect.name != "postgresql":
         return nullcontext()
-    driver: Any = connection.connection.dbapi_connection
+    driver: Any = connection.connection.driver_connection
     return watchdog.limit(driver.fileno(), ANSWER_SECONDS)
 
 
@@ -303,10 +326,26 @@ def _answer(connection: Connection, result: CursorResult[Any], statement: Statem
             return Answer(id=result.lastrowid)
 
 
+def _passwords(url: URL) -> dict[str, str]:
+    """Those among the options of ``url`` (``?password=…``), by their names there."""
+    names = ("password", "passwd", "sslpassword", "ssl_password")
+    return {name: str(value) for name, value in url.query.items() if name.lower() in names}
+
+
+def _shown(url: URL) -> str:
+    return url.update_query_dict(dict.fromkeys(_passwords(url), "***")).render_as_string(hide_password=True)
+
+
 def _redactor(url: URL) -> Callable[[str], str]:
-    """Takes the password out of a driver's message, should one be in there."""
-    password = url.password
-    return (lambda message: message.replace(str(password), "***")) if password else (lambda message: message)
+    """Takes the passwords out of a driver's message, should one be in there."""
+    passwords = [password for password in (str(url.password or ""), *_passwords(url).values()) if password]
+
+    def redact(message: str) -> str:
+        for password in passwords:
+            message = message.replace(password, "***")
+        return message
+
+    return redact
 
 
 def _ownership(lease: Lease) -> dict[str, str]:

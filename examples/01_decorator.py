@@ -1,0 +1,62 @@
+"""The decorator: a job that runs where its lock is free, and is skipped where it is held.
+
+python examples/01_decorator.py
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from shedlock_py import Executed, configure, provider_from_url, scheduler_lock
+
+
+@scheduler_lock("nightly-report", lock_at_most_for="30m")
+def nightly_report() -> str:
+    time.sleep(1)  # the work
+    return "42 pages"
+
+
+@scheduler_lock("invoices-{tenant}", lock_at_most_for="10m", on_skip="skipped")
+def send_invoices(tenant: str) -> str:
+    time.sleep(0.5)
+    return f"sent for {tenant}"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        # In production: a database that all replicas share, such as postgresql://user@host/db.
+        provider = provider_from_url(f"sqlite:///{Path(directory) / 'locks.db'}")
+        provider.create_schema()  # once; or put the table into your migrations
+        with configure(provider=provider):
+            # Three "replicas" at the same moment. One runs; the others are skipped at once, they do not wait.
+            replicas = [threading.Thread(target=replica, args=(number,)) for number in range(1, 4)]
+            for thread in replicas:
+                thread.start()
+            for thread in replicas:
+                thread.join()
+
+            # Released after the task: the next run is free to start.
+            print("afterwards:", nightly_report())
+
+            # A name template has one lock for each tenant.
+            both = [threading.Thread(target=lambda t=t: print(send_invoices(t))) for t in ("acme", "globex")]
+            for thread in both:
+                thread.start()
+            for thread in both:
+                thread.join()
+
+
+def replica(number: int) -> None:
+    # Calling nightly_report() returns its value, or None when skipped; attempt() tells the two apart.
+    result = nightly_report.attempt()
+    if isinstance(result, Executed):
+        print(f"replica {number}: ran, {result.value} (fencing token {result.lease.fencing_token})")
+    else:
+        print(f"replica {number}: skipped, {result.lock_name} is {result.reason}")
+
+
+if __name__ == "__main__":
+    main()

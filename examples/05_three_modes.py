@@ -1,0 +1,69 @@
+"""Three ways to hold a lock: until the task is done, for the whole period, and for as long as one holder renews.
+
+python examples/05_three_modes.py
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from shedlock_py import LockProvider, Skipped, configure, extend_lock, hold, provider_from_url, scheduler_lock
+
+
+# 1. Until the task is done. For tasks that may run again as soon as they are over.
+@scheduler_lock("import", lock_at_most_for="10m")
+def import_files() -> str:
+    return "imported"
+
+
+# 2. For the whole period. For tasks that must not run twice per period, whoever calls them: the lock is kept after the
+# task, until lock_at_least_for is over. (Under APScheduler, once_per_fire_time does this without a duration to choose.)
+@scheduler_lock("daily-mail", lock_at_most_for="23h", lock_at_least_for="23h")
+def daily_mail() -> str:
+    return "sent"
+
+
+# 3. As long as one holder renews. For tasks of unknown length: a short lease, so that a crash is noticed soon, and
+# one extension for each step. extend_lock raises LeaseLostError if the lease was lost: better to stop than to go on.
+@scheduler_lock("reindex", lock_at_most_for="1s")
+def reindex() -> str:
+    for _ in range(4):
+        time.sleep(0.4)  # a step; all of them together take longer than the lease
+        extend_lock("1s")
+    return "reindexed"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        provider = provider_from_url(f"sqlite:///{Path(directory) / 'locks.db'}")
+        provider.create_schema()
+        with configure(provider=provider):
+            print("1. import:", import_files(), "and again:", import_files())
+            show(provider, "import")
+
+            print("2. daily-mail:", daily_mail(), "and again:", say(daily_mail.attempt()))
+            show(provider, "daily-mail")
+
+            print("3. reindex:", reindex())
+            show(provider, "reindex")
+
+            # The same without a function of its own:
+            with hold("reindex", lock_at_most_for="1s") as lease:
+                if lease:
+                    print("   held as a block, fencing token", lease.fencing_token)
+
+
+def say(result: object) -> str:
+    return f"skipped ({result.reason})" if isinstance(result, Skipped) else "ran"
+
+
+def show(provider: LockProvider, name: str) -> None:
+    record = provider.record(name)
+    assert record is not None
+    print(f"   {name} is", f"held for {record.remaining.total_seconds():.0f} s more" if record.is_held else "free")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Processes that fork, and event loops: one after another, and at once."""
+
+import asyncio
+import gc
+import os
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from shedlock_py import LockProvider, LockRequest, ProviderError
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from tests.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Run `work` in a forked process; fail with its traceback."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork while other threads run
+        pid = os.fork()
+    if pid == 0:
+        failure = b""
+        try:
+            work()
+            gc.collect()
+        except BaseException:
+            failure = traceback.format_exc().encode()
+        os.write(writing, failure)
+        os._exit(0)  # as a worker that is killed: nobody closes anything in order
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        failure = pipe.read()
+    os.waitpid(pid, 0)
+    assert not failure, failure.decode()
+
+
+def use_on_both_sides(provider: LockProvider, name: str) -> None:
+    held = acquired(provider, f"{name}-held")
+
+    def child() -> None:
+        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
+        lease = acquired(provider, f"{name}-child")
+        assert lease.holder.endswith(f":{os.getpid()}")
+        assert provider.extend(lease, "2m") is lease
+        assert provider.release(lease)
+
+    for _ in range(2):
+        in_child(child)
+        assert provider.extend(held, "2m") is held
+        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
+    assert provider.release(held)
+
+
+@pytest.mark.parametrize("kind", ["url", "engine"])
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_fork(driver: str, kind: str, store: Store, name: str) -> None:
+    engine = create_engine(store.url(), pool_size=1, max_overflow=0)
+    provider = SqlAlchemyLockProvider(store.url() if kind == "url" else engine)
+    session = "SELECT pg_backend_pid()" if store.is_postgres else "SELECT connection_id()"
+    with engine.connect() as connection:
+        before = connection.exec_driver_sql(session).scalar()
+    use_on_both_sides(provider, name)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql(session).scalar() == before, "the parent's connection must have survived"
+    provider.close()
+    engine.dispose()
+
+
+def test_fork_on_sqlite(name: str, tmp_path: Path) -> None:
+    provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
+    provider.create_schema()
+    use_on_both_sides(provider, name)
+    provider.close()
+
+
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+def test_fork_between_event_loops(driver: str, store: Store, name: str) -> None:
+    provider = AsyncSqlAlchemyLockProvider(store.url())
+
+    async def use(lock: str) -> None:
+        lease = await provider.acquire(LockRequest(lock, "1m"))
+        assert lease
+        assert await provider.release(lease)
+
+    async def main(lock: str) -> None:
+        await use(lock)
+        await provider.close()
+
+    asyncio.run(main(name))
+    in_child(lambda: asyncio.run(main(name)))
+    asyncio.run(main(name))
+
+
+URLS = [*ASYNC_DRIVERS, "sqlite+aiosqlite"]
+
+
+@pytest.fixture(params=URLS)
+def async_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite+aiosqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/locks.db"
+    server = request.getfixturevalue(ASYNC_DRIVERS[request.param])
+    return Store(server, request.param).url()
+
+
+def test_event_loops_one_after_the_other(async_url: str, name: str) -> None:
+    provider = AsyncSqlAlchemyLockProvider(async_url)
+
+    async def main() -> None:
+        await provider.create_schema()
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+        assert await provider.acquire(LockRequest(name, "1m")) is None
+        assert await provider.extend(lease, "2m") is lease
+        assert await provider.release(lease)
+        await provider.close()
+
+    for _ in range(3):
+        asyncio.run(main())
+
+
+def test_event_loops_at_once(async_url: str, name: str) -> None:
+    provider = AsyncSqlAlchemyLockProvider(async_url)
+    loops = 4
+    barrier = threading.Barrier(loops)
+    winners: list[int] = []
+    failures: list[BaseException] = []
+
+    async def main(number: int) -> None:
+        await provider.create_schema()
+        for i in range(5):
+            await asyncio.to_thread(barrier.wait, 30)
+            lease = await provider.acquire(LockRequest(f"{name}-{i}", "1m"))
+            winners.extend([i] if lease else [])
+            assert await provider.record(f"{name}-{i}")
+        await provider.close()
+
+    def run(number: int) -> None:
+        try:
+            asyncio.run(main(number))
+        except BaseException as error:
+            failures.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(loops)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert sorted(winners) == [0, 1, 2, 3, 4]
+
+
+# psycopg's connections belong to no loop.
+@pytest.mark.parametrize("driver", ["postgresql+asyncpg", "mysql+aiomysql", "mysql+asyncmy"])
+def test_a_users_engine_from_a_second_loop_is_an_error_not_a_skip(driver: str, store: Store, name: str) -> None:
+    engine = create_async_engine(store.url())
+    provider = AsyncSqlAlchemyLockProvider(engine)
+    first = asyncio.new_event_loop()
+    assert first.run_until_complete(provider.acquire(LockRequest(name, "1m")))
+
+    async def second() -> None:
+        with pytest.raises(ProviderError):
+            await provider.acquire(LockRequest(f"{name}-2", "1m"))
+
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(second())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    first.run_until_complete(engine.dispose())
+    first.close()
+    assert not failures

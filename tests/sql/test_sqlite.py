@@ -1,0 +1,143 @@
+"""SQLite's one writer at a time, and its files."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.services.polling import wait_until
+from tests.sql.stores import acquired, record_of
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "locks.db"
+
+
+@pytest.fixture(params=["sqlite", "sqlite+aiosqlite"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def open_provider(url: str) -> SqlAlchemyLockProvider | BlockingLockProvider:
+    if "aiosqlite" in url:
+        return BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(url))
+    return SqlAlchemyLockProvider(url)
+
+
+@pytest.fixture
+def provider(scheme: str, file: Path) -> Iterator[LockProvider]:
+    with closing(open_provider(f"{scheme}:///{file}")) as provider:
+        provider.create_schema()
+        yield provider
+
+
+@pytest.fixture
+def writer(provider: LockProvider, file: Path) -> Iterator[sqlite3.Connection]:
+    """Somebody else, in the middle of a write transaction."""
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def test_waits_for_the_writer_and_counts_from_then_on(
+    provider: LockProvider, writer: sqlite3.Connection, name: str
+) -> None:
+    got: list[Lease] = []
+    acquiring = threading.Thread(target=lambda: got.append(acquired(provider, name)))
+    acquiring.start()
+    acquiring.join(0.3)
+    assert acquiring.is_alive()
+    done = datetime.now(UTC)
+    writer.execute("COMMIT")
+    acquiring.join(20)
+    (lease,) = got
+    record = record_of(provider, name)
+    assert record.locked_at >= done - timedelta(milliseconds=1)
+    assert record.lock_until - record.locked_at == timedelta(minutes=1)
+    assert lease.trusted_for() < timedelta(minutes=1)
+    assert provider.release(lease)
+
+
+@pytest.mark.usefixtures("provider")
+def test_i5_a_writer_that_does_not_end(scheme: str, file: Path, writer: sqlite3.Connection, name: str) -> None:
+    with closing(open_provider(f"{scheme}:///{file}?timeout=0.2")) as impatient:
+        with pytest.raises(ProviderUnreachable, match="locked") as unreachable:
+            impatient.acquire(LockRequest(name, "1m"))
+        assert unreachable.value.__cause__ is not None
+        writer.execute("COMMIT")
+        assert impatient.release(acquired(impatient, name))
+
+
+def test_a_skip_does_not_wait_for_the_writer(provider: LockProvider, file: Path, name: str) -> None:
+    acquired(provider, name)
+    with closing(sqlite3.connect(file, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("DELETE FROM shedlock")
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        writer.execute("ROLLBACK")
+
+
+def test_a_users_engine_is_left_as_it_is(file: Path, name: str) -> None:
+    engine = create_engine(f"sqlite:///{file}", isolation_level="SERIALIZABLE")
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    lease = acquired(provider, name)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "delete"
+        assert connection.get_isolation_level() == "SERIALIZABLE"
+        connection.exec_driver_sql("CREATE TABLE work (n INTEGER)")
+        connection.exec_driver_sql("INSERT INTO work VALUES (1)")
+        connection.rollback()
+        assert connection.exec_driver_sql("SELECT count(*) FROM work").scalar() == 0
+    assert provider.release(lease)
+    engine.dispose()
+
+
+def test_times_are_text_of_one_length(provider: LockProvider, file: Path, name: str) -> None:
+    acquired(provider, name, "1h", fire_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    with closing(sqlite3.connect(file)) as connection:
+        (row,) = connection.execute("SELECT lock_until, locked_at, last_fire_time FROM shedlock").fetchall()
+    assert {len(value) for value in row} == {26}
+    assert row[2] == "2026-01-02 03:04:05.000000"
+
+
+def test_one_token_more_for_each_acquisition(provider: LockProvider, file: Path, name: str) -> None:
+    tokens = []
+    for i in range(50):
+        lease = acquired(provider, name)
+        tokens.append(lease.fencing_token or 0)
+        provider.release(lease)
+        if i % 2:
+            provider.prune(0)  # the record is gone; the token grows all the same
+    assert tokens == sorted(set(tokens))
+
+
+def test_i1_threads_on_one_file(provider: LockProvider, name: str) -> None:
+    winners: list[Lease] = []
+    barrier = threading.Barrier(8)
+
+    def contend() -> None:
+        barrier.wait(20)
+        if lease := provider.acquire(LockRequest(name, "1m")):
+            winners.append(lease)
+
+    for _ in range(10):
+        threads = [threading.Thread(target=contend) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(winners) == 1
+        assert provider.release(winners.pop())
+    wait_until(lambda: not record_of(provider, name).is_held)

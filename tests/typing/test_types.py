@@ -1,0 +1,144 @@
+"""The types that users see. ``make check`` proves them; running the tests only proves that the lines execute."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_type
+
+import pytest
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    AsyncLockProvider,
+    Executed,
+    InMemoryLockProvider,
+    Lease,
+    LockProvider,
+    Skipped,
+    attempt,
+    attempt_async,
+    configure,
+    hold,
+    hold_async,
+    scheduler_lock,
+)
+
+sync_provider: LockProvider = InMemoryLockProvider()
+async_provider: AsyncLockProvider = AsyncInMemoryLockProvider()
+
+
+@scheduler_lock("types-plain", "1m")
+def plain(number: int, *, label: str = "") -> int:
+    return number
+
+
+@scheduler_lock("types-async", "1m", "1s", provider=async_provider)
+async def plain_async(number: int) -> str:
+    return str(number)
+
+
+@scheduler_lock("types-value", "1m", on_skip="skipped")
+def with_value() -> int:
+    return 1
+
+
+def say_why(skipped: Skipped) -> bytes:
+    return skipped.reason.encode()
+
+
+@scheduler_lock("types-callable", "1m", on_skip=say_why)
+def with_callable() -> int:
+    return 1
+
+
+@scheduler_lock("types-class", "1m", on_skip=RuntimeError)
+def with_exception_class() -> int:
+    return 1
+
+
+@scheduler_lock("types-exception", "1m", on_skip=RuntimeError("skipped"))
+async def with_exception() -> int:
+    return 1
+
+
+async def say_why_async(skipped: Skipped) -> bytes:
+    return skipped.reason.encode()
+
+
+@scheduler_lock("types-async-callable", "1m", on_skip=say_why_async)
+async def with_async_callable() -> int:
+    return 1
+
+
+class Service:
+    @scheduler_lock("types-method", "1m")
+    def method(self, number: int) -> int:
+        return number
+
+    @scheduler_lock("types-async-method", "1m")
+    async def async_method(self, number: int) -> int:
+        return number
+
+
+def test_calls() -> None:
+    with configure(provider=sync_provider):
+        assert_type(plain(1, label="x"), int | None)
+        assert_type(with_value(), int | str)
+        assert_type(with_callable(), int | bytes)
+        assert_type(with_exception_class(), int)
+        assert_type(Service().method(1), int | None)
+
+
+@pytest.mark.anyio
+async def test_async_calls() -> None:
+    with configure(provider=sync_provider, async_provider=async_provider):
+        assert_type(await plain_async(1), str | None)
+        assert_type(await with_exception(), int)
+        assert_type(await with_async_callable(), int | bytes)
+        assert_type(await Service().async_method(1), int | None)
+        coroutine: Coroutine[Any, Any, str | None] = plain_async(1)
+        await coroutine
+
+
+@pytest.mark.anyio
+async def test_attempt_of_a_decorated_function() -> None:
+    with configure(provider=sync_provider, async_provider=async_provider):
+        result = plain.attempt(1, label="x")
+        assert_type(result, Executed[int] | Skipped)
+        if isinstance(result, Executed):
+            assert_type(result.value, int)
+            assert_type(result.lease, Lease)
+        assert_type(with_value.attempt(), Executed[int] | Skipped)
+        assert_type(await plain_async.attempt(1), Executed[str] | Skipped)
+
+
+def test_guarded_functions_fit_where_the_function_did() -> None:
+    job: Callable[[int], int | None] = plain
+    with configure(provider=sync_provider):
+        assert job(1) == 1
+
+
+@pytest.mark.anyio
+async def test_attempt_and_hold() -> None:
+    assert_type(attempt("types", lambda: 1, lock_at_most_for="1m", provider=sync_provider), Executed[int] | Skipped)
+    with hold("types", lock_at_most_for="1m", provider=sync_provider) as lease:
+        assert_type(lease, Lease | None)
+
+    async def task() -> str:
+        return "value"
+
+    for provider in (sync_provider, async_provider):
+        assert_type(
+            await attempt_async("types", task, lock_at_most_for="1m", provider=provider), Executed[str] | Skipped
+        )
+    async with hold_async("types", lock_at_most_for="1m", provider=async_provider) as lease:
+        assert_type(lease, Lease | None)
+
+
+def wrong_calls_are_errors() -> None:
+    """Never called: each line must be an error, or mypy reports its ignore as unused."""
+    plain("one")  # type: ignore[arg-type]
+    plain(1, lable="x")  # type: ignore[call-arg]
+    plain.attempt()  # type: ignore[call-arg]
+    Service().method("one")  # type: ignore[arg-type]
+    scheduler_lock("job", 1j)  # type: ignore[call-overload]
+    attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]
+    configure(provider=async_provider)  # type: ignore[arg-type]

@@ -1,0 +1,151 @@
+"""Imports only go down the list of the design, and importing the package loads next to nothing."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shedlock_py
+
+PACKAGE = Path(shedlock_py.__file__).parent
+
+# A module sees those of the layers above it in this list, which is below it in the house.
+LAYERS = [
+    ["errors"],
+    ["durations"],
+    ["rules", "_clock"],
+    ["events"],
+    ["provider", "_program"],
+    ["config", "_aio"],
+    ["context"],
+    ["keepalive"],
+    ["guard"],
+    ["decorator", "leader"],
+]
+PURE = {"errors", "durations", "rules", "events", "_program", "provider"}
+IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
+FOR_PROVIDERS = {"errors", "durations", "rules", "_program", "provider", "_clock", "_aio"}
+MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
+
+
+def imports_of(module: Path, *, late: bool = True) -> set[str]:
+    """What a module imports, dotted; without those inside functions and TYPE_CHECKING unless ``late``."""
+    tree = ast.parse((PACKAGE / module).with_suffix(".py").read_text())
+    names: set[str] = set()
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        match node:
+            case ast.Import():
+                names.update(alias.name for alias in node.names)
+            case ast.ImportFrom():
+                assert node.level == 0, f"{module}: relative import"
+                assert node.module
+                names.add(node.module)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if not late:
+                continue
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")) if not late:
+                continue
+        todo.extend(ast.iter_child_nodes(node))
+    return names
+
+
+def own_imports(module: Path, *, late: bool = True) -> set[str]:
+    """The modules of the package that a module imports: ``{"rules", "providers.memory"}``."""
+    return {
+        name.removeprefix("shedlock_py.") for name in imports_of(module, late=late) if name.startswith("shedlock_py.")
+    }
+
+
+def test_the_list_knows_every_module() -> None:
+    known = {name for layer in LAYERS for name in layer} | {"__init__", "__main__", "cli"}
+    assert {str(module) for module in MODULES if len(module.parts) == 1} <= known
+
+
+@pytest.mark.parametrize("number", range(len(LAYERS)))
+def test_imports_only_go_down(number: int) -> None:
+    allowed = {name for layer in LAYERS[:number] for name in layer}
+    for name in LAYERS[number]:
+        if (PACKAGE / f"{name}.py").exists():
+            assert own_imports(Path(name)) - allowed <= ({"_aio"} if name == "config" else set()), name
+
+
+@pytest.mark.parametrize("name", sorted(PURE))
+def test_pure_modules_use_the_standard_library_only_and_neither_loop_nor_thread_nor_clock(name: str) -> None:
+    roots = {imported.partition(".")[0] for imported in imports_of(Path(name))}
+    assert roots <= set(sys.stdlib_module_names) | {"shedlock_py", "__future__"}
+    assert not roots & IMPURE_MODULES
+    assert "_clock" not in own_imports(Path(name))
+    source = (PACKAGE / f"{name}.py").read_text()
+    for clock in (".now(", ".utcnow(", ".today("):
+        assert clock not in source
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.parts[0] == "providers"], ids=str)
+def test_providers_see_the_rules_and_each_other_only(module: Path) -> None:
+    seen = {name for name in own_imports(module) if not name.startswith("providers")}
+    assert seen <= FOR_PROVIDERS
+    other_stores = {name.split(".")[1] for name in own_imports(module) if name.count(".")} - {module.parts[1]}
+    assert other_stores == set()
+
+
+@pytest.mark.parametrize(
+    "module", [module for module in MODULES if module.parts[0] in ("integrations", "testing")], ids=str
+)
+def test_integrations_and_testing_see_public_names(module: Path) -> None:
+    tree = ast.parse((PACKAGE / module).with_suffix(".py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shedlock_py"):
+            path = [*node.module.split("."), *(alias.name for alias in node.names)]
+            assert [part for part in path if part.startswith("_")] == [], f"{module}:{node.lineno}"
+
+
+def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
+    eager = {str(module) for module in MODULES if "asyncio" in imports_of(module, late=False)}
+    core = {name for name in eager if name.partition("/")[0] not in ("integrations", "testing", "providers")}
+    assert core == {"_aio"}
+    assert "providers/memory" not in eager
+    for module in MODULES:
+        if str(module) not in eager and module.parts[0] not in ("integrations", "testing", "providers"):
+            assert "_aio" not in own_imports(module, late=False), module
+
+
+def test_importing_the_package_loads_no_driver_no_sqlalchemy_and_no_asyncio() -> None:
+    forbidden = [
+        "asyncio", "sqlalchemy", "psycopg", "psycopg2", "asyncpg", "sqlite3", "aiosqlite", "pymysql", "MySQLdb",
+        "aiomysql", "asyncmy", "redis", "pymongo", "apscheduler", "pytest", "click", "rich",
+    ]  # fmt: skip
+    script = f"import sys, shedlock_py; print(*sorted(set({forbidden!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_importing_the_package_changes_nothing_in_the_process() -> None:
+    script = (
+        "import logging, signal, threading\n"
+        "before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]\n"
+        "import shedlock_py\n"
+        "assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]\n"
+        "assert logging.getLogger().handlers == [] and logging.getLogger('shedlock_py').handlers == []\n"
+        "assert logging.getLogger('shedlock_py').level == logging.NOTSET\n"
+        "assert threading.active_count() == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_testing_needs_pytest_for_the_contract_only() -> None:
+    script = "import sys, shedlock_py.testing; print('pytest' in sys.modules, 'asyncio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_everything_public_is_exported() -> None:
+    assert sorted(shedlock_py.__all__) == shedlock_py.__all__
+    for name in shedlock_py.__all__:
+        assert getattr(shedlock_py, name) is not None
+    for module in ("errors", "events"):
+        for name, value in vars(sys.modules[f"shedlock_py.{module}"]).items():
+            is_its_own = isinstance(value, type) and value.__module__ == f"shedlock_py.{module}"
+            assert not is_its_own or name in shedlock_py.__all__, name

@@ -1,0 +1,161 @@
+"""Lock names that are filled from the arguments of each call."""
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shedlock_py import ConfigurationError, InMemoryLockProvider, current_lease, scheduler_lock
+
+
+def lock_name(*_: object, **__: object) -> str:
+    lease = current_lease()
+    assert lease
+    return lease.name
+
+
+def guarded(template: str) -> Any:
+    @scheduler_lock(template, "1m")
+    def job(tenant: Any, number: int = 7, *args: Any, flag: bool = False, **kwargs: Any) -> str:
+        return lock_name()
+
+    return job
+
+
+@pytest.fixture(autouse=True)
+def _configured(provider: InMemoryLockProvider) -> None:
+    """All of these need a store."""
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("sync-{tenant}", "sync-acme"),
+        ("{tenant}", "acme"),
+        ("{tenant}-{number}", "acme-7"),
+        ("{tenant!r}", "'acme'"),
+        ("{number:04}", "0007"),
+        ("{tenant}-{flag}", "acme-False"),
+        ("{{literal}}-{tenant}", "{literal}-acme"),
+        ("{{literal}}", "{literal}"),
+    ],
+)
+def test_filled(template: str, name: str) -> None:
+    assert guarded(template)("acme") == name
+    assert guarded(template)(tenant="acme") == name
+    assert guarded(template)(number=7, tenant="acme") == name
+
+
+def test_attributes_and_items() -> None:
+    tenant = SimpleNamespace(id=5, names=["a", "b"])
+    assert guarded("sync-{tenant.id}")(tenant) == "sync-5"
+    assert guarded("sync-{tenant.names[1]}")(tenant) == "sync-b"
+    assert guarded("sync-{tenant[id]}")({"id": 5}) == "sync-5"
+    assert guarded("sync-{args[0]}-{kwargs[x]}")("acme", 1, "first", x="y") == "sync-first-y"
+
+
+def test_different_arguments_are_different_locks(provider: InMemoryLockProvider) -> None:
+    job = guarded("sync-{tenant}")
+    for tenant in ("a", "b", "a"):
+        assert job(tenant) == f"sync-{tenant}"
+    assert [record.name for record in provider.records()] == ["sync-a", "sync-b"]
+
+
+def test_methods() -> None:
+    class Service:
+        tenant = "acme"
+
+        @scheduler_lock("sync-{self.tenant}-{number}", "1m")
+        def sync(self, number: int) -> str:
+            return lock_name()
+
+        @classmethod
+        @scheduler_lock("sync-{cls.__name__}", "1m")
+        def of_class(cls) -> str:
+            return lock_name()
+
+        @staticmethod
+        @scheduler_lock("sync-{number}", "1m")
+        def static(number: int) -> str:
+            return lock_name()
+
+    assert Service().sync(3) == "sync-acme-3"
+    assert Service.of_class() == "sync-Service"
+    static: Any = Service.static
+    assert static(4) == "sync-4"
+
+
+def test_partials() -> None:
+    def sync(tenant: str, number: int = 1) -> str:
+        return lock_name()
+
+    with_keyword = functools.partial(sync, number=2)
+    assert scheduler_lock("sync-{tenant}-{number}", "1m")(with_keyword)("acme") == "sync-acme-2"
+    with_positional = functools.partial(sync, "acme")
+    assert scheduler_lock("sync-{number}", "1m")(with_positional)() == "sync-1"
+
+
+@pytest.mark.anyio
+async def test_async() -> None:
+    @scheduler_lock("sync-{tenant}", "1m")
+    async def sync(tenant: str) -> str:
+        return lock_name()
+
+    assert await sync("acme") == "sync-acme"
+    with pytest.raises(ConfigurationError, match="65 characters"):
+        await sync("x" * 60)
+
+
+@pytest.mark.parametrize("template", ["sync-{customer}", "sync-{tenant}-{customer.id}", "{customer[0]}"])
+def test_a_field_that_is_no_parameter_is_refused_at_decoration(template: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"\{customer\}") as caught:
+        guarded(template)
+    assert "tenant, number, args, flag, kwargs" in str(caught.value)
+
+
+def test_a_function_without_parameters() -> None:
+    with pytest.raises(ConfigurationError, match="its parameters are: none"):
+
+        @scheduler_lock("sync-{tenant}", "1m")
+        def sync() -> None: ...
+
+
+@pytest.mark.parametrize("template", ["{", "}", "sync-{tenant", "sync-{}", "sync-{0}", "sync-{ tenant }", "{tenant!x}"])
+def test_templates_that_are_none(template: str) -> None:
+    with pytest.raises(ConfigurationError, match="lock name"):
+        guarded(template)("acme")
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [("", "empty or blank"), (" ", "empty or blank"), ("x" * 65, "65 characters"), ("a\nb", "control character")],
+)
+def test_a_filled_name_that_cannot_be_one_is_refused_at_the_call(
+    provider: InMemoryLockProvider, argument: str, words: str
+) -> None:
+    job = guarded("{tenant}")
+    with pytest.raises(ConfigurationError, match=words):
+        job(argument)
+    assert provider.records() == []
+
+
+@pytest.mark.parametrize("template", ["{tenant.id}", "{tenant[id]}", "{tenant:%d.%q}", "{tenant.names[9]}"])
+def test_a_template_that_does_not_fit_the_argument(template: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be filled"):
+        guarded(template)(SimpleNamespace(names=[]))
+
+
+@pytest.mark.parametrize("name", [5, None, b"job", ["job"]])
+def test_a_name_that_is_no_string(name: object) -> None:
+    with pytest.raises(ConfigurationError, match="must be a string"):
+        scheduler_lock(name, "1m")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("", "empty or blank"), ("\t", "empty or blank"), ("x" * 65, "65 characters"), ("a\0", "control")],
+)
+def test_a_bad_name_is_refused_at_decoration(name: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        scheduler_lock(name, "1m")

@@ -1,0 +1,130 @@
+"""Twins stay twins: what is written twice, sync and async, differs in nothing but that."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shedlock_py
+
+PACKAGE = Path(shedlock_py.__file__).parent
+SHELLS = ("acquire", "extend", "release", "record", "records", "force_release", "take_over", "prune", "create_schema")
+
+
+def sql_pairs() -> Iterator[tuple[str, str, str]]:
+    path = "providers/sqlalchemy/provider.py"
+    for method in (*SHELLS, "verify", "__repr__"):
+        yield path, f"SqlAlchemyLockProvider.{method}", f"AsyncSqlAlchemyLockProvider.{method}"
+
+
+PAIRS = [
+    ("_program.py", "run", "run_async"),
+    ("guard.py", "_hold", "_hold_async"),
+    ("context.py", "extend_lock", "extend_lock_async"),
+    ("config.py", "_Unlocked", "_AsyncUnlocked"),
+    ("provider.py", "LockProvider", "AsyncLockProvider"),
+    *(
+        ("providers/memory.py", f"InMemoryLockProvider.{method}", f"AsyncInMemoryLockProvider.{method}")
+        for method in SHELLS
+    ),
+    *sql_pairs(),
+]
+
+RENAMES = {
+    "AsyncIterator": "Iterator",
+    "AsyncLockProvider": "LockProvider",
+    "AsyncConnection": "Connection",
+    "asynccontextmanager": "contextmanager",
+    "resolve_async_provider": "resolve_provider",
+}
+
+
+class WithoutAsync(ast.NodeTransformer):
+    """The sync twin of an async tree."""
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        return self.visit(ast.FunctionDef(**{field: getattr(node, field) for field in node._fields}))
+
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> Any:
+        return self.visit(ast.With(**{field: getattr(node, field) for field in node._fields}))
+
+    def visit_Await(self, node: ast.Await) -> Any:
+        return self.visit(node.value)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        if isinstance(node.func, ast.Name) and node.func.id in ("shielded", "undone_if_cancelled"):
+            return self.visit(node.args[0])
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        if isinstance(node.value, ast.Name) and node.value.id == "Awaitable":
+            return self.visit(node.slice)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self.renamed(node.id), node.ctx)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        node.name = self.renamed(node.name)
+        node.body = without_docstring_and_late_imports(node.body)
+        return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        node.name = self.renamed(node.name)
+        node.body = without_docstring_and_late_imports(node.body)
+        return self.generic_visit(node)
+
+    @staticmethod
+    def renamed(name: str) -> str:
+        return RENAMES.get(name) or re.sub(r"_async$|^Async|(?<=^_)Async", "", name)
+
+
+def without_docstring_and_late_imports(body: list[ast.stmt]) -> list[ast.stmt]:
+    body = [statement for statement in body if not isinstance(statement, ast.ImportFrom)]
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    return body or [ast.Pass()]
+
+
+def find(path: str, qualified_name: str) -> ast.AST:
+    node: ast.AST = ast.parse((PACKAGE / path).read_text())
+    for name in qualified_name.split("."):
+        node = next(
+            child
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and child.name == name
+        )
+    return node
+
+
+def sync_source(path: str, qualified_name: str) -> str:
+    return ast.unparse(ast.fix_missing_locations(WithoutAsync().visit(find(path, qualified_name))))
+
+
+@pytest.mark.parametrize(("path", "sync", "asynchronous"), PAIRS, ids=lambda value: str(value))
+def test_twins(path: str, sync: str, asynchronous: str) -> None:
+    left, right = sync_source(path, sync), sync_source(path, asynchronous)
+    assert left == right
+
+
+def test_attempt_differs_in_what_only_a_sync_task_can_do_wrong() -> None:
+    """An async task is awaited; a sync one may return a coroutine or a generator, which is refused."""
+    sync = sync_source("guard.py", "attempt").replace("refuse_unfinished(task())", "task()")
+    lines = [line for line in sync.splitlines() if "refuse_unfinished_function" not in line]
+    asynchronous = sync_source("guard.py", "attempt_async").replace("LockProvider | LockProvider", "LockProvider")
+    assert "\n".join(lines) == asynchronous
+
+
+def test_the_test_can_tell_a_difference() -> None:
+    assert sync_source("guard.py", "_hold") != sync_source("guard.py", "attempt")
+    assert "async" not in sync_source("guard.py", "_hold_async")
+    assert "await" not in sync_source("guard.py", "_hold_async")
+
+
+@pytest.mark.parametrize("method", SHELLS)
+def test_the_threaded_provider_hands_every_call_on(method: str) -> None:
+    source = sync_source("_aio.py", f"ThreadedProvider.{method}")
+    assert f"_in_thread(self.sync_provider.{method}" in source
