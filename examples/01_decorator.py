@@ -6,8 +6,8 @@ python examples/01_decorator.py
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from shedlock_py import Executed, configure, provider_from_url, scheduler_lock
@@ -32,30 +32,23 @@ def main() -> None:
         provider.create_schema()  # once; or put the table into your migrations
         with configure(provider=provider):
             # Three "replicas" at the same moment. One runs; the others are skipped at once, they do not wait.
-            replicas = [threading.Thread(target=replica, args=(number,)) for number in range(1, 4)]
-            for thread in replicas:
-                thread.start()
-            for thread in replicas:
-                thread.join()
+            with ThreadPoolExecutor(3) as replicas:
+                print(*replicas.map(replica, (1, 2, 3)), sep="\n")
 
             # Released after the task: the next run is free to start.
             print("afterwards:", nightly_report())
 
             # A name template has one lock for each tenant.
-            both = [threading.Thread(target=lambda t=t: print(send_invoices(t))) for t in ("acme", "globex")]
-            for thread in both:
-                thread.start()
-            for thread in both:
-                thread.join()
+            with ThreadPoolExecutor(2) as replicas:
+                print(*replicas.map(send_invoices, ("acme", "globex")), sep="\n")
 
 
-def replica(number: int) -> None:
+def replica(number: int) -> str:
     # Calling nightly_report() returns its value, or None when skipped; attempt() tells the two apart.
     result = nightly_report.attempt()
     if isinstance(result, Executed):
-        print(f"replica {number}: ran, {result.value} (fencing token {result.lease.fencing_token})")
-    else:
-        print(f"replica {number}: skipped, {result.lock_name} is {result.reason}")
+        return f"replica {number}: ran, {result.value} (fencing token {result.lease.fencing_token})"
+    return f"replica {number}: skipped, {result.lock_name} is {result.reason}"
 
 
 if __name__ == "__main__":

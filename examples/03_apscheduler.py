@@ -6,9 +6,9 @@ python examples/03_apscheduler.py
 from __future__ import annotations
 
 import tempfile
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Queue
 
 from apscheduler.events import EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -26,7 +26,7 @@ def send_newsletter() -> None:
     """Not decorated: ``locks={…}`` below names its lock."""
 
 
-outcomes = threading.Semaphore(0)
+outcomes: Queue[str] = Queue()
 
 
 def start_replica(name: str, provider: LockProvider) -> BackgroundScheduler:
@@ -43,10 +43,9 @@ def start_replica(name: str, provider: LockProvider) -> BackgroundScheduler:
 
     def report(event: JobExecutionEvent) -> None:
         if isinstance(event, JobSkippedEvent):
-            print(f"{name}: skipped {event.job_id}, lock {event.lock_name} is {event.reason}")
+            outcomes.put(f"{name}: skipped {event.job_id}, lock {event.lock_name} is {event.reason}")
         else:
-            print(f"{name}: ran {event.job_id}")
-        outcomes.release()
+            outcomes.put(f"{name}: ran {event.job_id}")
 
     scheduler.add_listener(report, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
     now = datetime.now(UTC)
@@ -62,7 +61,7 @@ def main() -> None:
         provider.create_schema()
         replicas = [start_replica(name, provider) for name in ("replica 1", "replica 2")]
         for _ in range(4):  # two jobs on two replicas
-            outcomes.acquire(timeout=10)
+            print(outcomes.get(timeout=10))
         for scheduler in replicas:
             scheduler.shutdown()
 

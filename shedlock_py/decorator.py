@@ -173,7 +173,18 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | None = None,
-    on_skip: Callable[[Skipped], Coroutine[Any, Any, S] | S],
+    on_skip: Callable[[Skipped], Coroutine[Any, Any, S]],
+) -> _Decorator[S]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    provider: LockProvider | AsyncLockProvider | None = None,
+    on_skip: Callable[[Skipped], S],
 ) -> _Decorator[S]: ...
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import threading
 import traceback
 import warnings
@@ -26,6 +27,7 @@ def in_child(work: Callable[[], object]) -> None:
         pid = os.fork()
     if pid == 0:
         failure = b""
+        signal.alarm(60)
         try:
             work()
             gc.collect()
@@ -36,8 +38,9 @@ def in_child(work: Callable[[], object]) -> None:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         failure = pipe.read()
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
     assert not failure, failure.decode()
+    assert status == 0, "the child hung"
 
 
 def use_on_both_sides(provider: LockProvider, name: str) -> None:

@@ -32,6 +32,18 @@ def assert_nothing_open(store: Store) -> None:
     assert store.ask(sql) == 0, "a transaction or a lock"
 
 
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])
+def test_an_open_transaction_would_be_seen(driver: str, store: Store) -> None:
+    engine = create_engine(store.url())
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE shedlock SET locked_at = locked_at"))
+        connection.execute(text("INSERT INTO shedlock VALUES ('x', '2026-01-01', '2026-01-01', 'x', 1, NULL)"))
+        with pytest.raises(AssertionError, match="a transaction or a lock"):
+            assert_nothing_open(store)
+        connection.rollback()
+    engine.dispose()
+
+
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
 def test_i9_a_task_can_use_the_only_connection(driver: str, store: Store, name: str) -> None:
     engine = create_engine(store.url(), **ONE_CONNECTION)

@@ -1,5 +1,6 @@
 """The server restarts, is stopped, or stands still: an error within a bounded time, and all is well afterwards."""
 
+import re
 import threading
 import time
 from contextlib import ExitStack
@@ -47,6 +48,8 @@ class Attempts:
         others = {key: error for key, error in self.failed.items() if type(error) is not ProviderUnreachable}
         assert not others
         assert all(error.__cause__ is not None for error in self.failed.values())
+        words = r"(?i)timed? ?out|in time|lost connection|refused|can't connect|connect call failed"
+        assert all(re.search(words, str(error)) for error in self.failed.values()), self.failed
 
 
 def open_all(stack: ExitStack, servers: dict[str, DatabaseServer], *, engines: bool = True) -> dict[str, LockProvider]:

@@ -113,5 +113,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, NotSent) and error.__cause__ is not None:
         error = error.__cause__
     original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = " ".join(str(original).split()) or type(original).__name__
+    text = " ".join(str(original).split())
+    if not text:
+        text = "no answer in time" if isinstance(original, TimeoutError) else type(original).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"

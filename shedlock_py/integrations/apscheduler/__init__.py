@@ -1,0 +1,11 @@
+"""APScheduler 3.10 and 3.11: N replicas run the same schedule, and each job runs on one of them.
+
+Needs the extra ``apscheduler``. ``executor`` decides which lock a job needs and hands it to the executor that really
+runs the jobs; ``worker`` takes the lock there, right around the job.
+"""
+
+from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent
+from shedlock_py.integrations.apscheduler.executor import ShedLockExecutor, install
+from shedlock_py.integrations.apscheduler.options import Lock
+
+__all__ = ["EVENT_JOB_SKIPPED", "JobSkippedEvent", "Lock", "ShedLockExecutor", "install"]

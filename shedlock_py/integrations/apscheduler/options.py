@@ -1,0 +1,121 @@
+"""What users write to the executor's options, and what triggers mean by a fire time."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from apscheduler.triggers.interval import IntervalTrigger
+from apscheduler.util import ref_to_obj
+
+from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest, provider_from_url
+from shedlock_py.decorator import LockSpec
+
+T = TypeVar("T")
+Provider = LockProvider | AsyncLockProvider
+Lock = str | Mapping[str, Any] | LockRequest | None
+"""A lock in `locks` or from `lock_extractor`: its name; a dict with "name" and perhaps "lock_at_most_for" and
+"lock_at_least_for"; a whole request; or None for no lock."""
+
+_AUTOMATIC_ID = re.compile(r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")  # uuid4().hex
+BOOLEANS = {"true": True, "false": False}
+_LOCK_FIELDS = {"name", "lock_at_most_for", "lock_at_least_for"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def choose(option: str, value: object, choices: Mapping[str, T]) -> T:
+    """What ``value`` stands for: one of ``choices`` or, from a configuration file, its text."""
+    chosen = str(value).strip().lower()
+    if chosen not in choices:
+        raise ConfigurationError(f"{option} must be one of {', '.join(choices)}; not {value!r}")
+    return choices[chosen]
+
+
+def find_mark(function: Any) -> LockSpec | None:
+    """What ``@scheduler_lock`` left on a job's function, method, partial or callable object."""
+    while isinstance(function, partial):
+        function = function.func
+    for marked in (function, type(function).__call__):
+        mark = getattr(marked, "__shedlock__", None)
+        if isinstance(mark, LockSpec):
+            return mark
+    return None
+
+
+def parse_lock(lock: object, where: str) -> LockSpec | LockRequest | None:
+    if lock is None or isinstance(lock, LockRequest):
+        return lock
+    fields = {"name": lock} if isinstance(lock, str) else lock
+    if not isinstance(fields, Mapping) or not {"name"} <= set(fields) <= _LOCK_FIELDS:
+        raise ConfigurationError(
+            f"{where} must be a lock name, a dict with 'name' and perhaps 'lock_at_most_for' and 'lock_at_least_for',"
+            f" a LockRequest, or None for no lock; not {lock!r}"
+        )
+    name = fields["name"]
+    template = name.replace("{", "{{").replace("}", "}}") if isinstance(name, str) else name  # it is none
+    return LockSpec(template, fields.get("lock_at_most_for"), fields.get("lock_at_least_for"))
+
+
+def explicit_id(job: Any) -> str:
+    if _AUTOMATIC_ID.fullmatch(job.id):
+        raise ConfigurationError(
+            f'job "{job.name}" has no id of its own, and the automatic one differs in each replica, so lock_all cannot'
+            " name its lock: give the job an id, or give it an id and exclude it with locks={id: None}"
+        )
+    return str(job.id)
+
+
+def import_reference(reference: str) -> Any:
+    try:
+        return ref_to_obj(reference)
+    except (LookupError, ValueError) as error:
+        raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error
+
+
+_providers: dict[str, Any] = {}  # one for each text, in each process
+_providers_mutex = threading.Lock()
+
+
+def provider_from_text(text: str) -> Any:
+    """The provider at a URL or reference. :raises ConfigurationError: there is none."""
+    with _providers_mutex:
+        if text not in _providers:
+            _providers[text] = provider_from_url(text) if "://" in text else _import_provider(text)
+        return _providers[text]
+
+
+def _import_provider(reference: str) -> Any:
+    found = import_reference(reference)
+    try:
+        provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
+    except Exception as error:
+        raise ConfigurationError(f"{reference} did not make a provider: {error!r}") from error
+    if not hasattr(provider, "acquire"):
+        raise ConfigurationError(f"{reference} is neither a provider nor a function that makes one")
+    return provider
+
+
+# Fire times
+
+
+def fire_time_of(trigger: Any, run_time: datetime) -> datetime:
+    """The time that stands for this run in every replica: for an interval the start of its slot."""
+    if not isinstance(trigger, IntervalTrigger):
+        return run_time
+    interval: timedelta = trigger.interval
+    return _EPOCH + (run_time - _EPOCH) // interval * interval
+
+
+def is_predictable(trigger: Any) -> bool:
+    """Whether replicas agree on the fire times."""
+    if isinstance(trigger, IntervalTrigger):
+        return True  # on the slots
+    if getattr(trigger, "jitter", None):
+        return False
+    parts = getattr(trigger, "triggers", ())  # of an AndTrigger or OrTrigger
+    return all(is_predictable(part) and not isinstance(part, IntervalTrigger) for part in parts)
