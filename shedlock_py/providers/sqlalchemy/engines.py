@@ -154,7 +154,7 @@ def _time_limits(url: URL) -> dict[str, Any]:
                 limits["prepare_threshold"] = None  # prepared statements do not survive a pooler such as PgBouncer
             return limits
         case "asyncpg":
-            return {"timeout": CONNECT_SECONDS, "command_timeout": ANSWER_SECONDS}
+            return {"timeout": CONNECT_SECONDS}
         case "pymysql" | "mysqldb":
             return {
                 "connect_timeout": CONNECT_SECONDS,

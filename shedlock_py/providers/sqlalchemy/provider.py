@@ -217,9 +217,8 @@ class AsyncSqlAlchemyLockProvider:
         connection = await self._connection()
         try:
             blocking = _blocking(connection)
-            # psycopg, when cancelled, asks the server to cancel and waits for that: its socket is shut instead.
-            is_watched = blocking.dialect.driver == "psycopg"
-            with _time_limit(blocking, self._is_own and is_watched):
+            is_watched = blocking.dialect.name == "postgresql"
+            with _time_limit(blocking, self._is_own):
                 async with asyncio.timeout(ANSWER_SECONDS if self._is_own and not is_watched else None):
                     if _PREPARED not in blocking.info:
                         await connection.run_sync(_prepare)
@@ -307,10 +306,15 @@ def _prepare(connection: Connection) -> None:
 
 
 def _time_limit(connection: Connection, is_own: bool) -> AbstractContextManager[None]:
-    """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected."""
+    """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected.
+
+    Cancelled, its async drivers ask the silent server to cancel and wait for that, so their socket is shut, too.
+    """
     if not is_own or connection.dialect.name != "postgresql":
         return nullcontext()
     driver: Any = connection.connection.driver_connection
+    if connection.dialect.driver == "asyncpg":
+        driver = driver._transport.get_extra_info("socket")  # there is no public way to it
     return watchdog.limit(driver.fileno(), ANSWER_SECONDS)
 
 
