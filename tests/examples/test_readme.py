@@ -161,7 +161,7 @@ def provoke_inactive() -> None:
 PROVOKED: dict[str, Callable[[], Any]] = {
     "no provider for lock 'nightly'": lambda: sl.attempt("nightly", lambda: None, lock_at_most_for="1m"),
     "lock 'nightly' has no lock_at_most_for": lambda: sl.attempt("nightly", lambda: None),
-    "create the table shedlock with provider.create_schema()": provoke_missing_table,
+    "create the table shedlock once, with provider.create_schema()": provoke_missing_table,
     "add the missing columns: ALTER TABLE": provoke_missing_columns,
     "acquire of lock 'nightly': connection failed": provoke_dead_server,
     "an in-memory SQLite database is private to one connection": lambda: sl.provider_from_url("sqlite://"),

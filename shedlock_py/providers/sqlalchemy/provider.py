@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -313,9 +313,11 @@ def _time_limit(connection: Connection, is_own: bool) -> AbstractContextManager[
     if not is_own or connection.dialect.name != "postgresql":
         return nullcontext()
     driver: Any = connection.connection.driver_connection
-    if connection.dialect.driver == "asyncpg":
-        driver = driver._transport.get_extra_info("socket")  # there is no public way to it
-    return watchdog.limit(driver.fileno(), ANSWER_SECONDS)
+    number = -1
+    with suppress(Exception):  # it is closed, which the driver will say itself
+        is_asyncpg = connection.dialect.driver == "asyncpg"  # which has no public way to its socket
+        number = (driver._transport.get_extra_info("socket") if is_asyncpg else driver).fileno()
+    return watchdog.limit(number, ANSWER_SECONDS) if number >= 0 else nullcontext()
 
 
 def _answer(connection: Connection, result: CursorResult[Any], statement: Statement) -> Answer:
