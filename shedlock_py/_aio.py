@@ -85,7 +85,7 @@ class ThreadedProvider:
         return await _in_thread(self.sync_provider.force_release, name)
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await _in_thread(self.sync_provider.take_over, request)
+        return await shielded(_in_thread(self.sync_provider.take_over, request), self.release)
 
     async def prune(self, unused_for: Duration) -> int:
         return await _in_thread(self.sync_provider.prune, unused_for)

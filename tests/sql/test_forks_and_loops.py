@@ -8,6 +8,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -163,27 +164,20 @@ def test_event_loops_at_once(async_url: str, name: str) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::sqlalchemy.exc.SAWarning")
 @pytest.mark.parametrize("driver", ["postgresql+asyncpg", "mysql+aiomysql", "mysql+asyncmy"])
 def test_a_users_engine_from_a_second_loop_is_an_error_not_a_skip(driver: str, store: Store, name: str) -> None:
+    use_from_two_loops(store, name)
+    gc.collect()  # here, not in another test
+
+
+def use_from_two_loops(store: Store, name: str) -> None:
     engine = create_async_engine(store.url())
     provider = AsyncSqlAlchemyLockProvider(engine)
-    first = asyncio.new_event_loop()
-    assert first.run_until_complete(provider.acquire(LockRequest(name, "1m")))
 
     async def second() -> None:
         with pytest.raises(ProviderError):
             await provider.acquire(LockRequest(f"{name}-2", "1m"))
 
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            asyncio.run(second())
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(60)
-    first.run_until_complete(engine.dispose())
-    first.close()
-    assert not failures
-    gc.collect()  # here, not in another test
+    with asyncio.Runner() as first:
+        assert first.run(provider.acquire(LockRequest(name, "1m")))
+        with ThreadPoolExecutor() as pool:
+            pool.submit(asyncio.run, second()).result(60)
+        first.run(engine.dispose())

@@ -346,7 +346,8 @@ class SqlAlgorithm:
                 if failure is Failure.GONE and not broken:
                     broken = True  # a pooled connection may be older than the server; a new one tells
                     continue
-                if undo is not None and not isinstance(error, NotSent) and failure in _OUTCOME_UNKNOWN:
+                was_sent = broken or not isinstance(error, NotSent)
+                if undo is not None and was_sent and failure in _OUTCOME_UNKNOWN:
                     # Nobody will use what may have been granted. If it cannot be undone now, it ends by itself.
                     with suppress(Exception):
                         yield undo

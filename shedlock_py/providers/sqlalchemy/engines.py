@@ -23,7 +23,7 @@ from shedlock_py.errors import ConfigurationError
 CONNECT_SECONDS = 3
 ANSWER_SECONDS = 5
 """How long a statement may take before the server counts as unreachable; also SQLite's wait for the writer."""
-POOL_SECONDS = 10
+POOL_SECONDS = 5
 """How long to wait for one of the pool's connections, or for a new one."""
 
 # The first that is installed is taken where the URL names no driver.
