@@ -1,0 +1,67 @@
+"""A commit that no synchronous standby confirmed is no grant: after a fail-over it would never have been."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from shedlock_py import ProviderUnreachable
+from tests.services.polling import wait_until
+from tests.sql.stores import DRIVERS, Store, acquired, record_of
+
+POSTGRES_DRIVERS = [driver for driver, server in DRIVERS.items() if server == "postgres"]
+
+
+@pytest.fixture
+def _no_standby_answers(store: Store) -> Iterator[None]:
+    """Commits wait for a standby that does not exist, and somebody keeps cancelling them."""
+    done = threading.Event()
+
+    def cancel_waiting() -> None:
+        with store.connect() as connection:
+            while not done.wait(0.05):
+                connection.execute(
+                    text("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+                )
+
+    def standbys(names: str) -> None:
+        store.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
+        wait_until(lambda: store.ask("SHOW synchronous_standby_names") == names, what="the new setting")
+
+    canceller = threading.Thread(target=cancel_waiting)
+    canceller.start()
+    try:
+        standbys("nobody")
+        yield
+    finally:
+        standbys("")
+        done.set()
+        canceller.join()
+
+
+@pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
+@pytest.mark.parametrize("kind", ["url", "engine"])
+@pytest.mark.usefixtures("_no_standby_answers")
+def test_i1_an_unconfirmed_acquire_is_an_error_and_undone(store: Store, kind: str, name: str) -> None:
+    provider = store.provider() if kind == "url" else store.provider_of_engine()
+    for _ in range(2):  # on a new connection, and on a used one
+        with pytest.raises(ProviderUnreachable, match="no synchronous standby has confirmed it"):
+            acquired(provider, name)
+        assert not record_of(provider, name).is_held
+
+
+@pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
+def test_other_notices_do_no_harm(store: Store, name: str) -> None:
+    """A trigger that talks is none of our business."""
+    provider = store.provider()
+    with store.table() as trigger:
+        store.execute(
+            f"CREATE FUNCTION {trigger}() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN RAISE NOTICE 'somebody took a lock'; RETURN NEW; END$$",
+            f"CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE ON shedlock FOR EACH ROW EXECUTE FUNCTION {trigger}()",
+        )
+        try:
+            assert provider.release(acquired(provider, name))
+        finally:
+            store.execute(f"DROP TRIGGER {trigger} ON shedlock", f"DROP FUNCTION {trigger}()")
