@@ -11,11 +11,14 @@ from typing import Any, ParamSpec, TypeVar
 
 from shedlock_py.durations import Duration
 from shedlock_py.events import logger
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds that a cancelled caller waits for the store to end what was begun; after that it ends in the background."""
 
 _unfinished: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
 
@@ -23,8 +26,8 @@ _unfinished: set[asyncio.Task[None]] = set()  # the event loop itself keeps only
 async def shielded(work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], Awaitable[object]] | None = None) -> T:
     """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation goes on.
 
-    ``when_abandoned`` is awaited with the result that nobody is there to take any more. A second cancellation does not
-    wait: the rest goes on in the background.
+    ``when_abandoned`` is awaited with the result that nobody is there to take any more. After a second cancellation, or
+    :data:`PATIENCE`, the rest goes on in the background.
     """
     task = asyncio.create_task(work)
     try:
@@ -34,7 +37,7 @@ async def shielded(work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], A
         _unfinished.add(rest)
         rest.add_done_callback(_unfinished.discard)
         with suppress(asyncio.CancelledError):
-            await asyncio.shield(rest)
+            await asyncio.wait({rest}, timeout=PATIENCE)
         raise
 
 
@@ -60,7 +63,7 @@ async def undone_if_cancelled(
     return await shielded(acquire, undo)
 
 
-class ThreadedProvider:
+class ThreadedProvider(AsyncLockProvider):
     """A provider for ordinary functions, asked from asyncio: each call in a worker thread."""
 
     def __init__(self, provider: LockProvider) -> None:
@@ -70,10 +73,11 @@ class ThreadedProvider:
         return await undone_if_cancelled(_in_thread(self.sync_provider.acquire, request), self.release)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return await _in_thread(self.sync_provider.extend, lease, lock_at_most_for)
+        # To its end even if cancelled: a release that overtook it would be undone by it.
+        return await shielded(_in_thread(self.sync_provider.extend, lease, lock_at_most_for))
 
     async def release(self, lease: Lease) -> bool:
-        return await _in_thread(self.sync_provider.release, lease)
+        return await shielded(_in_thread(self.sync_provider.release, lease))
 
     async def record(self, name: str) -> LockRecord | None:
         return await _in_thread(self.sync_provider.record, name)

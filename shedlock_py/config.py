@@ -80,9 +80,9 @@ def configure(
         provider = provider_from_url(provider)
     if isinstance(async_provider, str):
         async_provider = async_provider_from_url(async_provider)
-    if provider is not None and _is_async(provider):
+    if provider is not None and is_async_provider(provider):
         raise ConfigurationError(f"{type(provider).__name__} is an async provider: configure(async_provider=…)")
-    if async_provider is not None and not _is_async(async_provider):
+    if async_provider is not None and not is_async_provider(async_provider):
         raise ConfigurationError(f"{type(async_provider).__name__} is not an async provider: configure(provider=…)")
     at_most = default_lock_at_most_for
     parsed_at_most = None if at_most is None else parse_duration(at_most, "default_lock_at_most_for")
@@ -149,7 +149,7 @@ def resolve_provider(given: object = None, *, lock_name: str) -> LockProvider:
     provider = given if given is not None else _settings.provider
     if provider is None and _settings.async_provider is None:
         raise _not_configured(lock_name, "configure(provider=…)")
-    if provider is None or _is_async(provider):
+    if provider is None or is_async_provider(provider):
         raise ConfigurationError(
             f"lock {lock_name!r} guards an ordinary function, but there is only an async provider: make the function "
             f"'async def', or give a sync provider of the same store with configure(provider=…) or provider=…"
@@ -164,10 +164,26 @@ def resolve_async_provider(given: object = None, *, lock_name: str) -> AsyncLock
     """
     if not is_active():
         return cast(AsyncLockProvider, _AsyncUnlocked())  # has the three methods that guards use
-    provider = given if given is not None else _settings.async_provider or _settings.provider
+    configured = _settings.provider if _settings.async_provider is None else _settings.async_provider
+    provider = configured if given is None else given
     if provider is None:
         raise _not_configured(lock_name, "configure(async_provider=…) or configure(provider=…)")
-    if _is_async(provider):
+    return as_async_provider(provider)
+
+
+def as_provider(provider: object) -> LockProvider:
+    """``provider`` for ordinary code.
+
+    :raises ConfigurationError: it is for async code.
+    """
+    if is_async_provider(provider):
+        raise ConfigurationError("the lock is on an async provider: await the async twin, such as extend_lock_async(…)")
+    return cast(LockProvider, provider)
+
+
+def as_async_provider(provider: object) -> AsyncLockProvider:
+    """``provider`` for async code: itself, or asked in worker threads."""
+    if is_async_provider(provider):
         return cast(AsyncLockProvider, provider)
     return _threaded(cast(LockProvider, provider))
 
@@ -182,8 +198,14 @@ def _threaded(provider: LockProvider) -> ThreadedProvider:
     return ThreadedProvider(provider)
 
 
-def _is_async(provider: object) -> bool:
+def is_async_provider(provider: object) -> bool:
+    """Whether ``provider`` is for async code.
+
+    :raises ConfigurationError: it is no provider at all.
+    """
     acquire = getattr(provider, "acquire", None)
+    if isinstance(provider, type):
+        raise ConfigurationError(f"{provider.__name__} is a class: make a provider of it, as in {provider.__name__}(…)")
     if not callable(acquire) or not callable(getattr(provider, "release", None)):
         raise ConfigurationError(
             f"{type(provider).__name__} is not a lock provider: wrap it in one, such as SqlAlchemyLockProvider(engine)"
@@ -196,7 +218,7 @@ def check_provider(provider: object) -> None:
     if isinstance(provider, str):
         raise ConfigurationError("provider= takes a provider object: provider_from_url(…) makes one from a URL")
     if provider is not None:
-        _is_async(provider)
+        is_async_provider(provider)
 
 
 # Providers from URLs. The scheme before "+" picks the module; it is imported only then.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 
-from shedlock_py.config import emit, resolve_async_provider, resolve_provider
+from shedlock_py.config import as_async_provider, as_provider, emit
 from shedlock_py.durations import Duration
 from shedlock_py.errors import LeaseLostError, NotLocked, ProviderError
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
@@ -19,13 +19,14 @@ from shedlock_py.rules import Lease
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    __slots__ = ("finished", "lease", "outer", "provider")
+    __slots__ = ("finished", "lease", "outer", "provider", "stands_for")
 
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
-        self.outer = _innermost.get()
+        self.outer = _unfinished(_innermost.get())
         self.finished = False
+        self.stands_for: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
         """Whether the task is still running and its lease may be believed."""
@@ -36,24 +37,42 @@ class Held:
 
     def leave(self) -> None:
         self.finished = True
-        outer = _innermost.get()
-        while outer is not None and outer.finished:  # locks need not be left in the order of nesting
-            outer = outer.outer
-        _innermost.set(outer)
+        _innermost.set(_unfinished(_innermost.get()))  # locks need not be left in the order of nesting
+
+
+def _unfinished(held: Held | None) -> Held | None:
+    """The innermost that is not finished: a job that starts its own next run must not grow a chain."""
+    while held is not None and held.finished:
+        held = held.outer
+    return held
 
 
 _innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
 
 
-def find_live(name: str | None = None, providers: Sequence[object] = ()) -> Held | None:
-    """The innermost live lease around the running code: of ``name`` and on one of ``providers``, where given."""
+def find_live(name: str | None = None, providers: Sequence[object] = (), mark: object = None) -> Held | None:
+    """The innermost live lease around the running code: of ``name`` and on one of ``providers``, where given.
+
+    Or the one that stands for the lock ``name`` of the function marked ``mark``: see :func:`stand_for`.
+    """
     held = _innermost.get()
     while held is not None:
         is_wanted = not providers or any(held.provider is provider for provider in providers)
-        if is_wanted and name in (None, held.lease.name) and held.is_live():
+        is_named = name is None or (is_wanted and name == held.lease.name)
+        stands_in = mark is not None and held.stands_for == (mark, name)
+        if (is_named or stands_in) and held.is_live():
             return held
         held = held.outer
     return None
+
+
+def stand_for(mark: object, lock_name: str) -> None:
+    """Let the innermost live lease count as the lock ``lock_name`` of the function whose ``__shedlock__`` is ``mark``.
+
+    For schedulers that have taken a function's lock in its place, perhaps on another provider object of the same
+    store: the function must not find its lock held by itself, and be skipped for ever.
+    """
+    _live().stands_for = (mark, lock_name)
 
 
 def current_lease() -> Lease | None:
@@ -78,7 +97,7 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
     :raises ProviderError: the store failed; the lease is what it was before, at most.
     """
     held = _live()
-    provider = resolve_provider(held.provider, lock_name=held.lease.name)
+    provider = as_provider(held.provider)
     try:
         return _extended(held.lease, provider.extend(held.lease, lock_at_most_for))
     except ProviderError as error:
@@ -88,7 +107,7 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
 async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
     """:func:`extend_lock` for async tasks."""
     held = _live()
-    provider = resolve_async_provider(held.provider, lock_name=held.lease.name)
+    provider = as_async_provider(held.provider)
     try:
         return _extended(held.lease, await provider.extend(held.lease, lock_at_most_for))
     except ProviderError as error:

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar, cast, 
 from shedlock_py.config import check_provider, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.guard import Executed, Skipped, attempt, attempt_async, refuse_unfinished_function
+from shedlock_py.guard import Executed, Guard, Skipped, refuse_unfinished_function, run_guarded, run_guarded_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import LockRequest, check_hold_times, validate_name
 
@@ -80,6 +80,11 @@ class LockSpec:
             lock_at_least_for if self.lock_at_least_for is None else self.lock_at_least_for,
             fire_time,
         )
+
+    def guard(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Guard:
+        """The guard around one call of ``function``."""
+        name = self.lock_name(function, args, kwargs)
+        return Guard(name, self.lock_at_most_for, self.lock_at_least_for, self.provider, self)
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The lock name for one call of ``function``: the template filled from its arguments."""
@@ -257,13 +262,7 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
-        return attempt(
-            spec.lock_name(function, args, kwargs),
-            lambda: function(*args, **kwargs),
-            lock_at_most_for=spec.lock_at_most_for,
-            lock_at_least_for=spec.lock_at_least_for,
-            provider=cast("LockProvider | None", spec.provider),
-        )
+        return run_guarded(spec.guard(function, args, kwargs), lambda: function(*args, **kwargs))
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -280,13 +279,7 @@ def _guard_async(
 
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
-        return await attempt_async(
-            spec.lock_name(function, args, kwargs),
-            lambda: function(*args, **kwargs),
-            lock_at_most_for=spec.lock_at_most_for,
-            lock_at_least_for=spec.lock_at_least_for,
-            provider=spec.provider,
-        )
+        return await run_guarded_async(spec.guard(function, args, kwargs), lambda: function(*args, **kwargs))
 
     @functools.wraps(function)
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:

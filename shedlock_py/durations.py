@@ -76,8 +76,15 @@ def _milliseconds(value: object) -> Decimal | None:
     return None
 
 
+def _quoted(value: object) -> str:
+    try:
+        return short_repr(value)
+    except ValueError:  # Python refuses to write out whole numbers of thousands of digits
+        return "(a huge number)"
+
+
 def _explain(value: object, what: str, fault: str) -> str:
     return (
-        f"{what}={short_repr(value)} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
+        f"{what}={_quoted(value)} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
         f"timedelta(minutes=10), or a number of seconds, up to ten years"
     )

@@ -1,17 +1,19 @@
 """Acquire, run, release: the guard around a task.
 
-``hold`` and ``hold_async`` are twins; all that they share and that neither waits for is in :class:`_Guard`.
+``hold`` and ``hold_async`` are twins; all that they share and that neither waits for is in :class:`Guard`.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Never, TypeVar
 
 from shedlock_py._clock import monotonic
 from shedlock_py.config import (
@@ -75,13 +77,14 @@ def hold(
     :raises ConfigurationError: a value that cannot work, or no provider.
     :raises ProviderError: the store failed; the block did not run. A failing release is logged, never raised.
     """
-    return _hold(_Guard(lock, lock_at_most_for, lock_at_least_for, provider))
+    return _Block(_hold(Guard(lock, lock_at_most_for, lock_at_least_for, provider)))
 
 
 @contextmanager
-def _hold(guard: _Guard) -> Iterator[Lease | None]:
-    if guard.around is not None:
-        yield guard.around.lease
+def _hold(guard: Guard) -> Iterator[Lease | None]:
+    around = guard.around
+    if around is not None:
+        yield around.lease
         return
     store: LockProvider = resolve_provider(guard.provider, lock_name=guard.name)
     with guard.asking():
@@ -97,9 +100,10 @@ def _hold(guard: _Guard) -> Iterator[Lease | None]:
         with guard.running(lease, store):
             yield lease
     finally:
-        if not lease.has_ended():
+        lost = lease.is_lost()
+        if guard.must_release(lease):
             with guard.releasing(lease):
-                guard.released(lease, store.release(lease))
+                guard.released(lease, store.release(lease), lost)
 
 
 def attempt(
@@ -115,7 +119,11 @@ def attempt(
     Parameters and errors as for :func:`hold`; what the task raises is raised.
     """
     refuse_unfinished_function(task)
-    guard = _Guard(lock, lock_at_most_for, lock_at_least_for, provider)
+    return run_guarded(Guard(lock, lock_at_most_for, lock_at_least_for, provider), task)
+
+
+def run_guarded(guard: Guard, task: Callable[[], T]) -> Executed[T] | Skipped:
+    """Run ``task()`` under the lock of ``guard``."""
     with _hold(guard) as lease:
         if lease is None:
             return guard.skip
@@ -130,15 +138,16 @@ def hold_async(
     provider: AsyncLockProvider | LockProvider | None = None,
 ) -> AbstractAsyncContextManager[Lease | None]:
     """:func:`hold` for async code. A provider for ordinary functions is asked in a worker thread."""
-    return _hold_async(_Guard(lock, lock_at_most_for, lock_at_least_for, provider))
+    return _AsyncBlock(_hold_async(Guard(lock, lock_at_most_for, lock_at_least_for, provider)))
 
 
 @asynccontextmanager
-async def _hold_async(guard: _Guard) -> AsyncIterator[Lease | None]:
+async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
     from shedlock_py._aio import shielded  # late: loads asyncio
 
-    if guard.around is not None:
-        yield guard.around.lease
+    around = guard.around
+    if around is not None:
+        yield around.lease
         return
     store: AsyncLockProvider = resolve_async_provider(guard.provider, lock_name=guard.name)
     with guard.asking():
@@ -154,9 +163,10 @@ async def _hold_async(guard: _Guard) -> AsyncIterator[Lease | None]:
         with guard.running(lease, store):
             yield lease
     finally:
-        if not lease.has_ended():
+        lost = lease.is_lost()
+        if guard.must_release(lease):
             with guard.releasing(lease):
-                guard.released(lease, await shielded(store.release(lease)))
+                guard.released(lease, await shielded(store.release(lease)), lost)
 
 
 async def attempt_async(
@@ -168,28 +178,81 @@ async def attempt_async(
     provider: AsyncLockProvider | LockProvider | None = None,
 ) -> Executed[T] | Skipped:
     """:func:`attempt` for async tasks: ``task()`` is awaited."""
-    guard = _Guard(lock, lock_at_most_for, lock_at_least_for, provider)
+    return await run_guarded_async(Guard(lock, lock_at_most_for, lock_at_least_for, provider), task)
+
+
+async def run_guarded_async(guard: Guard, task: Callable[[], Awaitable[T]]) -> Executed[T] | Skipped:
+    """:func:`run_guarded` for async tasks."""
     async with _hold_async(guard) as lease:
         if lease is None:
             return guard.skip
-        return Executed(await task(), lease)
+        work = task()
+        if not inspect.isawaitable(work):
+            raise TypeError(f"{task!r} returned a {type(work).__name__}, not something to await: use attempt or hold")
+        return Executed(refuse_unfinished(await work), lease)
 
 
-class _Guard:
-    """One guarded run: everything around asking the store, in the order in which it happens."""
+class _Block(AbstractContextManager["Lease | None"]):
+    """The with block of :func:`hold`, for one use; not a decorator, which would run the function all the same."""
+
+    def __init__(self, entered: AbstractContextManager[Lease | None]) -> None:
+        self._entered = entered
+
+    def __enter__(self) -> Lease | None:
+        return self._entered.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        return self._entered.__exit__(kind, error, tb)
+
+    def __call__(self, function: object) -> Never:
+        raise TypeError("hold(…) is not a decorator: use @scheduler_lock(…)")
+
+
+class _AsyncBlock(AbstractAsyncContextManager["Lease | None"]):
+    """The with block of :func:`hold_async`, for one use; not a decorator."""
+
+    def __init__(self, entered: AbstractAsyncContextManager[Lease | None]) -> None:
+        self._entered = entered
+
+    async def __aenter__(self) -> Lease | None:
+        return await self._entered.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        return await self._entered.__aexit__(kind, error, tb)
+
+    def __call__(self, function: object) -> Never:
+        raise TypeError("hold_async(…) is not a decorator: use @scheduler_lock(…)")
+
+
+class Guard:
+    """One guarded run: everything around asking the store, in the order in which it happens.
+
+    ``mark`` is the ``__shedlock__`` of the guarded function, if it has one.
+    """
 
     def __init__(
-        self, lock: str | LockRequest, at_most: Duration | None, at_least: Duration | None, provider: object
+        self,
+        lock: str | LockRequest,
+        at_most: Duration | None,
+        at_least: Duration | None,
+        provider: object,
+        mark: object = None,
     ) -> None:
         check_provider(provider)
         if isinstance(lock, LockRequest) and (at_most, at_least) != (None, None):
             raise ConfigurationError(f"lock {lock.name!r}: the LockRequest says for how long; give no other durations")
         self.name = lock.name if isinstance(lock, LockRequest) else validate_name(lock)
         self.provider = provider
+        self.mark = mark
         self.skip = Skipped(self.name)
         self._lock, self._at_most, self._at_least = lock, at_most, at_least
         self._started_at = 0.0
         self._acquired_at = 0.0
+        self._process = os.getpid()
         self._overran = False
         if self.around is None:
             _ = self.request  # what is wrong with it shows here, not at the first line of the with block
@@ -203,7 +266,8 @@ class _Guard:
     @property
     def around(self) -> Held | None:
         """The live lease of this very lock that the running code is inside of already."""
-        return find_live(self.name, configured_providers() if self.provider is None else (self.provider,))
+        providers = configured_providers() if self.provider is None else (self.provider,)
+        return find_live(self.name, providers, self.mark)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -258,9 +322,13 @@ class _Guard:
             held.leave()
             duration = timedelta(seconds=monotonic() - self._acquired_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
-            if not lease.has_ended() and not lease.is_trusted():
+            if self.must_release(lease) and not lease.is_lost() and not lease.is_trusted():
                 self._overran = True
                 emit(LeaseLost(lease.name, lease, "overrun"))
+
+    def must_release(self, lease: Lease) -> bool:
+        """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""
+        return not lease.has_ended() and self._process == os.getpid()
 
     @contextmanager
     def releasing(self, lease: Lease) -> Iterator[None]:
@@ -270,10 +338,10 @@ class _Guard:
         except Exception as error:
             emit(ProviderFailed(lease.name, "release", error))
 
-    def released(self, lease: Lease, was_ours: bool) -> None:
+    def released(self, lease: Lease, was_ours: bool, was_lost: bool) -> None:
         if was_ours:
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._acquired_at)))
-        elif not self._overran:
+        elif not self._overran and not was_lost:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 

@@ -88,7 +88,7 @@ class LockRequest:
         at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
         at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
         check_hold_times(at_most, at_least)
-        if fire_time is not None and getattr(fire_time, "tzinfo", None) is None:
+        if fire_time is not None and not _is_aware(fire_time):
             raise ConfigurationError(f"fire_time must be an aware datetime, not {fire_time!r}")
         set_field = object.__setattr__  # the dataclass is frozen
         set_field(self, "name", validate_name(name))
@@ -96,6 +96,10 @@ class LockRequest:
         set_field(self, "lock_at_least_for", at_least)
         set_field(self, "holder", default_holder() if holder is None else validate_holder(holder))
         set_field(self, "fire_time", fire_time.astimezone(UTC) if fire_time is not None else None)
+
+
+def _is_aware(moment: object) -> bool:
+    return isinstance(moment, datetime) and moment.utcoffset() is not None
 
 
 def validate_holder(holder: object) -> str:
@@ -145,8 +149,10 @@ class Lease:
     __slots__ = (
         "_clock",
         "_ended",
-        "_extension",
         "_granted_at",
+        "_in_doubt",
+        "_latest",
+        "_lost",
         "_trusted_until",
         "claim_id",
         "fencing_token",
@@ -178,7 +184,9 @@ class Lease:
         # The latest moment at which the store can have granted it: the minimum hold counts from here.
         self._granted_at = clock()
         self._trusted_until = trust_ends(asked_at, request.lock_at_most_for)
-        self._extension: object = None
+        self._latest: object = None
+        self._in_doubt: list[Extension] = []
+        self._lost = False
         self._ended = False
 
     @property
@@ -201,8 +209,12 @@ class Lease:
     # What providers call. Each begin_… reads the clock or ends the trust before anything is sent.
 
     def has_ended(self) -> bool:
-        """Whether this lease was released or found lost; the store need not be asked again."""
+        """Whether this lease was released; the store need not be asked again."""
         return self._ended
+
+    def is_lost(self) -> bool:
+        """Whether the store has said that it does not have this lease."""
+        return self._lost
 
     def remaining_minimum(self) -> timedelta:
         """What is left of ``lock_at_least_for``, on the holder's own clock."""
@@ -215,13 +227,22 @@ class Lease:
 
     def begin_release(self) -> timedelta:
         """Stop believing, and tell for how long the store must still keep others out."""
-        self._trusted_until = float("-inf")
+        self._distrust()
         return self.remaining_minimum()
 
     def end(self) -> None:
-        """The store has it no longer: released or lost. Final."""
-        self._trusted_until = float("-inf")
+        """It was released. Final."""
+        self._distrust()
         self._ended = True
+
+    def lose(self) -> None:
+        """The store asked does not have it. Not final: another store, if shown it by mistake, must not end it."""
+        self._distrust()
+        self._lost = True
+
+    def _distrust(self) -> None:
+        self._trusted_until = float("-inf")
+        self._latest = None  # an extension that is still being asked for gives no trust back
 
 
 class Extension:
@@ -232,18 +253,20 @@ class Extension:
         self._lock_at_most_for = lock_at_most_for
         # An extension may be shorter than what was left, but never cuts the minimum hold.
         self.lock_for = max(lock_at_most_for, lease.remaining_minimum())
-        self._trusted_until = trust_ends(lease._clock(), self.lock_for)
-        # If the reply is lost the store may have done it: believe only what is true either way.
-        lease._trusted_until = min(lease._trusted_until, self._trusted_until)
-        lease._extension = self
+        self._asked_at = lease._clock()
+        # If the reply is lost the store may have done it, or may do it later: believe only what is true either way.
+        lease._trusted_until = min(lease._trusted_until, trust_ends(self._asked_at, self.lock_for))
+        lease._in_doubt.append(self)
+        lease._latest = self
 
     def granted(self) -> Lease:
         """The same lease with its new trust window, once the store has said yes."""
         lease = self._lease
-        if lease._extension is self:
-            lease._trusted_until = self._trusted_until
-        else:  # another extension was asked for meanwhile; nobody knows which the store did last
-            lease._trusted_until = min(lease._trusted_until, self._trusted_until)
+        shortest = min(extension.lock_for for extension in (self, *lease._in_doubt))
+        until = trust_ends(self._asked_at, shortest)
+        # If another was asked for meanwhile, or the lease has ended, nobody knows which the store did last.
+        lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
+        lease._in_doubt.remove(self)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease
 

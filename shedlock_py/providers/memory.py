@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -60,13 +61,16 @@ class _MemoryStore:
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         extension = lease.begin_extension(lock_at_most_for)
         if not self._hold_for(lease, extension.lock_for):
-            lease.end()
+            lease.lose()
             return None
         return extension.granted()
 
     def release(self, lease: Lease) -> bool:
         was_ours = self._hold_for(lease, lease.begin_release())
-        lease.end()
+        if was_ours:
+            lease.end()
+        else:
+            lease.lose()
         return was_ours
 
     def _hold_for(self, lease: Lease, lock_for: timedelta) -> bool:
@@ -110,7 +114,7 @@ class _MemoryStore:
             return len(old)
 
 
-class InMemoryLockProvider:
+class InMemoryLockProvider(LockProvider):
     """A :class:`LockProvider` for one process. ``clock`` (monotonic seconds) lets tests travel in time."""
 
     def __init__(self, *, clock: Clock = monotonic) -> None:
@@ -144,7 +148,7 @@ class InMemoryLockProvider:
         """Nothing to create."""
 
 
-class AsyncInMemoryLockProvider:
+class AsyncInMemoryLockProvider(AsyncLockProvider):
     """:class:`InMemoryLockProvider` for asyncio. ``shared_with`` makes both see the same locks."""
 
     def __init__(self, shared_with: InMemoryLockProvider | None = None, *, clock: Clock = monotonic) -> None:

@@ -39,6 +39,7 @@ RENAMES = {
     "AsyncConnection": "Connection",
     "asynccontextmanager": "contextmanager",
     "resolve_async_provider": "resolve_provider",
+    "as_async_provider": "as_provider",
 }
 
 

@@ -59,7 +59,8 @@ class ShedLockExecutor(BaseExecutor):
         one of the two texts, or an object that can be pickled: their workers do not inherit ``configure()``.
     :param default_lock_at_most_for: for locks without one ("10m", seconds, ``timedelta``); None: configure()'s.
     :param default_lock_at_least_for: likewise.
-    :param locks: a lock for each job id, see :data:`Lock`. None as a value: no lock taken here for that job.
+    :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too.
+        None as a value: no lock taken here for that job (its decorator, if any, still takes its own when called).
     :param lock_all: lock jobs that nothing else names by their id. Such a job needs an explicit id; an automatic
         one is different in each replica, so the job does not run and ``EVENT_JOB_ERROR`` says so.
     :param lock_extractor: called with the APScheduler job in the scheduler's thread, returns a :data:`Lock`; or
@@ -170,6 +171,8 @@ class ShedLockExecutor(BaseExecutor):
         pool = getattr(inner, "_pool", None)
         if isinstance(self._provider, str):
             provider_from_text(self._provider)  # now, so that a mistake shows at the start
+            if isinstance(pool, ProcessPoolExecutor) and self._provider.startswith("memory://"):
+                raise ConfigurationError("memory:// locks nothing in a process pool: each worker has its own memory")
         elif isinstance(pool, ProcessPoolExecutor):
             self._check_workers(pool)
         super().start(scheduler, alias)

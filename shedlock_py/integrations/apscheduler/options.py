@@ -24,6 +24,7 @@ Lock = str | Mapping[str, Any] | LockRequest | None
 
 _AUTOMATIC_ID = re.compile(r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")  # uuid4().hex
 BOOLEANS = {"true": True, "false": False}
+_REFERENCE = re.compile(r"[\w.]+(:[\w.]+)?")
 _LOCK_FIELDS = {"name", "lock_at_most_for", "lock_at_least_for"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -74,6 +75,8 @@ def import_reference(reference: str) -> Any:
     try:
         return ref_to_obj(reference)
     except (LookupError, ValueError) as error:
+        if not _REFERENCE.fullmatch(reference):  # not quoted: it may be a URL with a password
+            raise ConfigurationError('neither a URL ("scheme://…") nor a reference ("pkg.module:name")') from None
         raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error
 
 

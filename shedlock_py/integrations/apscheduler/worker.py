@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
 
 from shedlock_py import LockRequest, ProviderError, Skipped, attempt, attempt_async, current_lease
+from shedlock_py.context import stand_for
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, error_event
 from shedlock_py.integrations.apscheduler.options import find_mark, fire_time_of, provider_from_text
 
@@ -36,7 +37,7 @@ class Plan:
     jobstore: str
     logger_name: str
     lock: LockRequest | Exception
-    provider: Any
+    provider: Any = field(repr=False)  # may be a URL with a password
     once_per_fire_time: bool
     skips_provider_errors: bool
     skip_code: int
@@ -47,6 +48,12 @@ class Plan:
         if mark is not None and mark.provider is not None:
             return mark.provider
         return provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
+
+    def stand_for_decorator(self) -> None:
+        """Inside the lock: it is the one of ``@scheduler_lock`` as well, which must not ask for its own."""
+        mark = find_mark(self.job.func)
+        if mark is not None:
+            stand_for(mark, mark.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
 
     def request(self, run_time: datetime) -> LockRequest:
         if isinstance(self.lock, Exception):
@@ -108,6 +115,7 @@ def _run_once(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
     events: list[JobExecutionEvent] = []
 
     def task() -> None:
+        plan.stand_for_decorator()
         events.extend(run_job(_JobView(plan.job), plan.jobstore, [run_time], plan.logger_name))
         _raise_failure(events)
 
@@ -125,6 +133,7 @@ async def _run_once_async(plan: Plan, run_time: datetime) -> list[JobExecutionEv
     events: list[JobExecutionEvent] = []
 
     async def task() -> None:
+        plan.stand_for_decorator()
         events.extend(await run_coroutine_job(_JobView(plan.job), plan.jobstore, [run_time], plan.logger_name))
         _raise_failure(events)
 

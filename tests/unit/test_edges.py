@@ -1,0 +1,218 @@
+"""What a review found: blocks that are no decorators, forks, extensions that come late, stores that are mixed up."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from datetime import UTC, time, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    ConfigurationError,
+    InMemoryLockProvider,
+    Lease,
+    LeaseLostError,
+    LockRequest,
+    Skipped,
+    attempt_async,
+    configure,
+    current_lease,
+    extend_lock,
+    extend_lock_async,
+    hold,
+    hold_async,
+    scheduler_lock,
+)
+from shedlock_py.context import stand_for
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.testing import FakeClock, RecordingListener
+
+
+@pytest.mark.parametrize("block", [hold, hold_async])
+def test_a_block_is_no_decorator(provider: InMemoryLockProvider, block: Any) -> None:
+    with pytest.raises(TypeError, match="use @scheduler_lock"):
+        block("job")(print)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: pytest-timeout's threads, not ours
+def test_i1_a_forked_child_that_leaves_the_block_releases_nothing(provider: InMemoryLockProvider) -> None:
+    released: list[int] = []
+    release = provider.release
+
+    def noted_release(lease: Lease) -> bool:
+        released.append(os.getpid())
+        return release(lease)
+
+    provider.release = noted_release  # type: ignore[method-assign]
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    try:
+        with hold("job") as lease:
+            child = os.fork()
+    finally:
+        if os.getpid() != parent:
+            os.write(writer, repr(released).encode())
+            os._exit(0)  # without pytest's own farewells
+    os.waitpid(child, 0)
+    os.close(writer)
+    assert os.read(reader, 100) == b"[]"
+    os.close(reader)
+    assert lease is not None
+    assert released == [parent]
+
+
+class TestExtensions:
+    def test_i6_one_that_comes_after_the_release_gives_no_trust_back(self, provider: InMemoryLockProvider) -> None:
+        lease = provider.acquire(LockRequest("job", "10s"))
+        assert lease is not None
+        extension = lease.begin_extension("1h")
+        provider.release(lease)
+        assert not extension.granted().is_trusted()
+
+    def test_i6_a_short_one_whose_reply_was_lost_may_still_be_done(
+        self, provider: InMemoryLockProvider, clock: FakeClock
+    ) -> None:
+        lease = provider.acquire(LockRequest("job", "1m"))
+        assert lease is not None
+        lease.begin_extension("5s")  # nobody knows; it may come to the store after the next one
+        clock.advance("1s")
+        assert lease.begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
+
+    def test_i12_a_cancelled_one_ends_before_the_release(self, provider: InMemoryLockProvider) -> None:
+        """Asked in a worker thread, where it cannot be stopped."""
+        order: list[str] = []
+        extending: list[Callable[[], object]] = []
+        extend, release = provider.extend, provider.release
+
+        def slow_extend(lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+            extending[0]()
+            for _ in range(1000):
+                os.sched_yield()
+            extended = extend(lease, lock_at_most_for)
+            order.append("extended")
+            return extended
+
+        def noted_release(lease: Lease) -> bool:
+            order.append("released")
+            return release(lease)
+
+        provider.extend = slow_extend  # type: ignore[method-assign]
+        provider.release = noted_release  # type: ignore[method-assign]
+
+        async def main() -> None:
+            async def job() -> None:
+                async with hold_async("job"):
+                    await extend_lock_async("1h")
+
+            task = asyncio.create_task(job())
+            loop = asyncio.get_running_loop()
+            extending.append(lambda: loop.call_soon_threadsafe(task.cancel))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        assert order == ["extended", "released"]
+        assert not provider.records()[0].is_held
+
+    def test_the_sync_one_on_an_async_provider_says_what_to_do(self) -> None:
+        from shedlock_py import AsyncInMemoryLockProvider
+
+        async def main() -> None:
+            async with hold_async("job", provider=AsyncInMemoryLockProvider()):
+                extend_lock("1m")
+
+        with pytest.raises(ConfigurationError, match="await the async twin, such as extend_lock_async"):
+            asyncio.run(main())
+
+
+def test_a_lease_shown_to_another_store_can_still_be_released(provider: InMemoryLockProvider) -> None:
+    other = InMemoryLockProvider()
+    lease = provider.acquire(LockRequest("job", "10m"))
+    assert lease is not None
+    assert not other.release(lease)
+    assert other.extend(lease, "1m") is None
+    assert not lease.is_trusted()
+    assert provider.release(lease)
+    assert not provider.release(lease)
+
+
+def test_a_lost_lease_is_told_once(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    with hold("job"):
+        provider.force_release("job")
+        with pytest.raises(LeaseLostError):
+            extend_lock("1m")
+    assert heard.kinds() == ["LockAcquired", "LeaseLost", "TaskFinished"]
+
+
+def test_a_job_that_starts_its_next_run_grows_no_chain(provider: InMemoryLockProvider) -> None:
+    lengths = []
+
+    async def job(runs_left: int) -> None:
+        async with hold_async(f"job-{runs_left}"):
+            following = asyncio.create_task(job(runs_left - 1)) if runs_left else None
+        lengths.append(_chain_length())
+        if following is not None:
+            await following
+
+    asyncio.run(job(20))
+    assert max(lengths) <= 1
+
+
+def _chain_length() -> int:
+    from shedlock_py import context
+
+    length, held = 0, context._innermost.get()
+    while held is not None:
+        length, held = length + 1, held.outer
+    return length
+
+
+class TestStandFor:
+    def test_it_counts_as_that_lock_of_that_function_only(self, provider: InMemoryLockProvider) -> None:
+        @scheduler_lock("sync-{tenant}")
+        def sync(tenant: str) -> str:
+            return tenant
+
+        mark = sync.__shedlock__  # type: ignore[attr-defined]  # what every guarded function carries
+        for tenant in ("a", "b"):
+            provider.acquire(LockRequest(f"sync-{tenant}", "10m"))
+        with hold("other"):
+            stand_for(mark, "sync-a")
+            assert sync("a") == "a"
+            assert sync.attempt("b") == Skipped("sync-b")
+            assert sync("a") == "a"
+        assert sync("a") is None
+
+
+def test_attempt_async_refuses_what_cannot_be_awaited(provider: InMemoryLockProvider) -> None:
+    with pytest.raises(TypeError, match="not something to await: use attempt or hold"):
+        asyncio.run(attempt_async("job", lambda: None))  # type: ignore[arg-type,return-value]  # the mistake
+
+
+def test_a_class_is_no_provider() -> None:
+    with pytest.raises(ConfigurationError, match="InMemoryLockProvider is a class"):
+        configure(provider=InMemoryLockProvider)  # type: ignore[arg-type]  # the mistake
+
+
+def test_switching_locks_off_does_not_make_extensions_up(provider: InMemoryLockProvider) -> None:
+    from shedlock_py import set_active
+
+    with hold("job") as lease:
+        provider.force_release("job")
+        set_active(False)
+        with pytest.raises(LeaseLostError):
+            extend_lock("1h")
+        assert current_lease() is None
+        assert lease is not None
+        assert not lease.is_trusted()
+
+
+def test_a_time_of_day_is_no_fire_time() -> None:
+    with pytest.raises(ConfigurationError, match="fire_time must be an aware datetime"):
+        LockRequest("job", "1m", fire_time=time(12, tzinfo=UTC))  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_number_too_long_to_print_is_no_duration() -> None:
+    with pytest.raises(ConfigurationError, match="over ten years"):
+        parse_duration(10**5000)
