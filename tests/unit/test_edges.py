@@ -150,13 +150,13 @@ def test_a_job_that_starts_its_next_run_grows_no_chain(provider: InMemoryLockPro
 
     async def job(runs_left: int) -> None:
         async with hold_async(f"job-{runs_left}"):
+            lengths.append(_chain_length())
             following = asyncio.create_task(job(runs_left - 1)) if runs_left else None
-        lengths.append(_chain_length())
         if following is not None:
             await following
 
     asyncio.run(job(20))
-    assert max(lengths) <= 1
+    assert max(lengths) <= 2
 
 
 def _chain_length() -> int:
