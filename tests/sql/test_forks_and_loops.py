@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from tests.services.polling import wait_until
 from tests.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
 
 
@@ -76,6 +77,36 @@ def test_fork(driver: str, kind: str, store: Store, name: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(driver: str, store: Store, name: str) -> None:
+    engine = create_engine(store.url())
+    store.stack.callback(engine.dispose)
+    provider = SqlAlchemyLockProvider(engine)
+    provider.record("warm")
+
+    def child() -> None:
+        engine.dispose(close=False)  # as SQLAlchemy says to
+        with engine.connect():
+            pool = engine.pool
+            assert provider.release(acquired(provider, name))
+            assert engine.pool is pool
+
+    in_child(child)
+    assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_a_child_that_closes_does_not_close_the_parents(driver: str, store: Store, name: str) -> None:
+    provider = SqlAlchemyLockProvider(store.url())
+    session = "pg_backend_pid()" if store.is_postgres else "connection_id()"
+    with provider._engine.connect() as connection:
+        before = connection.exec_driver_sql(f"SELECT {session}").scalar()
+    in_child(provider.close)
+    with provider._engine.connect() as connection:
+        assert connection.exec_driver_sql(f"SELECT {session}").scalar() == before
+    provider.close()
+
+
 def test_fork_on_sqlite(name: str, tmp_path: Path) -> None:
     provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
     provider.create_schema()
@@ -126,6 +157,50 @@ def test_event_loops_one_after_the_other(async_url: str, name: str) -> None:
 
     for _ in range(3):
         asyncio.run(main())
+
+
+# Drivers complain of each connection whose loop was closed before it, as they would without us.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in.*Transport.__del__:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+def test_event_loops_that_nobody_cleans_up_after(driver: str, store: Store, name: str) -> None:
+    provider = AsyncSqlAlchemyLockProvider(store.url())
+    if store.is_postgres:
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    else:
+        sessions = "SELECT count(*) FROM information_schema.processlist WHERE db = database()"
+    before = store.ask(sessions)
+
+    async def use(i: int) -> None:
+        leases = await asyncio.gather(*(provider.acquire(LockRequest(f"{name}-{i}-{j}", "1m")) for j in range(2)))
+        for lease in leases:
+            assert lease
+            assert await provider.release(lease)
+
+    for i in range(15):
+        asyncio.run(use(i))
+    wait_until(lambda: store.ask(sessions) <= before + 2, what="the sessions of all loops but the last gone")
+    asyncio.run(provider.close())
+    wait_until(lambda: store.ask(sessions) <= before, what="these gone, too")
+    gc.collect()  # here, not in another test
+
+
+def test_event_loops_that_nobody_cleans_up_after_on_sqlite(name: str, tmp_path: Path) -> None:
+    provider = AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+
+    async def use() -> None:
+        await provider.create_schema()
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+        assert await provider.release(lease)
+
+    before = threading.active_count()
+    for _ in range(15):
+        asyncio.run(use())
+    wait_until(lambda: threading.active_count() <= before + 1, what="the threads of all loops but the last gone")
+    asyncio.run(provider.close())
+    wait_until(lambda: threading.active_count() <= before, what="this one gone, too")
+    gc.collect()
 
 
 def test_event_loops_at_once(async_url: str, name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.services.database import DatabaseServer
 from tests.sql.stores import ASYNC_DRIVERS, DATABASE, SYNC_DRIVERS, Store, acquired, record_of
@@ -161,6 +161,23 @@ def test_i5_a_server_without_a_free_connection(driver: str, store: Store, name: 
     finally:
         store.stack.close()
         store.execute(f"DROP OWNED BY {driver[11:]}", f"DROP ROLE {driver[11:]}")
+
+
+@pytest.mark.parametrize("prefix", ["a\x00", "\ud800", "tab\t", 7, None])
+def test_prefixes_that_no_name_can_have(prefix: str, tmp_path: Path) -> None:
+    provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
+    with pytest.raises(ConfigurationError, match=r"^prefix "):
+        provider.records(prefix)
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg", "mysql+pymysql", "mysql+asyncmy"])
+def test_prefixes_that_are_no_names(driver: str, store: Store, name: str) -> None:
+    provider = store.provider()
+    for lock in (f"  {name}", f"{name}"):
+        acquired(provider, lock)
+    assert f"  {name}" in {record.name for record in provider.records(" ")}
+    assert all(record.name.startswith(" ") for record in provider.records(" "))
+    assert provider.records(name + "x" * 100) == []
 
 
 def test_names_and_holders_arrive_unharmed(postgres: DatabaseServer, mariadb: DatabaseServer, store: Store) -> None:

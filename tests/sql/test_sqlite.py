@@ -2,16 +2,18 @@
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import MetaData, Pool, SingletonThreadPool, StaticPool, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
-from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.services.polling import wait_until
 from tests.sql.stores import acquired, record_of
@@ -102,6 +104,52 @@ def test_a_users_engine_is_left_as_it_is(file: Path, name: str) -> None:
         assert connection.exec_driver_sql("SELECT count(*) FROM work").scalar() == 0
     assert provider.release(lease)
     engine.dispose()
+
+
+@pytest.mark.parametrize("pool", [StaticPool, SingletonThreadPool])
+def test_i9_an_engine_whose_connection_we_would_share(pool: type[Pool], file: Path) -> None:
+    engine = create_engine(f"sqlite:///{file}", poolclass=pool)
+    with pytest.raises(ConfigurationError, match=f"{pool.__name__}.*use a file.*default pool"):
+        SqlAlchemyLockProvider(engine)
+    async_engine = create_async_engine(f"sqlite+aiosqlite:///{file}", poolclass=StaticPool)
+    with pytest.raises(ConfigurationError, match="StaticPool"):
+        AsyncSqlAlchemyLockProvider(async_engine)
+
+
+def test_a_file_that_may_only_be_read_costs_no_time(scheme: str, file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        lock_table(MetaData()).create(engine := create_engine(f"sqlite:///{file}"))
+        engine.dispose()
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    started = time.monotonic()
+    with closing(open_provider(f"{scheme}:///file:{file}?mode=ro&uri=true")) as provider:
+        assert provider.records() == []
+    assert time.monotonic() - started < 4
+
+
+def test_the_wait_for_wal_leaves_the_processor_alone(scheme: str, file: Path) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE other (n INTEGER)")
+        connection.execute("BEGIN IMMEDIATE")
+        started, used = time.monotonic(), time.process_time()
+        with closing(open_provider(f"{scheme}:///{file}?timeout=0.1")) as provider:
+            with pytest.raises(ProviderError, match="no such table"):
+                provider.records()
+            assert time.process_time() - used < (time.monotonic() - started) / 2
+
+
+@pytest.mark.parametrize("operation", ["extend", "release"])
+def test_i2_a_lease_shown_to_another_store_is_still_its_own_stores(
+    operation: str, provider: LockProvider, scheme: str, tmp_path: Path, name: str
+) -> None:
+    lease = acquired(provider, name)
+    with closing(open_provider(f"{scheme}:///{tmp_path}/others.db")) as other:
+        other.create_schema()
+        assert not (other.extend(lease, "2m") if operation == "extend" else other.release(lease))
+    assert not lease.is_trusted()
+    assert provider.release(lease) is True
+    assert not record_of(provider, name).is_held
+    assert provider.release(lease) is False
 
 
 def test_times_are_text_of_one_length(provider: LockProvider, file: Path, name: str) -> None:

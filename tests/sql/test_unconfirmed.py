@@ -1,12 +1,15 @@
 """A commit that no synchronous standby confirmed is no grant: after a fail-over it would never have been."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import ProviderUnreachable
+from shedlock_py import LockRequest, ProviderUnreachable
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.services.polling import wait_until
 from tests.sql.stores import DRIVERS, Store, acquired, record_of
 
@@ -49,6 +52,31 @@ def test_i1_an_unconfirmed_acquire_is_an_error_and_undone(store: Store, kind: st
         with pytest.raises(ProviderUnreachable, match="no synchronous standby has confirmed it"):
             acquired(provider, name)
         assert not record_of(provider, name).is_held
+
+
+@pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
+def test_a_warning_of_the_application_is_not_about_us(driver: str, store: Store, name: str) -> None:
+    warn = text("DO $$BEGIN RAISE WARNING 'disk space is low'; END$$")
+    if not store.is_async:
+        engine = create_engine(store.url(), pool_size=1, max_overflow=0)
+        store.stack.callback(engine.dispose)
+        provider = SqlAlchemyLockProvider(engine)
+        provider.record("warm")
+        with engine.begin() as connection:
+            connection.execute(warn)
+        assert provider.acquire(LockRequest(name, "1m"))
+        return
+
+    async def main() -> None:
+        engine = create_async_engine(store.url(), pool_size=1, max_overflow=0)
+        provider = AsyncSqlAlchemyLockProvider(engine)
+        await provider.record("warm")
+        async with engine.begin() as connection:
+            await connection.execute(warn)
+        assert await provider.acquire(LockRequest(name, "1m"))
+        await engine.dispose()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("driver", POSTGRES_DRIVERS)

@@ -6,6 +6,8 @@ was done but whose reply was lost may be asked again. That is why programs ask a
 
 from __future__ import annotations
 
+import logging
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -58,7 +60,20 @@ class Answer:
     """Asked twice, because the connection broke: the first may have been done."""
 
 
+_OF_COLUMN = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table AND column_name = 'lock_until'"
+_MYSQL_MOVES = f"SELECT data_type = 'timestamp' FROM information_schema.columns WHERE {_OF_COLUMN}"
+# Whether the times follow the session's time zone: one row, or none if there is no table.
+_MOVES_WITH_ZONE = {
+    "postgresql": (
+        "SELECT atttypid = CAST('timestamptz' AS regtype) FROM pg_attribute "
+        "WHERE attrelid = to_regclass(CAST(:formatted AS text)) AND attname = 'lock_until'"
+    ),
+    "mysql": _MYSQL_MOVES,
+    "mariadb": _MYSQL_MOVES,
+}
+
 MOST_TRIES = 6  # for statements that the database undid because of another; one of the two always gets through
+REPEAT_SECONDS = 5  # no other try after this: the database may have waited for a lock before it undid the statement
 
 
 class SqlAlgorithm:
@@ -81,6 +96,8 @@ class SqlAlgorithm:
         self._clock = clock
         self._sql_clock = CLOCKS[dialect.name]
         self._redact = redact
+        self._schema = schema
+        self._columns_checked = dialect.name not in _MOVES_WITH_ZONE
         self._table = lock_table(MetaData(), table_name, schema)
         self.table_name = dialect.identifier_preparer.format_table(self._table)
         self._prepare_statements()
@@ -106,6 +123,8 @@ class SqlAlgorithm:
         size = "CAST(:size AS integer)" if self.dialect.name == "postgresql" else ":size"
         self._records = self._compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
         self._probe = self._compile(f"{select} WHERE 1 = 0", "rows")
+        if self.dialect.name in _MOVES_WITH_ZONE:
+            self._moves_with_zone = self._compile(_MOVES_WITH_ZONE[self.dialect.name], "rows")
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(self.dialect.name, " LOCK IN SHARE MODE")
         self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {ours} AND lock_until > {now}{share}"
 
@@ -207,6 +226,7 @@ class SqlAlgorithm:
     # The programs
 
     def acquire(self, request: LockRequest) -> Program[Ask, Answer, Lease | None]:
+        yield from self._check_columns("acquire", request)
         claim = Claim(request, self._clock)
         values = self._claim_values(claim)
         if self.dialect.name == "sqlite":
@@ -217,16 +237,54 @@ class SqlAlgorithm:
         return (yield from self._claim(claim, "acquire", self._acquire, values))
 
     def take_over(self, request: LockRequest) -> Program[Ask, Answer, Lease]:
+        yield from self._check_columns("take_over", request)
         claim = Claim(request, self._clock)
         lease = yield from self._claim(claim, "take_over", self._take_over, self._claim_values(claim))
         if lease is None:
             raise ProviderError("the database refused a take-over", operation="take_over", lock_name=request.name)
         return lease
 
-    def _claim_values(self, claim: Claim) -> dict[str, object]:
-        request = claim.request
+    def _check_columns(self, operation: str, request: LockRequest) -> Program[Ask, Answer, None]:
+        """Once, before the first claim: whether the times in the table mean the same to every session.
+
+        A column that follows the session's time zone is two moments for two sessions: both got the lock.
+        """
         if request.fire_time is not None and not self.extra_columns:
             raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
+        if self._columns_checked:
+            return
+        names = {"table": self._table.name, "schema": self._schema, "formatted": self.table_name}
+        answer = yield from self._ask(operation, request.name, Ask(self._moves_with_zone, names))
+        if not answer.rows:
+            return  # no table; it may be there next time
+        if not answer.rows[0][0]:
+            self._columns_checked = True
+            return
+        times = ("lock_until", "locked_at", *(("last_fire_time",) if self.extra_columns else ()))
+        if self.dialect.name == "postgresql":
+            changes = ", ".join(f"ALTER COLUMN {time} TYPE timestamp USING {time} AT TIME ZONE 'UTC'" for time in times)
+            raise ProviderError(
+                f"{operation} of lock {request.name!r}: the times of table {self.table_name} are timestamptz, which "
+                f"sessions of different time zones would not understand alike: two would get the lock — "
+                f"ALTER TABLE {self.table_name} {changes}",
+                operation=operation,
+                lock_name=request.name,
+            )
+        self._columns_checked = True
+        changes = ", ".join(
+            f"MODIFY {time} DATETIME(6) {'NULL' if time in EXTRA_COLUMNS else 'NOT NULL'}" for time in times
+        )
+        _logger.warning(
+            "the times of table %s are TIMESTAMP: sessions with different time_zone settings would not understand them "
+            "alike, and two would get the lock; nor can it store the hour that a time zone leaves out in spring — "
+            "with time_zone = '+00:00': ALTER TABLE %s %s",
+            self.table_name,
+            self.table_name,
+            changes,
+        )
+
+    def _claim_values(self, claim: Claim) -> dict[str, object]:
+        request = claim.request
         return {
             "name": request.name,
             "locked_by": claim.locked_by,
@@ -251,7 +309,7 @@ class SqlAlgorithm:
         values = {"name": lease.name, "locked_by": lease.locked_by, "hold_ms": in_milliseconds(extension.lock_for)}
         answer = yield from self._ask("extend", lease.name, Ask(self._hold, values))
         if not answer.count:
-            lease.end()
+            lease.lose()
             return None
         return extension.granted()
 
@@ -261,9 +319,13 @@ class SqlAlgorithm:
         was_trusted = lease.is_trusted()
         values = {"name": lease.name, "locked_by": lease.locked_by, "hold_ms": in_milliseconds(lease.begin_release())}
         answer = yield from self._ask("release", lease.name, Ask(self._hold, values))
-        lease.end()
         # If the first of two did it, the second finds nothing to do.
-        return bool(answer.count) or (answer.repeated and was_trusted)
+        is_done = bool(answer.count) or (answer.repeated and was_trusted)
+        if is_done:
+            lease.end()
+        else:
+            lease.lose()
+        return is_done
 
     def force_release(self, name: str) -> Program[Ask, Answer, bool]:
         answer = yield from self._ask("force_release", name, Ask(self._force_release, {"name": validate_name(name)}))
@@ -279,8 +341,7 @@ class SqlAlgorithm:
         return self._to_record(answer.rows[0]) if answer.rows else None
 
     def records(self, prefix: str) -> Program[Ask, Answer, list[LockRecord]]:
-        if prefix:
-            validate_name(prefix)
+        _check_prefix(prefix)
         answer = yield from self._ask("records", None, Ask(self._records, {"size": len(prefix), "prefix": prefix}))
         records = [self._to_record(row) for row in answer.rows]
         # Again here: a table of ShedLock for Java on MySQL may have a collation that folds case.
@@ -299,8 +360,11 @@ class SqlAlgorithm:
             read_at=moment(read_at),
         )
 
-    def create_schema(self) -> Program[Ask, Answer, None]:
-        """Look, create, look again: several processes may do it at once, and some may not create tables at all."""
+    def create_schema(self, dialect: Dialect) -> Program[Ask, Answer, None]:
+        """Look, create, look again: several processes may do it at once, and some may not create tables at all.
+
+        ``dialect`` is that of the engine which asks: it knows, once it has looked, whether this is MySQL or MariaDB.
+        """
         try:
             yield from self._ask("create_schema", None, Ask(self._probe))
         except ProviderError as error:
@@ -308,7 +372,7 @@ class SqlAlgorithm:
                 raise
         else:
             return
-        ddl = str(CreateTable(self._table, if_not_exists=True).compile(dialect=self.dialect)).strip()
+        ddl = str(CreateTable(self._table, if_not_exists=True).compile(dialect=dialect)).strip()
         if self.dialect.name == "postgresql":
             # One at a time: CREATE TABLE IF NOT EXISTS fails when two do it at once.
             ddl = f"DO $shedlock$ BEGIN PERFORM pg_advisory_xact_lock({_SCHEMA_LOCK}); {ddl}; END $shedlock$"
@@ -333,14 +397,15 @@ class SqlAlgorithm:
 
         ``undo`` is asked, once, when it stays unknown whether ``ask`` was done.
         """
-        tries, broken = 1, False
+        tries, broken, started = 1, False, self._clock()
         while True:
             try:
                 answer = yield ask
                 return replace(answer, repeated=broken)
             except Exception as error:
                 failure = classify(error)
-                if failure is Failure.CONFLICT and tries < MOST_TRIES:
+                is_late = self._clock() - started >= REPEAT_SECONDS
+                if failure is Failure.CONFLICT and tries < MOST_TRIES and not is_late:
                     tries += 1
                     continue
                 if failure is Failure.GONE and not broken:
@@ -364,6 +429,9 @@ class SqlAlgorithm:
                 f" — create the table {self.table_name} once, with provider.create_schema() or "
                 f"provider_from_url(url).create_schema(), or add lock_table(metadata) to your migrations"
             )
+        if failure is Failure.NO_SCHEMA and self._schema is not None:
+            schema = self.dialect.identifier_preparer.quote_schema(self._schema)
+            message += f" — create the schema once: CREATE SCHEMA {schema}"
         if failure is Failure.NO_COLUMN:
             time = "DATETIME(6)" if self.dialect.name in ("mysql", "mariadb") else "TIMESTAMP"
             message += (
@@ -371,12 +439,21 @@ class SqlAlgorithm:
                 f"ALTER TABLE {self.table_name} ADD COLUMN last_fire_time {time}; or go without fencing tokens and "
                 f"fire times on a table of ShedLock for Java: extra_columns=False"
             )
-        answered = failure in (Failure.NO_TABLE, Failure.NO_COLUMN, Failure.REFUSED)
+        answered = failure in (Failure.NO_TABLE, Failure.NO_SCHEMA, Failure.NO_COLUMN, Failure.REFUSED)
         kind = ProviderError if answered else ProviderUnreachable
         return kind(message, operation=operation, lock_name=lock_name)
 
 
+def _check_prefix(prefix: object) -> None:
+    """A prefix need not be a name: any text that a name could have in it, or nothing."""
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"prefix must be a string, not {prefix!r}")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in prefix):
+        raise ConfigurationError(f"prefix has a control character or a lone surrogate: {prefix!r}")
+
+
 Redact = Callable[[str], str]
+_logger = logging.getLogger("shedlock_py")
 _SCHEMA_LOCK = 7461353825  # any number that nobody else is likely to use
 
 _OUTCOME_UNKNOWN = (Failure.GONE, Failure.UNREACHABLE, Failure.FOREIGN)

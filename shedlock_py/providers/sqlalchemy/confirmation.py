@@ -44,6 +44,11 @@ class _Notices(list[str]):
         super().append(notice)
 
 
+def forget_warnings(connection: Connection) -> None:
+    """Before a statement: the connection may have been the application's, and warned about something of its own."""
+    connection.info.pop(_WARNED, None)
+
+
 def check_confirmed(connection: Connection) -> None:
     """:raises Unconfirmed: the server warned about the statement just done."""
     if connection.info.pop(_WARNED, False):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakSet
 
-from sqlalchemy import URL, create_engine, event, make_url
+from sqlalchemy import URL, Pool, SingletonThreadPool, StaticPool, create_engine, event, make_url
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from shedlock_py._clock import monotonic
 from shedlock_py.errors import ConfigurationError
@@ -100,6 +104,16 @@ def refuse_private_database(url: URL) -> None:
         )
 
 
+def refuse_shared_connection(engine: Engine) -> None:
+    """:raises ConfigurationError: a pool that gives us the application's connection, with its transaction."""
+    pool: Pool = engine.pool
+    if engine.dialect.name == "sqlite" and isinstance(pool, StaticPool | SingletonThreadPool):
+        raise ConfigurationError(
+            f"this engine's {type(pool).__name__} gives the same connection to you and to us, so your transaction "
+            f"would be ours: use a file (sqlite:///locks.db) with the default pool"
+        )
+
+
 def open_engine(url: URL) -> Engine:
     """A small engine of our own for ``url``; connects at first use."""
     engine: Engine = _create(create_engine, url)
@@ -114,6 +128,59 @@ def open_async_engine(url: URL) -> AsyncEngine:
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _use_write_ahead_log)
     return engine
+
+
+class LoopEngine:
+    """A small engine of our own for one event loop, whose connections can be ended when the loop is gone."""
+
+    def __init__(self, url: URL) -> None:
+        self.engine = open_async_engine(url)
+        self._records: WeakSet[ConnectionPoolEntry] = WeakSet()
+        event.listen(self.engine.sync_engine, "connect", self._remember)
+
+    def _remember(self, _connection: object, record: ConnectionPoolEntry) -> None:
+        self._records.add(record)
+        record.info[_SOCKET] = _identity(socket_number(record.driver_connection))
+
+    def hang_up(self) -> None:
+        """End all connections without the event loop, which is closed: drivers can close nothing without it."""
+        for record in list(self._records):
+            driver: Any = record.driver_connection
+            number = socket_number(driver)
+            # An event loop may have closed its sockets, and the number be somebody else's by now.
+            if number >= 0 and _identity(number) == record.info.get(_SOCKET):
+                _shut(number)
+            if hasattr(driver, "pgconn"):
+                driver.pgconn.finish()
+            elif record.info.get(_SOCKET) is None and hasattr(driver, "stop"):
+                # aiosqlite's thread. In a thread of its own: here, it would tell our event loop when it is done.
+                stopping = threading.Thread(target=driver.stop)
+                stopping.start()
+                stopping.join()
+            elif hasattr(driver, "_writer"):
+                driver._writer = None  # or MySQL's drivers, when they are collected, ask the closed loop to close it
+
+
+_SOCKET = "shedlock_py socket"
+
+
+def socket_number(driver: Any) -> int:
+    """The file descriptor of a driver's connection, or -1: it is closed, or has none."""
+    with suppress(Exception):
+        if hasattr(driver, "fileno"):
+            return int(driver.fileno())
+        # asyncpg's and MySQL's async drivers have no public way to it.
+        transport = getattr(driver, "_transport", None) or driver._writer
+        return int(transport.get_extra_info("socket").fileno())
+    return -1
+
+
+def _identity(number: int) -> tuple[int, int] | None:
+    """Of the socket itself; a number is used again."""
+    with suppress(OSError):
+        status = os.fstat(number)
+        return status.st_dev, status.st_ino
+    return None
 
 
 def _create(create: Any, url: URL) -> Any:
@@ -173,16 +240,27 @@ def _use_write_ahead_log(connection: Any, _record: object) -> None:
     """Readers and the writer of a SQLite file in WAL mode do not wait for each other; the file remembers the mode."""
     cursor = connection.cursor()
     try:
-        deadline = monotonic() + ANSWER_SECONDS
+        deadline = monotonic() + _WAL_SECONDS
         cursor.execute("PRAGMA journal_mode")
         while cursor.fetchone()[0].lower() != "wal" and monotonic() < deadline:
             # Another process may be switching it at this moment; SQLite then answers "locked" without waiting.
-            with suppress(connection.Error if hasattr(connection, "Error") else Exception):
+            try:
                 cursor.execute("PRAGMA journal_mode=WAL")
                 break
+            except Exception as error:
+                if "is locked" not in str(error):
+                    break  # a file that may only be read, say; it works without
+            if hasattr(connection, "run_async"):
+                connection.run_async(lambda _: asyncio.sleep(_WAL_PAUSE))
+            else:
+                time.sleep(_WAL_PAUSE)
             cursor.execute("PRAGMA journal_mode")
     finally:
         cursor.close()
+
+
+_WAL_SECONDS = 1
+_WAL_PAUSE = 0.02
 
 
 class Watchdog:

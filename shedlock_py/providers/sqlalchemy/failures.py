@@ -23,6 +23,7 @@ class Failure(enum.Enum):
     GONE = "the connection broke; whether the statement was done is unknown"
     UNREACHABLE = "no answer, or none that would be different from another replica's"
     NO_TABLE = "the lock table is missing"
+    NO_SCHEMA = "the schema of the lock table is missing"
     NO_COLUMN = "the lock table lacks a column"
     REFUSED = "the database answered with an error"
     FOREIGN = "not from the database at all, such as an exception raised by a signal handler"
@@ -34,7 +35,7 @@ _BY_SQLSTATE = {
     "40P01": Failure.CONFLICT,  # deadlock
     "55P03": Failure.CONFLICT,  # lock timeout
     "42P01": Failure.NO_TABLE,
-    "3F000": Failure.NO_TABLE,  # no such schema
+    "3F000": Failure.NO_SCHEMA,
     "42703": Failure.NO_COLUMN,
     "25006": Failure.UNREACHABLE,  # read-only transaction: a standby
     "57014": Failure.UNREACHABLE,  # statement timeout
@@ -58,6 +59,8 @@ _BY_MYSQL_CODE = {
     **dict.fromkeys((1040, 1203, 1226), Failure.UNREACHABLE),  # too many connections
     **dict.fromkeys((1290, 1792, 1836), Failure.UNREACHABLE),  # read-only
     **dict.fromkeys((1053, 1317, 1969, 3024), Failure.UNREACHABLE),  # shutting down, interrupted, timed out
+    1047: Failure.UNREACHABLE,  # a Galera node that has left its cluster
+    1927: Failure.UNREACHABLE,  # MariaDB: the connection was killed
     **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # the client's: no or lost connection
 }
 _BY_TEXT = {
@@ -94,6 +97,17 @@ def classify(error: Exception) -> Failure:
         # RuntimeError: an async engine used from another event loop; UnicodeError: a connection's narrow character set.
         return Failure.REFUSED
     return Failure.FOREIGN
+
+
+# What drivers raise while connecting, apart from what classify() knows: a server that hangs up, bad options of a URL.
+_OF_CONNECTING = (EOFError, TypeError, ValueError)
+
+
+def is_of_connecting(error: Exception) -> bool:
+    """Whether ``error`` says that no connection could be had; else it is an exception raised by a signal handler."""
+    if classify(error) is not Failure.FOREIGN or isinstance(error, _OF_CONNECTING):
+        return True
+    return type(error).__module__.partition(".")[0] == "asyncpg"  # SQLAlchemy passes on its errors as they are
 
 
 def _from_codes(error: DBAPIError) -> Failure | None:

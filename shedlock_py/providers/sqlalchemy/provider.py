@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from sqlalchemy import URL, Pool, text
-from sqlalchemy.engine import Connection, CursorResult, Engine
+from sqlalchemy.engine import Connection, CursorResult, Dialect, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from shedlock_py._aio import shielded, undone_if_cancelled
@@ -18,23 +19,27 @@ from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
+from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlAlgorithm, Statement
 from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
-from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, listen_for_warnings
+from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, forget_warnings, listen_for_warnings
 from shedlock_py.providers.sqlalchemy.engines import (
     ANSWER_SECONDS,
     POOL_SECONDS,
+    LoopEngine,
     open_async_engine,
     open_engine,
     parse_url,
     refuse_private_database,
+    refuse_shared_connection,
+    socket_number,
     watchdog,
 )
-from shedlock_py.providers.sqlalchemy.failures import NotSent
+from shedlock_py.providers.sqlalchemy.failures import NotSent, is_of_connecting
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
 
-class SqlAlchemyLockProvider:
+class SqlAlchemyLockProvider(LockProvider):
     """Locks in a table of a SQL database: SQLite (a file), PostgreSQL, MySQL and MariaDB.
 
     :param engine_or_url: the application's own ``Engine``, which we borrow and never close; or a URL, for which we
@@ -68,9 +73,10 @@ class SqlAlchemyLockProvider:
             else open_engine(parse_url(engine_or_url, is_async=False))
         )
         refuse_private_database(engine.url)
+        refuse_shared_connection(engine)
         self._engine = engine if self._is_own else _borrowed(engine)
         self._commits = not self._is_own and _must_commit(engine)
-        self._process = os.getpid()
+        self._inherited = _Inherited(engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
 
@@ -99,31 +105,37 @@ class SqlAlchemyLockProvider:
         return run(self._algorithm.prune(unused_for), self._execute)
 
     def create_schema(self) -> None:
-        return run(self._algorithm.create_schema(), self._execute)
+        return run(self._algorithm.create_schema(self._dialect()), self._execute)
 
     def verify(self, lease: Lease, connection: Connection) -> None:
         """Make sure, inside your own transaction, that ``lease`` is still held; call it as the *last* statement.
 
         Locks the record against a successor until you commit (PostgreSQL, MySQL, MariaDB; SQLite has one writer
         anyway), so a stale holder rolls back. First instead of last, it would block the extension of the lease.
+        Begin and commit the transaction inside the guard: the release of the lease waits for it.
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
-        row = connection.execute(text(self._algorithm.verify_sql), _ownership(lease)).first()
+        row = connection.execute(text(self._algorithm.verify_sql), _identifiers(lease)).first()
         _require(lease, row)
 
     def close(self) -> None:
         """Close the connections that we opened ourselves; those of a borrowed engine stay as they are."""
         if self._is_own:
+            self._inherited.abandon()
             self._engine.dispose()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._algorithm.table_name} at {_shown(self._engine.url)}>"
 
+    def _dialect(self) -> Dialect:
+        return self._engine.dialect
+
     def _execute(self, ask: Ask) -> Answer:
         statement = ask.statement
         with self._connection() as connection, _time_limit(connection, self._is_own):
             _prepare(connection)
+            forget_warnings(connection)
             result = connection.exec_driver_sql(statement.sql, statement.bind(ask.values))
             answer = _answer(connection, result, statement)
             if self._commits:
@@ -131,16 +143,16 @@ class SqlAlchemyLockProvider:
             return answer
 
     def _connection(self) -> Connection:
-        if self._process != os.getpid():
-            _abandon_connections(self._engine)
-            self._process = os.getpid()
+        self._inherited.abandon()
         try:
             return self._engine.connect()
         except Exception as error:
-            raise NotSent from error
+            if is_of_connecting(error):
+                raise NotSent from error
+            raise
 
 
-class AsyncSqlAlchemyLockProvider:
+class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
     """:class:`SqlAlchemyLockProvider` for asyncio: an ``AsyncEngine`` of yours, or a URL.
 
     A provider made from a URL may be used from several event loops, one after the other or at once: each has its own
@@ -164,11 +176,12 @@ class AsyncSqlAlchemyLockProvider:
             else open_async_engine(parse_url(engine_or_url, is_async=True))
         )
         refuse_private_database(engine.url)
+        refuse_shared_connection(engine.sync_engine)
         self._engine = engine if self._is_own else _borrowed_async(engine)
         self._commits = not self._is_own and _must_commit(engine.sync_engine)
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
-        self._opened = False
+        self._loops: dict[asyncio.AbstractEventLoop, LoopEngine] = {}
         self._process = os.getpid()
+        self._inherited = _Inherited(engine.sync_engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
 
@@ -176,32 +189,35 @@ class AsyncSqlAlchemyLockProvider:
         return await undone_if_cancelled(run_async(self._algorithm.acquire(request), self._execute), self.release)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return await run_async(self._algorithm.extend(lease, lock_at_most_for), self._execute)
+        # To its end even if cancelled: a release that overtook it would be undone by it.
+        return await shielded(run_async(self._algorithm.extend(lease, lock_at_most_for), self._execute))
 
     async def release(self, lease: Lease) -> bool:
-        return await run_async(self._algorithm.release(lease), self._execute)
+        return await shielded(run_async(self._algorithm.release(lease), self._execute))
+
+    # The others, too: SQLAlchemy loses the connection of a call that is cancelled at a bad moment.
 
     async def record(self, name: str) -> LockRecord | None:
-        return await run_async(self._algorithm.record(name), self._execute)
+        return await shielded(run_async(self._algorithm.record(name), self._execute))
 
     async def records(self, prefix: str = "") -> list[LockRecord]:
-        return await run_async(self._algorithm.records(prefix), self._execute)
+        return await shielded(run_async(self._algorithm.records(prefix), self._execute))
 
     async def force_release(self, name: str) -> bool:
-        return await run_async(self._algorithm.force_release(name), self._execute)
+        return await shielded(run_async(self._algorithm.force_release(name), self._execute))
 
     async def take_over(self, request: LockRequest) -> Lease:
         return await shielded(run_async(self._algorithm.take_over(request), self._execute), self.release)
 
     async def prune(self, unused_for: Duration) -> int:
-        return await run_async(self._algorithm.prune(unused_for), self._execute)
+        return await shielded(run_async(self._algorithm.prune(unused_for), self._execute))
 
     async def create_schema(self) -> None:
-        return await run_async(self._algorithm.create_schema(), self._execute)
+        return await shielded(run_async(self._algorithm.create_schema(self._dialect()), self._execute))
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
-        row = (await connection.execute(text(self._algorithm.verify_sql), _ownership(lease))).first()
+        row = (await connection.execute(text(self._algorithm.verify_sql), _identifiers(lease))).first()
         _require(lease, row)
 
     async def close(self) -> None:
@@ -211,6 +227,9 @@ class AsyncSqlAlchemyLockProvider:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._algorithm.table_name} at {_shown(self._engine.url)}>"
+
+    def _dialect(self) -> Dialect:
+        return self._engine_of_this_loop().dialect  # one that has seen the server: MySQL's and MariaDB's DDL differ
 
     async def _execute(self, ask: Ask) -> Answer:
         statement = ask.statement
@@ -222,6 +241,7 @@ class AsyncSqlAlchemyLockProvider:
                 async with asyncio.timeout(ANSWER_SECONDS if self._is_own and not is_watched else None):
                     if _PREPARED not in blocking.info:
                         await connection.run_sync(_prepare)
+                    forget_warnings(blocking)
                     result = await connection.exec_driver_sql(statement.sql, statement.bind(ask.values))
                     answer = _answer(blocking, result, statement)
                     if self._commits:
@@ -232,25 +252,33 @@ class AsyncSqlAlchemyLockProvider:
 
     async def _connection(self) -> AsyncConnection:
         engine = self._engine_of_this_loop()
-        if self._process != os.getpid():
-            _abandon_connections(engine.sync_engine)
-            self._process = os.getpid()
         try:
             async with asyncio.timeout(POOL_SECONDS if self._is_own else None):
                 return await engine.connect()
         except Exception as error:
-            raise NotSent from error
+            if is_of_connecting(error):
+                raise NotSent from error
+            raise
 
     def _engine_of_this_loop(self) -> AsyncEngine:
+        if self._process != os.getpid():
+            _abandoned.extend(loop_engine.engine.pool for loop_engine in self._loops.values())
+            self._loops = {}
+            self._process = os.getpid()
         if not self._is_own:
+            self._inherited.abandon()
             return self._engine
+        # Connections belong to the event loop that opened them. Loops run in several threads, but each adds only
+        # itself, and each step is atomic: no lock, which a fork could leave taken.
         loop = asyncio.get_running_loop()
-        engine = self._loops.get(loop)
-        if engine is None:
-            # Connections belong to the event loop that opened them. The first loop gets the engine that we have.
-            engine = self._loops[loop] = self._engine if not self._opened else open_async_engine(self._engine.url)
-            self._opened = True
-        return engine
+        mine = self._loops.get(loop)
+        if mine is None:
+            for other in list(self._loops):
+                gone = self._loops.pop(other, None) if other.is_closed() else None
+                if gone is not None:
+                    gone.hang_up()
+            mine = self._loops[loop] = LoopEngine(self._engine.url)
+        return mine.engine
 
 
 # What both shells share
@@ -271,16 +299,42 @@ def _must_commit(engine: Engine) -> bool:
     return engine.dialect.name not in ("postgresql", "sqlite")
 
 
+class _Inherited:
+    """The pool that a forked child has from its parent, whose connections are not the child's to use or to close."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._pool: Pool | None = None
+        _watch_forks()
+        _inheritances.add(self)
+
+    def note(self) -> None:
+        self._pool = self._engine.pool
+
+    def abandon(self) -> None:
+        """Go without it, unless the application has seen to that itself."""
+        pool = self._pool
+        if pool is None:
+            return
+        _abandoned.append(pool)
+        if self._engine.pool is pool:
+            self._engine.dispose(close=False)
+        self._pool = None
+
+
+_inheritances: WeakSet[_Inherited] = WeakSet()
 _abandoned: list[Pool] = []
+"""Never forgotten: mysqlclient says goodbye to the server for a connection that is garbage-collected."""
 
 
-def _abandon_connections(engine: Engine) -> None:
-    """After a fork: the parent's connections are not ours to use, nor to close, nor to forget.
+@cache
+def _watch_forks() -> None:
+    def note_all() -> None:
+        for inherited in list(_inheritances):
+            inherited.note()
 
-    mysqlclient says goodbye to the server for a connection that is garbage-collected.
-    """
-    _abandoned.append(engine.pool)
-    engine.dispose(close=False)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=note_all)
 
 
 _PREPARED = "shedlock_py"
@@ -313,10 +367,7 @@ def _time_limit(connection: Connection, is_own: bool) -> AbstractContextManager[
     if not is_own or connection.dialect.name != "postgresql":
         return nullcontext()
     driver: Any = connection.connection.driver_connection
-    number = -1
-    with suppress(Exception):  # it is closed, which the driver will say itself
-        is_asyncpg = connection.dialect.driver == "asyncpg"  # which has no public way to its socket
-        number = (driver._transport.get_extra_info("socket") if is_asyncpg else driver).fileno()
+    number = socket_number(driver)  # if it is closed, the driver will say so itself
     return watchdog.limit(number, ANSWER_SECONDS) if number >= 0 else nullcontext()
 
 
@@ -354,7 +405,7 @@ def _redactor(url: URL) -> Callable[[str], str]:
     return redact
 
 
-def _ownership(lease: Lease) -> dict[str, str]:
+def _identifiers(lease: Lease) -> dict[str, str]:
     return {"name": lease.name, "locked_by": lease.locked_by}
 
 
