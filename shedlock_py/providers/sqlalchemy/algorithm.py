@@ -1,4 +1,4 @@
-"""The operations on SQL: statements, and the programs that decide what the replies mean.
+"""The operations on SQL: programs that say what to ask the database and decide what the replies mean.
 
 Each operation is one statement (SQLite's acquire: a look and a statement), idempotent per claim id: a statement that
 was done but whose reply was lost may be asked again. That is why programs ask again after a broken connection.
@@ -11,9 +11,9 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-from sqlalchemy import MetaData, text
+from sqlalchemy import MetaData
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
@@ -23,22 +23,8 @@ from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreac
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.failures import Failure, NotSent, classify, reason
 from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS, lock_table
+from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name
-
-
-@dataclass(frozen=True)
-class Statement:
-    """SQL text in the driver's own parameter style, compiled once."""
-
-    sql: str
-    order: tuple[str, ...] | None
-    """The names of the parameters in their order, for drivers that take a sequence."""
-    replies_with: Literal["rows", "count", "id"]
-
-    def bind(self, values: Mapping[str, object]) -> Any:
-        if self.order is None:
-            return values
-        return tuple(values[name] for name in self.order)
 
 
 @dataclass(frozen=True)
@@ -59,18 +45,6 @@ class Answer:
     repeated: bool = False
     """Asked twice, because the connection broke: the first may have been done."""
 
-
-_OF_COLUMN = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table AND column_name = 'lock_until'"
-_MYSQL_MOVES = f"SELECT data_type = 'timestamp' FROM information_schema.columns WHERE {_OF_COLUMN}"
-# Whether the times follow the session's time zone: one row, or none if there is no table.
-_MOVES_WITH_ZONE = {
-    "postgresql": (
-        "SELECT atttypid = CAST('timestamptz' AS regtype) FROM pg_attribute "
-        "WHERE attrelid = to_regclass(CAST(:formatted AS text)) AND attname = 'lock_until'"
-    ),
-    "mysql": _MYSQL_MOVES,
-    "mariadb": _MYSQL_MOVES,
-}
 
 MOST_TRIES = 6  # for statements that the database undid because of another; one of the two always gets through
 REPEAT_SECONDS = 5  # no other try after this: the database may have waited for a lock before it undid the statement
@@ -94,134 +68,12 @@ class SqlAlgorithm:
         self.dialect = dialect
         self.extra_columns = extra_columns
         self._clock = clock
-        self._sql_clock = CLOCKS[dialect.name]
         self._redact = redact
         self._schema = schema
-        self._columns_checked = dialect.name not in _MOVES_WITH_ZONE
         self._table = lock_table(MetaData(), table_name, schema)
-        self.table_name = dialect.identifier_preparer.format_table(self._table)
-        self._prepare_statements()
-
-    # The statements
-
-    def _prepare_statements(self) -> None:
-        now = self._sql_clock.now
-        ours = "name = :name AND locked_by = :locked_by"
-        self._acquire = self._upsert(by_force=False)
-        self._take_over = self._upsert(by_force=True)
-        self._look = self._compile(f"SELECT 1 FROM {{table}} WHERE {self._refused()}", "rows")
-        self._hold = self._compile(
-            f"UPDATE {{table}} SET lock_until = {{until}} WHERE {ours} AND lock_until > {now}", "count"
-        )
-        self._force_release = self._compile(
-            f"UPDATE {{table}} SET lock_until = {now} WHERE name = :name AND lock_until > {now}", "count"
-        )
-        self._prune = self._compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
-        extra = ", ".join(EXTRA_COLUMNS if self.extra_columns else ("NULL", "NULL"))
-        select = f"SELECT name, locked_by, locked_at, lock_until, {extra}, {now} FROM {{table}}"
-        self._record = self._compile(f"{select} WHERE name = :name", "rows")
-        size = "CAST(:size AS integer)" if self.dialect.name == "postgresql" else ":size"
-        self._records = self._compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
-        self._probe = self._compile(f"{select} WHERE 1 = 0", "rows")
-        if self.dialect.name in _MOVES_WITH_ZONE:
-            self._moves_with_zone = self._compile(_MOVES_WITH_ZONE[self.dialect.name], "rows")
-        share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(self.dialect.name, " LOCK IN SHARE MODE")
-        self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {ours} AND lock_until > {now}{share}"
-
-    def _compile(self, sql: str, replies_with: Literal["rows", "count", "id"]) -> Statement:
-        filled = sql.format(table=self.table_name, until=self._sql_clock.until)
-        compiled = text(filled).compile(dialect=self.dialect)
-        order = getattr(compiled, "positiontup", None)
-        return Statement(str(compiled), tuple(order) if order is not None else None, replies_with)
-
-    def _refused(self) -> str:
-        """When an acquire is refused: the lock is held by another claim, or this fire time has been granted."""
-        ran = f" OR last_fire_time >= {self._sql_clock.fire_time}" if self.extra_columns else ""
-        return f"name = :name AND locked_by <> :locked_by AND (lock_until > {self._sql_clock.now}{ran})"
-
-    def _upsert(self, *, by_force: bool) -> Statement:
-        """Acquire in one statement: insert the record if it is absent, update it if it may be granted.
-
-        A claim that finds itself in the record was granted already, and its reply was lost: it keeps its token.
-        """
-        has_returning = self.dialect.name in ("postgresql", "sqlite")
-        return self._upsert_returning(by_force) if has_returning else self._mysql_upsert(by_force)
-
-    def _granted(self, record: str, by_force: bool) -> str:
-        if by_force:
-            return "(1 = 1)"
-        clock = self._sql_clock
-        newer = f" AND ({record}last_fire_time < {clock.fire_time}) IS NOT FALSE" if self.extra_columns else ""
-        return f"({record}locked_by = :locked_by OR ({record}lock_until <= {clock.now}{newer}))"
-
-    def _next_token(self, record: str) -> str:
-        clock = self._sql_clock
-        return (
-            f"CASE WHEN {record}locked_by = :locked_by THEN {record}fencing_token "
-            f"ELSE {clock.greatest}(COALESCE({record}fencing_token, 0) + 1, {clock.microseconds}) END"
-        )
-
-    def _newest_fire_time(self, record: str) -> str:
-        clock = self._sql_clock
-        stored, given = f"{record}last_fire_time", clock.fire_time
-        return f"COALESCE({clock.greatest}({stored}, {given}), {stored}, {given})"
-
-    def _upsert_returning(self, by_force: bool) -> Statement:
-        """PostgreSQL and SQLite."""
-        clock = self._sql_clock
-        columns, values = "name, lock_until, locked_at, locked_by", f":name, {{until}}, {clock.now}, :locked_by"
-        if self.dialect.name == "postgresql":
-            values = f"CAST(:name AS varchar), {{until}}, {clock.now}, CAST(:locked_by AS varchar)"
-        changes = f"lock_until = {{until}}, locked_at = {clock.now}, locked_by = :locked_by"
-        reply = "1"
-        if self.extra_columns:
-            columns += ", fencing_token, last_fire_time"
-            values += f", {clock.microseconds}, {clock.fire_time}"
-            changes += (
-                f", fencing_token = {self._next_token('record.')}, last_fire_time = {self._newest_fire_time('record.')}"
-            )
-            reply = "fencing_token"
-        # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: skips must not get there.
-        skips_here = self.dialect.name == "postgresql" and not by_force
-        source = f"NOT EXISTS (SELECT 1 FROM {{table}} WHERE {self._refused()})" if skips_here else "1 = 1"
-        return self._compile(
-            f"INSERT INTO {{table}} AS record ({columns}) SELECT {values} WHERE {source} "
-            f"ON CONFLICT (name) DO UPDATE SET {changes} WHERE {self._granted('record.', by_force)} RETURNING {reply}",
-            "rows",
-        )
-
-    def _mysql_upsert(self, by_force: bool) -> Statement:
-        """MySQL has no RETURNING. LAST_INSERT_ID(x) sends the number x back with the reply: the token, 0 if refused.
-
-        Columns are assigned from left to right, and a condition sees those assigned before it (unless the mode
-        SIMULTANEOUS_ASSIGNMENT is on). This order is right both ways: once locked_by is ours, so is the lock.
-        """
-        clock, granted = self._sql_clock, self._granted("", by_force)
-        columns = "name, lock_until, locked_by"
-        values = ":name, {until}, :locked_by"
-        if self.extra_columns:
-            columns += ", fencing_token, last_fire_time, locked_at"
-            values += f", LAST_INSERT_ID({clock.microseconds}), :fire_time, {clock.now}"
-            changes = (
-                # 0 first: NULL + f() would not call f.
-                f"fencing_token = IF({granted}, LAST_INSERT_ID({self._next_token('')}), "
-                f"LAST_INSERT_ID(0) + fencing_token), "
-                f"locked_at = IF({granted}, {clock.now}, locked_at), "
-                f"locked_by = IF({granted}, :locked_by, locked_by), "
-                f"last_fire_time = IF({granted}, {self._newest_fire_time('')}, last_fire_time), "
-            )
-        else:
-            columns += ", locked_at"
-            values += f", IF(LAST_INSERT_ID(1) = 1, {clock.now}, NULL)"
-            changes = (
-                f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {clock.now}, locked_at), "
-                f"locked_by = IF({granted}, :locked_by, locked_by), "
-            )
-        return self._compile(
-            f"INSERT INTO {{table}} ({columns}) VALUES ({values}) "
-            f"ON DUPLICATE KEY UPDATE {changes}lock_until = IF({granted}, {{until}}, lock_until)",
-            "id",
-        )
+        self._sql = Statements(dialect, self._table, extra_columns)
+        self._columns_checked = False
+        self.table_name, self.verify_sql = self._sql.table_name, self._sql.verify_sql
 
     # The programs
 
@@ -231,15 +83,15 @@ class SqlAlgorithm:
         values = self._claim_values(claim)
         if self.dialect.name == "sqlite":
             # SQLite has one writer at a time: a skip should only read.
-            looked = yield from self._ask("acquire", request.name, Ask(self._look, values))
+            looked = yield from self._ask("acquire", request.name, Ask(self._sql.look, values))
             if looked.rows:
                 return None
-        return (yield from self._claim(claim, "acquire", self._acquire, values))
+        return (yield from self._claim(claim, "acquire", self._sql.acquire, values))
 
     def take_over(self, request: LockRequest) -> Program[Ask, Answer, Lease]:
         yield from self._check_columns("take_over", request)
         claim = Claim(request, self._clock)
-        lease = yield from self._claim(claim, "take_over", self._take_over, self._claim_values(claim))
+        lease = yield from self._claim(claim, "take_over", self._sql.take_over, self._claim_values(claim))
         if lease is None:
             raise ProviderError("the database refused a take-over", operation="take_over", lock_name=request.name)
         return lease
@@ -251,10 +103,10 @@ class SqlAlgorithm:
         """
         if request.fire_time is not None and not self.extra_columns:
             raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
-        if self._columns_checked:
+        if self._columns_checked or self._sql.moves_with_zone is None:
             return
         names = {"table": self._table.name, "schema": self._schema, "formatted": self.table_name}
-        answer = yield from self._ask(operation, request.name, Ask(self._moves_with_zone, names))
+        answer = yield from self._ask(operation, request.name, Ask(self._sql.moves_with_zone, names))
         if not answer.rows:
             return  # no table; it may be there next time
         if not answer.rows[0][0]:
@@ -289,13 +141,13 @@ class SqlAlgorithm:
             "name": request.name,
             "locked_by": claim.locked_by,
             "hold_ms": in_milliseconds(request.lock_at_most_for),
-            "fire_time": self._sql_clock.to_store(request.fire_time),
+            "fire_time": self._sql.clock.to_store(request.fire_time),
         }
 
     def _claim(
         self, claim: Claim, operation: str, statement: Statement, values: dict[str, object]
     ) -> Program[Ask, Answer, Lease | None]:
-        undo = Ask(self._hold, {**values, "hold_ms": 0})
+        undo = Ask(self._sql.hold, {**values, "hold_ms": 0})
         answer = yield from self._ask(operation, claim.request.name, Ask(statement, values), undo)
         number = answer.id if statement.replies_with == "id" else answer.rows[0][0] if answer.rows else 0
         if not number:
@@ -307,7 +159,7 @@ class SqlAlgorithm:
         if lease.has_ended():
             return None
         values = {"name": lease.name, "locked_by": lease.locked_by, "hold_ms": in_milliseconds(extension.lock_for)}
-        answer = yield from self._ask("extend", lease.name, Ask(self._hold, values))
+        answer = yield from self._ask("extend", lease.name, Ask(self._sql.hold, values))
         if not answer.count:
             lease.lose()
             return None
@@ -318,7 +170,7 @@ class SqlAlgorithm:
             return False
         was_trusted = lease.is_trusted()
         values = {"name": lease.name, "locked_by": lease.locked_by, "hold_ms": in_milliseconds(lease.begin_release())}
-        answer = yield from self._ask("release", lease.name, Ask(self._hold, values))
+        answer = yield from self._ask("release", lease.name, Ask(self._sql.hold, values))
         # If the first of two did it, the second finds nothing to do.
         is_done = bool(answer.count) or (answer.repeated and was_trusted)
         if is_done:
@@ -328,28 +180,30 @@ class SqlAlgorithm:
         return is_done
 
     def force_release(self, name: str) -> Program[Ask, Answer, bool]:
-        answer = yield from self._ask("force_release", name, Ask(self._force_release, {"name": validate_name(name)}))
+        answer = yield from self._ask(
+            "force_release", name, Ask(self._sql.force_release, {"name": validate_name(name)})
+        )
         return bool(answer.count)
 
     def prune(self, unused_for: Duration) -> Program[Ask, Answer, int]:
         unused = in_milliseconds(parse_duration(unused_for, "unused_for", zero=True))
-        answer = yield from self._ask("prune", None, Ask(self._prune, {"hold_ms": -unused}))
+        answer = yield from self._ask("prune", None, Ask(self._sql.prune, {"hold_ms": -unused}))
         return answer.count
 
     def record(self, name: str) -> Program[Ask, Answer, LockRecord | None]:
-        answer = yield from self._ask("record", name, Ask(self._record, {"name": validate_name(name)}))
+        answer = yield from self._ask("record", name, Ask(self._sql.record, {"name": validate_name(name)}))
         return self._to_record(answer.rows[0]) if answer.rows else None
 
     def records(self, prefix: str) -> Program[Ask, Answer, list[LockRecord]]:
         _check_prefix(prefix)
-        answer = yield from self._ask("records", None, Ask(self._records, {"size": len(prefix), "prefix": prefix}))
+        answer = yield from self._ask("records", None, Ask(self._sql.records, {"size": len(prefix), "prefix": prefix}))
         records = [self._to_record(row) for row in answer.rows]
         # Again here: a table of ShedLock for Java on MySQL may have a collation that folds case.
         return sorted((record for record in records if record.name.startswith(prefix)), key=lambda record: record.name)
 
     def _to_record(self, row: Sequence[Any]) -> LockRecord:
         name, locked_by, locked_at, lock_until, fencing_token, last_fire_time, read_at = row
-        moment = self._sql_clock.from_store
+        moment = self._sql.clock.from_store
         return LockRecord(
             name=name,
             locked_by=locked_by,
@@ -366,7 +220,7 @@ class SqlAlgorithm:
         ``dialect`` is that of the engine which asks: it knows, once it has looked, whether this is MySQL or MariaDB.
         """
         try:
-            yield from self._ask("create_schema", None, Ask(self._probe))
+            yield from self._ask("create_schema", None, Ask(self._sql.probe))
         except ProviderError as error:
             if not isinstance(error.__cause__, Exception) or classify(error.__cause__) is not Failure.NO_TABLE:
                 raise
@@ -382,7 +236,7 @@ class SqlAlgorithm:
         except ProviderError as error:
             failure = error
         try:
-            yield from self._ask("create_schema", None, Ask(self._probe))
+            yield from self._ask("create_schema", None, Ask(self._sql.probe))
         except ProviderError:
             if failure is not None:
                 raise failure from failure.__cause__

@@ -6,11 +6,9 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any
-from weakref import WeakSet
 
-from sqlalchemy import URL, Pool, text
+from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, CursorResult, Dialect, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -20,7 +18,7 @@ from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlAlgorithm, Statement
+from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlAlgorithm
 from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
 from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, forget_warnings, listen_for_warnings
 from shedlock_py.providers.sqlalchemy.engines import (
@@ -36,6 +34,8 @@ from shedlock_py.providers.sqlalchemy.engines import (
     watchdog,
 )
 from shedlock_py.providers.sqlalchemy.failures import NotSent, is_of_connecting
+from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
+from shedlock_py.providers.sqlalchemy.statements import Statement
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
 
@@ -76,7 +76,7 @@ class SqlAlchemyLockProvider(LockProvider):
         refuse_shared_connection(engine)
         self._engine = engine if self._is_own else _borrowed(engine)
         self._commits = not self._is_own and _must_commit(engine)
-        self._inherited = _Inherited(engine)
+        self._inherited = Inherited(engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
 
@@ -181,7 +181,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         self._commits = not self._is_own and _must_commit(engine.sync_engine)
         self._loops: dict[asyncio.AbstractEventLoop, LoopEngine] = {}
         self._process = os.getpid()
-        self._inherited = _Inherited(engine.sync_engine)
+        self._inherited = Inherited(engine.sync_engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
 
@@ -262,7 +262,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
 
     def _engine_of_this_loop(self) -> AsyncEngine:
         if self._process != os.getpid():
-            _abandoned.extend(loop_engine.engine.pool for loop_engine in self._loops.values())
+            keep_for_ever(loop_engine.engine.pool for loop_engine in self._loops.values())
             self._loops = {}
             self._process = os.getpid()
         if not self._is_own:
@@ -297,44 +297,6 @@ def _borrowed_async(engine: AsyncEngine) -> AsyncEngine:
 
 def _must_commit(engine: Engine) -> bool:
     return engine.dialect.name not in ("postgresql", "sqlite")
-
-
-class _Inherited:
-    """The pool that a forked child has from its parent, whose connections are not the child's to use or to close."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._pool: Pool | None = None
-        _watch_forks()
-        _inheritances.add(self)
-
-    def note(self) -> None:
-        self._pool = self._engine.pool
-
-    def abandon(self) -> None:
-        """Go without it, unless the application has seen to that itself."""
-        pool = self._pool
-        if pool is None:
-            return
-        _abandoned.append(pool)
-        if self._engine.pool is pool:
-            self._engine.dispose(close=False)
-        self._pool = None
-
-
-_inheritances: WeakSet[_Inherited] = WeakSet()
-_abandoned: list[Pool] = []
-"""Never forgotten: mysqlclient says goodbye to the server for a connection that is garbage-collected."""
-
-
-@cache
-def _watch_forks() -> None:
-    def note_all() -> None:
-        for inherited in list(_inheritances):
-            inherited.note()
-
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=note_all)
 
 
 _PREPARED = "shedlock_py"

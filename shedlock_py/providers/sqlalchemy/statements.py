@@ -1,0 +1,168 @@
+"""The SQL text of each operation, compiled once for one table of one database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Table, text
+from sqlalchemy.engine import Dialect
+
+from shedlock_py.providers.sqlalchemy.clock import CLOCKS
+from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS
+
+
+@dataclass(frozen=True)
+class Statement:
+    """SQL text in the driver's own parameter style, compiled once."""
+
+    sql: str
+    order: tuple[str, ...] | None
+    """The names of the parameters in their order, for drivers that take a sequence."""
+    replies_with: Literal["rows", "count", "id"]
+
+    def bind(self, values: Mapping[str, object]) -> Any:
+        if self.order is None:
+            return values
+        return tuple(values[name] for name in self.order)
+
+
+_OF_COLUMN = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table AND column_name = 'lock_until'"
+_MYSQL_MOVES = f"SELECT data_type = 'timestamp' FROM information_schema.columns WHERE {_OF_COLUMN}"
+# Whether the times follow the session's time zone: one row, or none if there is no table.
+_MOVES_WITH_ZONE = {
+    "postgresql": (
+        "SELECT atttypid = CAST('timestamptz' AS regtype) FROM pg_attribute "
+        "WHERE attrelid = to_regclass(CAST(:formatted AS text)) AND attname = 'lock_until'"
+    ),
+    "mysql": _MYSQL_MOVES,
+    "mariadb": _MYSQL_MOVES,
+}
+
+
+class Statements:
+    """One :class:`Statement` for each thing that is done to the lock table."""
+
+    def __init__(self, dialect: Dialect, table: Table, extra_columns: bool) -> None:
+        self._dialect = dialect
+        self._extra_columns = extra_columns
+        self.clock = CLOCKS[dialect.name]
+        self.table_name = dialect.identifier_preparer.format_table(table)
+        now = self.clock.now
+        ours = "name = :name AND locked_by = :locked_by"
+        self.acquire = self._upsert(by_force=False)
+        self.take_over = self._upsert(by_force=True)
+        self.look = self._compile(f"SELECT 1 FROM {{table}} WHERE {self._refused()}", "rows")
+        self.hold = self._compile(
+            f"UPDATE {{table}} SET lock_until = {{until}} WHERE {ours} AND lock_until > {now}", "count"
+        )
+        self.force_release = self._compile(
+            f"UPDATE {{table}} SET lock_until = {now} WHERE name = :name AND lock_until > {now}", "count"
+        )
+        self.prune = self._compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
+        extra = ", ".join(EXTRA_COLUMNS if self._extra_columns else ("NULL", "NULL"))
+        select = f"SELECT name, locked_by, locked_at, lock_until, {extra}, {now} FROM {{table}}"
+        self.record = self._compile(f"{select} WHERE name = :name", "rows")
+        size = "CAST(:size AS integer)" if self._dialect.name == "postgresql" else ":size"
+        self.records = self._compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
+        self.probe = self._compile(f"{select} WHERE 1 = 0", "rows")
+        moves = _MOVES_WITH_ZONE.get(dialect.name)
+        self.moves_with_zone = self._compile(moves, "rows") if moves else None
+        share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(self._dialect.name, " LOCK IN SHARE MODE")
+        self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {ours} AND lock_until > {now}{share}"
+
+    def _compile(self, sql: str, replies_with: Literal["rows", "count", "id"]) -> Statement:
+        filled = sql.format(table=self.table_name, until=self.clock.until)
+        compiled = text(filled).compile(dialect=self._dialect)
+        order = getattr(compiled, "positiontup", None)
+        return Statement(str(compiled), tuple(order) if order is not None else None, replies_with)
+
+    def _refused(self) -> str:
+        """When an acquire is refused: the lock is held by another claim, or this fire time has been granted."""
+        ran = f" OR last_fire_time >= {self.clock.fire_time}" if self._extra_columns else ""
+        return f"name = :name AND locked_by <> :locked_by AND (lock_until > {self.clock.now}{ran})"
+
+    def _upsert(self, *, by_force: bool) -> Statement:
+        """Acquire in one statement: insert the record if it is absent, update it if it may be granted.
+
+        A claim that finds itself in the record was granted already, and its reply was lost: it keeps its token.
+        """
+        has_returning = self._dialect.name in ("postgresql", "sqlite")
+        return self._upsert_returning(by_force) if has_returning else self._mysql_upsert(by_force)
+
+    def _granted(self, record: str, by_force: bool) -> str:
+        if by_force:
+            return "(1 = 1)"
+        clock = self.clock
+        newer = f" AND ({record}last_fire_time < {clock.fire_time}) IS NOT FALSE" if self._extra_columns else ""
+        return f"({record}locked_by = :locked_by OR ({record}lock_until <= {clock.now}{newer}))"
+
+    def _next_token(self, record: str) -> str:
+        clock = self.clock
+        return (
+            f"CASE WHEN {record}locked_by = :locked_by THEN {record}fencing_token "
+            f"ELSE {clock.greatest}(COALESCE({record}fencing_token, 0) + 1, {clock.microseconds}) END"
+        )
+
+    def _newest_fire_time(self, record: str) -> str:
+        clock = self.clock
+        stored, given = f"{record}last_fire_time", clock.fire_time
+        return f"COALESCE({clock.greatest}({stored}, {given}), {stored}, {given})"
+
+    def _upsert_returning(self, by_force: bool) -> Statement:
+        """PostgreSQL and SQLite."""
+        clock = self.clock
+        columns, values = "name, lock_until, locked_at, locked_by", f":name, {{until}}, {clock.now}, :locked_by"
+        if self._dialect.name == "postgresql":
+            values = f"CAST(:name AS varchar), {{until}}, {clock.now}, CAST(:locked_by AS varchar)"
+        changes = f"lock_until = {{until}}, locked_at = {clock.now}, locked_by = :locked_by"
+        reply = "1"
+        if self._extra_columns:
+            columns += ", fencing_token, last_fire_time"
+            values += f", {clock.microseconds}, {clock.fire_time}"
+            changes += (
+                f", fencing_token = {self._next_token('record.')}, last_fire_time = {self._newest_fire_time('record.')}"
+            )
+            reply = "fencing_token"
+        # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: skips must not get there.
+        skips_here = self._dialect.name == "postgresql" and not by_force
+        source = f"NOT EXISTS (SELECT 1 FROM {{table}} WHERE {self._refused()})" if skips_here else "1 = 1"
+        return self._compile(
+            f"INSERT INTO {{table}} AS record ({columns}) SELECT {values} WHERE {source} "
+            f"ON CONFLICT (name) DO UPDATE SET {changes} WHERE {self._granted('record.', by_force)} RETURNING {reply}",
+            "rows",
+        )
+
+    def _mysql_upsert(self, by_force: bool) -> Statement:
+        """MySQL has no RETURNING. LAST_INSERT_ID(x) sends the number x back with the reply: the token, 0 if refused.
+
+        Columns are assigned from left to right, and a condition sees those assigned before it (unless the mode
+        SIMULTANEOUS_ASSIGNMENT is on). This order is right both ways: once locked_by is ours, so is the lock.
+        """
+        clock, granted = self.clock, self._granted("", by_force)
+        columns = "name, lock_until, locked_by"
+        values = ":name, {until}, :locked_by"
+        if self._extra_columns:
+            columns += ", fencing_token, last_fire_time, locked_at"
+            values += f", LAST_INSERT_ID({clock.microseconds}), :fire_time, {clock.now}"
+            changes = (
+                # 0 first: NULL + f() would not call f.
+                f"fencing_token = IF({granted}, LAST_INSERT_ID({self._next_token('')}), "
+                f"LAST_INSERT_ID(0) + fencing_token), "
+                f"locked_at = IF({granted}, {clock.now}, locked_at), "
+                f"locked_by = IF({granted}, :locked_by, locked_by), "
+                f"last_fire_time = IF({granted}, {self._newest_fire_time('')}, last_fire_time), "
+            )
+        else:
+            columns += ", locked_at"
+            values += f", IF(LAST_INSERT_ID(1) = 1, {clock.now}, NULL)"
+            changes = (
+                f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {clock.now}, locked_at), "
+                f"locked_by = IF({granted}, :locked_by, locked_by), "
+            )
+        return self._compile(
+            f"INSERT INTO {{table}} ({columns}) VALUES ({values}) "
+            f"ON DUPLICATE KEY UPDATE {changes}lock_until = IF({granted}, {{until}}, lock_until)",
+            "id",
+        )
