@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from shedlock_py import LockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.contract import BlockingLockProvider, LockProviderFactory, StallingStoreContract
+from tests.services.polling import wait_until
 
 ASYNC_DRIVERS = ("aiosqlite", "asyncpg", "psycopg_async", "asyncmy", "aiomysql")
 
@@ -134,8 +136,11 @@ class SqlContract(StallingStoreContract):
     @pytest.fixture
     def failing_provider(self, unreachable_url: str) -> Iterator[LockProvider]:
         if self.is_async():
+            before = set(threading.enumerate())
             with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(unreachable_url)) as facade:
                 yield facade
+                # aiosqlite ends the thread of a failed connect without waiting; it must find the event loop open.
+                wait_until(lambda: not any("_connection_worker" in t.name for t in {*threading.enumerate()} - before))
         else:
             provider = SqlAlchemyLockProvider(unreachable_url)
             yield provider
