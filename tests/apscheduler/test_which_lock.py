@@ -40,7 +40,7 @@ def lock_of(rig: Rig, task: Task, function: Any = None, **options: Any) -> tuple
         asked.append(request)
         return acquire(request)
 
-    rig.provider.acquire = noting_acquire  # type: ignore[method-assign]
+    rig.provider.acquire = noting_acquire  # type: ignore[method-assign]  # a spy
     try:
         assert run_once(rig, task, function, **options).code == EVENT_JOB_EXECUTED
     finally:
@@ -139,7 +139,7 @@ def test_a_decorator_put_above_scheduled_job_by_mistake(tmp_path: Path) -> None:
         rig.wait(task, EVENT_JOB_EXECUTED)  # it may have run before the decorator had marked it
         with hold(task.lock, lock_at_most_for="1m", provider=rig.provider):
             rig.events.clear()
-            job = rig.scheduler.add_job(function.__wrapped__, id=task.id)  # type: ignore[attr-defined]
+            job = rig.scheduler.add_job(function.__wrapped__, id=task.id)  # type: ignore[attr-defined]  # on purpose
             assert job.func is not function
             rig.wait(task, EVENT_JOB_SKIPPED)
 

@@ -171,7 +171,7 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "is longer than lock_at_most_for": lambda: sl.LockRequest("nightly", "1m", "2m"),
     "uses {tenant}, which is no parameter of the function": lambda: sl.scheduler_lock("sync-{tenant}")(lambda x: x),
     "put @scheduler_lock directly above 'def'": provoke_task_object,
-    "@scheduler_lock needs a lock name": lambda: sl.scheduler_lock(lambda: None),  # type: ignore[call-overload]
+    "@scheduler_lock needs a lock name": lambda: sl.scheduler_lock(lambda: None),  # type: ignore[call-overload]  # on purpose
     "the task outlived its lease": provoke_overrun,
     "not inside a live lease": lambda: sl.extend_lock("1m"),
     "the workers of a process pool": provoke_process_pool,

@@ -135,10 +135,10 @@ async def test_attempt_and_hold() -> None:
 
 def wrong_calls_are_errors() -> None:
     """Never called: each line must be an error, or mypy reports its ignore as unused."""
-    plain("one")  # type: ignore[arg-type]
-    plain(1, lable="x")  # type: ignore[call-arg]
-    plain.attempt()  # type: ignore[call-arg]
-    Service().method("one")  # type: ignore[arg-type]
-    scheduler_lock("job", 1j)  # type: ignore[call-overload]
-    attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]
-    configure(provider=async_provider)  # type: ignore[arg-type]
+    plain("one")  # type: ignore[arg-type]  # on purpose
+    plain(1, lable="x")  # type: ignore[call-arg]  # on purpose
+    plain.attempt()  # type: ignore[call-arg]  # on purpose
+    Service().method("one")  # type: ignore[arg-type]  # on purpose
+    scheduler_lock("job", 1j)  # type: ignore[call-overload]  # on purpose
+    attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]  # on purpose
+    configure(provider=async_provider)  # type: ignore[arg-type]  # on purpose

@@ -139,7 +139,7 @@ class TestProviderNotConfigured:
         for words in ("'nightly'", "async def", "configure(provider=…)"):
             assert words in str(caught.value)
         with pytest.raises(ConfigurationError, match="only an async provider"):
-            attempt("nightly", nothing_sync, provider=AsyncInMemoryLockProvider())  # type: ignore[arg-type]
+            attempt("nightly", nothing_sync, provider=AsyncInMemoryLockProvider())  # type: ignore[arg-type]  # on purpose
 
     @pytest.mark.anyio
     async def test_async_tasks_prefer_the_async_provider(self) -> None:
@@ -196,7 +196,7 @@ class TestUrls:
 
     def test_a_provider_argument_is_no_url(self) -> None:
         with pytest.raises(ConfigurationError, match="provider_from_url"):
-            scheduler_lock("job", provider="sqlite:///locks.db")  # type: ignore[call-overload]
+            scheduler_lock("job", provider="sqlite:///locks.db")  # type: ignore[call-overload]  # on purpose
         with pytest.raises(ConfigurationError, match="is not a lock provider"):
             hold("job", provider=types.SimpleNamespace(execute=print))
 

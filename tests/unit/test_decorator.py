@@ -357,7 +357,7 @@ class TestWhatCannotBeGuarded:
     def test_forgotten_parentheses(self) -> None:
         with pytest.raises(TypeError, match=r"needs a lock name: @scheduler_lock\('name'"):
 
-            @scheduler_lock  # type: ignore[call-overload]
+            @scheduler_lock  # type: ignore[call-overload]  # on purpose
             def job() -> None: ...
 
     def test_context_managers_are_functions(self, provider: InMemoryLockProvider) -> None:

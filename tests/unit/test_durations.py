@@ -102,7 +102,7 @@ def test_kept_to_the_millisecond_rounded_up(value: float | str | timedelta, mill
 )
 def test_refused_with_the_value_and_the_accepted_forms(value: object, fault: str) -> None:
     with pytest.raises(ConfigurationError, match=fault) as caught:
-        parse_duration(value, "lock_at_most_for")  # type: ignore[arg-type]
+        parse_duration(value, "lock_at_most_for")  # type: ignore[arg-type]  # on purpose
     message = str(caught.value)
     assert message.startswith("lock_at_most_for=")
     for form in ("10m", "1h30m", "PT10M", "timedelta(minutes=10)", "seconds"):
@@ -149,7 +149,7 @@ def test_floats_are_taken_as_people_read_them(value: float) -> None:
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.timedeltas(), st.booleans(), st.none(), st.binary()))
 def test_nothing_else_is_ever_raised(value: object) -> None:
     try:
-        parsed = parse_duration(value)  # type: ignore[arg-type]
+        parsed = parse_duration(value)  # type: ignore[arg-type]  # on purpose
     except ConfigurationError:
         return
     assert timedelta(0) < parsed <= LONGEST

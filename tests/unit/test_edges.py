@@ -44,7 +44,7 @@ def test_i1_a_forked_child_that_leaves_the_block_releases_nothing(provider: InMe
         released.append(os.getpid())
         return release(lease)
 
-    provider.release = noted_release  # type: ignore[method-assign]
+    provider.release = noted_release  # type: ignore[method-assign]  # a spy
     reader, writer = os.pipe()
     parent = os.getpid()
     try:
@@ -97,8 +97,8 @@ class TestExtensions:
             order.append("released")
             return release(lease)
 
-        provider.extend = slow_extend  # type: ignore[method-assign]
-        provider.release = noted_release  # type: ignore[method-assign]
+        provider.extend = slow_extend  # type: ignore[method-assign]  # a spy
+        provider.release = noted_release  # type: ignore[method-assign]  # a spy
 
         async def main() -> None:
             async def job() -> None:

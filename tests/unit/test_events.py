@@ -82,7 +82,7 @@ def test_how_the_task_ended(provider: InMemoryLockProvider, heard: RecordingList
 
 def test_events_are_frozen() -> None:
     with pytest.raises(AttributeError):
-        LockSkipped("job", "held", SOON).reason = "already_ran"  # type: ignore[misc]
+        LockSkipped("job", "held", SOON).reason = "already_ran"  # type: ignore[misc]  # on purpose
 
 
 def test_a_quiet_logger_stays_quiet(provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:

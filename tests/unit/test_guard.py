@@ -154,7 +154,7 @@ class TestAttempt:
         self, provider: InMemoryLockProvider, name: object
     ) -> None:
         with pytest.raises(ConfigurationError, match="lock name"):
-            attempt(name, pytest.fail)  # type: ignore[arg-type]
+            attempt(name, pytest.fail)  # type: ignore[arg-type]  # on purpose
         assert provider.records() == []
 
 

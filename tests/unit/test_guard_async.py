@@ -123,7 +123,7 @@ async def test_i8_a_lost_lease_and_an_overrun(
 
 async def test_i12_a_cancelled_task_is_released(store: AsyncInMemoryLockProvider, heard: RecordingListener) -> None:
     task = asyncio.create_task(attempt_async("job", lambda: asyncio.sleep(3600)))
-    while not await store.records():  # noqa: ASYNC110
+    while not await store.records():  # noqa: ASYNC110 (another task ends it)
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -157,7 +157,7 @@ async def test_i12_a_second_cancellation_does_not_wait_and_the_release_goes_on()
     assert task.cancelled()
     assert await store.acquire(LockRequest("job", "10m")) is None
     store.may_go_on.set()
-    while not await store.acquire(LockRequest("job", "10m")):  # noqa: ASYNC110
+    while not await store.acquire(LockRequest("job", "10m")):  # noqa: ASYNC110 (another task ends it)
         await asyncio.sleep(0)
 
 

@@ -149,7 +149,7 @@ def test_a_template_that_does_not_fit_the_argument(template: str) -> None:
 @pytest.mark.parametrize("name", [5, None, b"job", ["job"]])
 def test_a_name_that_is_no_string(name: object) -> None:
     with pytest.raises(ConfigurationError, match="must be a string"):
-        scheduler_lock(name, "1m")  # type: ignore[call-overload]
+        scheduler_lock(name, "1m")  # type: ignore[call-overload]  # on purpose
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class TestRequest:
     def test_is_immutable_comparable_and_survives_pickling(self) -> None:
         request = LockRequest("job", "10m", fire_time=NOON)
         with pytest.raises(dataclasses.FrozenInstanceError):
-            request.name = "other"  # type: ignore[misc]
+            request.name = "other"  # type: ignore[misc]  # on purpose
         assert pickle.loads(pickle.dumps(request)) == request
         assert dataclasses.replace(request, name="other") == LockRequest("other", "10m", fire_time=NOON)
         assert len({request, LockRequest("job", "10m", fire_time=NOON)}) == 1
@@ -47,7 +47,7 @@ class TestRequest:
     @pytest.mark.parametrize("fire_time", [NOON.replace(tzinfo=None), "2031-05-01", 0])
     def test_a_naive_fire_time_is_refused(self, fire_time: object) -> None:
         with pytest.raises(ConfigurationError, match="aware datetime"):
-            LockRequest("job", "10m", fire_time=fire_time)  # type: ignore[arg-type]
+            LockRequest("job", "10m", fire_time=fire_time)  # type: ignore[arg-type]  # on purpose
 
     def test_at_least_longer_than_at_most_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"lock_at_least_for \(0:00:02\) is longer than lock_at_most_for"):
@@ -73,7 +73,7 @@ class TestRequest:
     )
     def test_bad_names(self, name: object, words: str) -> None:
         with pytest.raises(ConfigurationError, match=words) as caught:
-            LockRequest(name, "10m")  # type: ignore[arg-type]
+            LockRequest(name, "10m")  # type: ignore[arg-type]  # on purpose
         assert "lock name" in str(caught.value)
         str(caught.value).encode()  # can be printed and logged
 
@@ -84,7 +84,7 @@ class TestRequest:
     @pytest.mark.parametrize("holder", ["", "h" * 201, "a\nb", 5])
     def test_bad_holders(self, holder: object) -> None:
         with pytest.raises(ConfigurationError, match="holder"):
-            LockRequest("job", "10m", holder=holder)  # type: ignore[arg-type]
+            LockRequest("job", "10m", holder=holder)  # type: ignore[arg-type]  # on purpose
         assert validate_holder("h" * 200) == "h" * 200
 
     def test_a_long_host_name_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,8 @@ class StandIn:
     misfire_grace_time = None
 
     def __init__(self, func: Callable[..., Any], plan: Plan, run_times: Sequence[datetime]) -> None:
-        self.func, self.args, self.kwargs = func, (plan, list(run_times)), {}  # type: ignore[var-annotated]
+        self.func, self.args = func, (plan, list(run_times))
+        self.kwargs: dict[str, Any] = {}
         self.id, self.max_instances, self._jobstore_alias = plan.job.id, plan.job.max_instances, plan.jobstore
         logging.getLogger(plan.logger_name).addFilter(_says_more)  # here, so that worker processes do it as well
 

@@ -35,17 +35,17 @@ _PARTS = (
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
-from shedlock_py.testing.blocking import BlockingLockProvider  # noqa: E402
-from shedlock_py.testing.contract.asynchronous import CancellationContract  # noqa: E402
-from shedlock_py.testing.contract.base import ContractBase, LockProviderFactory  # noqa: E402
-from shedlock_py.testing.contract.exclusion import ExclusionContract  # noqa: E402
-from shedlock_py.testing.contract.fencing import FencingContract  # noqa: E402
-from shedlock_py.testing.contract.guarding import GuardContract  # noqa: E402
-from shedlock_py.testing.contract.hold_times import HoldTimesContract, StallingStoreContract  # noqa: E402
-from shedlock_py.testing.contract.names import NamesContract  # noqa: E402
-from shedlock_py.testing.contract.processes import ProcessContract  # noqa: E402
-from shedlock_py.testing.contract.threads import ThreadsContract  # noqa: E402
-from shedlock_py.testing.contract.tools import ToolsContract  # noqa: E402
+from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.contract.asynchronous import CancellationContract
+from shedlock_py.testing.contract.base import ContractBase, LockProviderFactory
+from shedlock_py.testing.contract.exclusion import ExclusionContract
+from shedlock_py.testing.contract.fencing import FencingContract
+from shedlock_py.testing.contract.guarding import GuardContract
+from shedlock_py.testing.contract.hold_times import HoldTimesContract, StallingStoreContract
+from shedlock_py.testing.contract.names import NamesContract
+from shedlock_py.testing.contract.processes import ProcessContract
+from shedlock_py.testing.contract.threads import ThreadsContract
+from shedlock_py.testing.contract.tools import ToolsContract
 
 __all__ = [
     "AsyncLockProviderContract",

@@ -155,7 +155,7 @@ class CancellationContract(AsyncContractBase):
         async def work(index: int) -> None:
             for turn in range(6):
                 lock = f"{name}/{'ab'[(turn + index) % 2]}"
-                while (lease := await provider.acquire(LockRequest(lock, LONG))) is None:  # noqa: ASYNC110
+                while (lease := await provider.acquire(LockRequest(lock, LONG))) is None:  # noqa: ASYNC110 (another task ends it)
                     await asyncio.sleep(0.002)
                 value = counters[lock]
                 await asyncio.sleep(0.001)

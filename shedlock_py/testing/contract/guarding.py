@@ -198,7 +198,7 @@ class GuardContract(ContractBase):
 
         asyncio.run(many())
         for steps in range(20):
-            eventually(lambda: other.acquire(LockRequest(f"{name}/{steps}", LONG)), "a cancelled guard's end")  # noqa: B023
+            eventually(lambda: other.acquire(LockRequest(f"{name}/{steps}", LONG)), "a cancelled guard's end")
 
     def test_extend_lock_from_inside(self, provider: LockProvider, name: str, heard: RecordingListener) -> None:
         with hold(name, lock_at_most_for=LONG, provider=provider) as lease:

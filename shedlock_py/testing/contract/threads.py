@@ -38,7 +38,7 @@ class ThreadsContract(ContractBase):
             replica = (provider, other)[index % 2]
             for turn in range(rounds):
                 lock = f"{name}/{'ab'[(turn + index // 2) % 2]}"
-                lease = eventually(lambda: replica.acquire(LockRequest(lock, LONG)), "a grant")  # noqa: B023
+                lease = eventually(lambda: replica.acquire(LockRequest(lock, LONG)), "a grant")
                 value = counters[lock]
                 time.sleep(0.001)
                 counters[lock] = value + 1
@@ -52,7 +52,7 @@ class ThreadsContract(ContractBase):
     ) -> None:
         for turn in range(20):
             request = LockRequest(f"{name}/{turn}", LONG)
-            leases = at_once(THREADS, lambda index: (provider, other)[index % 2].acquire(request))  # noqa: B023
+            leases = at_once(THREADS, lambda index: (provider, other)[index % 2].acquire(request))
             winners = [lease for lease in leases if lease]
             assert len(winners) == 1, f"round {turn}"
             assert record_of(provider, request.name).locked_by == f"{winners[0].holder}#{winners[0].claim_id}"
