@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_seconds_that_cannot_work(seconds: str, capsys: pytest.CaptureFixture[st
     assert "--seconds" in capsys.readouterr().err
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """A shell lets what it starts in the background ignore SIGINT, and children inherit that: CI may be run so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGKILL])
 def test_no_replica_outlives_the_demo(with_signal: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen(
