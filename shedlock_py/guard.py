@@ -252,7 +252,7 @@ class Guard:
         self._lock, self._at_most, self._at_least = lock, at_most, at_least
         self._started_at = 0.0
         self._acquired_at = 0.0
-        self._process = os.getpid()
+        self._process = 0
         self._overran = False
         if self.around is None:
             _ = self.request  # what is wrong with it shows here, not at the first line of the with block
@@ -271,6 +271,7 @@ class Guard:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
+        self._process = os.getpid()  # the one that will hold the lease; the block may have been made before a fork
         self._started_at = monotonic()
         try:
             yield

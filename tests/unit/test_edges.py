@@ -62,6 +62,24 @@ def test_i1_a_forked_child_that_leaves_the_block_releases_nothing(provider: InMe
     assert released == [parent]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: pytest-timeout's threads, not ours
+def test_i3_a_block_made_before_a_fork_is_released_by_the_child_that_enters_it(provider: InMemoryLockProvider) -> None:
+    reader, writer = os.pipe()
+    block = hold("job")
+    child = os.fork()
+    if child == 0:
+        try:
+            with block:
+                pass
+            os.write(writer, str(provider.records()[0].is_held).encode())
+        finally:
+            os._exit(0)  # without pytest's own farewells
+    os.waitpid(child, 0)
+    os.close(writer)
+    assert os.read(reader, 100) == b"False"
+    os.close(reader)
+
+
 class TestExtensions:
     def test_i6_one_that_comes_after_the_release_gives_no_trust_back(self, provider: InMemoryLockProvider) -> None:
         lease = provider.acquire(LockRequest("job", "10s"))

@@ -286,7 +286,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
 
 def _borrowed(engine: Engine) -> Engine:
     """A user's engine, in the mode that costs the fewest round trips with its driver (they were counted)."""
-    if engine.dialect.name not in ("postgresql", "sqlite"):
+    if _must_commit(engine):
         return engine  # MySQL's drivers ask the server to switch autocommit, on each checkout, there and back
     return engine.execution_options(isolation_level="AUTOCOMMIT")
 
