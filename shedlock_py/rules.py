@@ -102,6 +102,15 @@ def _is_aware(moment: object) -> bool:
     return isinstance(moment, datetime) and moment.utcoffset() is not None
 
 
+def validate_prefix(prefix: object, what: str = "prefix") -> str:
+    """``prefix`` if it is text that a lock name could begin with, or nothing."""
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"{what} must be a string, not {short_repr(prefix)}")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in prefix):
+        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {prefix!r}")
+    return prefix
+
+
 def validate_holder(holder: object) -> str:
     """``holder`` if a lock record can name it: a string of 1 to 200 printable characters."""
     return _validate_text(holder, "holder", LONGEST_HOLDER)
@@ -130,6 +139,10 @@ class Claim:
         self.locked_by = f"{request.holder}#{self.claim_id}"
         self._clock = clock
         self._asked_at = clock()
+
+    def ask_again(self) -> None:
+        """Read the clock again: nothing that was sent before can grant the lease any more."""
+        self._asked_at = self._clock()
 
     def granted(self, fencing_token: int | None) -> Lease:
         """The lease, once the store has said yes. Call it when the reply is there: it reads the clock again."""

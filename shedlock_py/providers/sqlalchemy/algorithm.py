@@ -7,7 +7,6 @@ was done but whose reply was lost may be asked again. That is why programs ask a
 from __future__ import annotations
 
 import logging
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.failures import Failure, NotSent, classify, reason
 from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name
+from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ class SqlAlgorithm:
         return self._to_record(answer.rows[0]) if answer.rows else None
 
     def records(self, prefix: str) -> Program[Ask, Answer, list[LockRecord]]:
-        _check_prefix(prefix)
+        validate_prefix(prefix)
         answer = yield from self._ask("records", None, Ask(self._sql.records, {"size": len(prefix), "prefix": prefix}))
         records = [self._to_record(row) for row in answer.rows]
         # Again here: a table of ShedLock for Java on MySQL may have a collation that folds case.
@@ -296,14 +295,6 @@ class SqlAlgorithm:
         answered = failure in (Failure.NO_TABLE, Failure.NO_SCHEMA, Failure.NO_COLUMN, Failure.REFUSED)
         kind = ProviderError if answered else ProviderUnreachable
         return kind(message, operation=operation, lock_name=lock_name)
-
-
-def _check_prefix(prefix: object) -> None:
-    """A prefix need not be a name: any text that a name could have in it, or nothing."""
-    if not isinstance(prefix, str):
-        raise ConfigurationError(f"prefix must be a string, not {prefix!r}")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in prefix):
-        raise ConfigurationError(f"prefix has a control character or a lone surrogate: {prefix!r}")
 
 
 Redact = Callable[[str], str]

@@ -1,0 +1,24 @@
+-- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", keep ms. Reply: fencing token; 0: held or this fire time ran.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time')
+local token, last_fire_time = tonumber(record[3] or 0), record[4]
+
+if tonumber(record[1] or 0) > now then
+    return record[2] == ARGV[1] and token or 0 -- ours: asked again because the reply was lost
+end
+if ARGV[3] ~= "" and last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3]) then
+    return 0
+end
+
+token = math.max(token + 1, now)
+redis.call('HSET', KEYS[1],
+    'lock_until', string.format('%.0f', now + ARGV[2] * 1000),
+    'locked_at', string.format('%.0f', now),
+    'locked_by', ARGV[1],
+    'fencing_token', string.format('%.0f', token))
+if ARGV[3] ~= "" then
+    redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
+end
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[4]))
+return token

@@ -1,0 +1,9 @@
+-- KEYS: record. ARGV: none. Reply: 1; 0: it was not held.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+if tonumber(redis.call('HGET', KEYS[1], 'lock_until') or 0) <= now then
+    return 0
+end
+redis.call('HSET', KEYS[1], 'lock_until', string.format('%.0f', now))
+return 1

@@ -1,0 +1,12 @@
+-- KEYS: records. ARGV: unused ms. Reply: for each key 1 where a record that had ended so long ago was deleted, else 0.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local reply = {}
+
+for number, key in ipairs(KEYS) do
+    local record = redis.pcall('HMGET', key, 'lock_until', 'vote_until') -- somebody else's key is not ours to delete
+    local is_old = not record.err and record[1] and tonumber(record[1]) <= now - ARGV[1] * 1000
+    local is_wanted = is_old and tonumber(record[2] or 0) > now -- by a claim of a quorum
+    reply[number] = is_old and not is_wanted and redis.call('DEL', key) or 0
+end
+return reply

@@ -1,0 +1,28 @@
+-- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms. Reply: 1; 0: refused.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local record = redis.call('HMGET', KEYS[1],
+    'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until')
+local is_held, last_fire_time = tonumber(record[1] or 0) > now, record[4]
+
+if is_held and record[2] == ARGV[1] and record[3] == ARGV[4] then
+    return 1 -- asked again because the reply was lost
+end
+if tonumber(record[3] or 0) >= tonumber(ARGV[4]) then
+    return 0 -- whoever took over meanwhile may have ended already
+end
+if ARGV[5] ~= 'force' and (is_held or record[5] ~= ARGV[1] or tonumber(record[6]) <= now) then
+    return 0
+end
+
+redis.call('HSET', KEYS[1],
+    'lock_until', string.format('%.0f', now + ARGV[2] * 1000),
+    'locked_at', string.format('%.0f', now),
+    'locked_by', ARGV[1],
+    'fencing_token', ARGV[4])
+redis.call('HDEL', KEYS[1], 'vote_by', 'vote_until')
+if ARGV[3] ~= '' and not (last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3])) then
+    redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
+end
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[6]))
+return 1

@@ -1,0 +1,203 @@
+"""redis-py clients: those of the application, which we borrow, and those that we open for a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+from redis import RedisError
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.redis.algorithm import Ask, Call, Redact, Scan
+
+CONNECT_SECONDS = 1.0
+ANSWER_SECONDS = 1.0
+POOL_SECONDS = 2.0
+POOL_SIZE = 20
+
+_BYTES: dict[str, Any] = {
+    "NEVER_DECODE": True
+}  # an option of redis-py: replies as they are, whatever the client's mode
+_SCAN_COUNT = 500
+
+AnyClient = TypeVar("AnyClient")
+
+
+class Client:
+    """One Redis, asked from ordinary functions. Connections that we open wait for nothing longer than ``seconds``."""
+
+    def __init__(self, client_or_url: object, seconds: float = ANSWER_SECONDS) -> None:
+        self.is_own = isinstance(client_or_url, str)
+        if isinstance(client_or_url, str):
+            self._client: Any = _open(client_or_url, redis.Redis, redis.BlockingConnectionPool, Retry, seconds)
+        elif isinstance(client_or_url, redis.Redis | redis.RedisCluster):
+            self._client = client_or_url
+        elif isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster):
+            raise ConfigurationError("this is a client of redis.asyncio: give it to the Async… provider")
+        else:
+            raise ConfigurationError(f"not a redis.Redis, redis.RedisCluster or URL: {type(client_or_url).__name__}")
+        self.is_cluster = isinstance(self._client, redis.RedisCluster)
+
+    def execute(self, ask: Ask) -> Any:
+        match ask:
+            case Call():
+                return self._client.execute_command(*_command(ask), **_BYTES)
+            case Scan(pattern):
+                return list(self._client.scan_iter(match=pattern, count=_SCAN_COUNT, **_BYTES))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return _options(self._client)
+
+    def close(self) -> None:
+        """Close the connections that we opened ourselves."""
+        if self.is_own:
+            self._client.close()
+            self._client.connection_pool.disconnect()
+
+
+class AsyncClient:
+    """:class:`Client` for asyncio. One that we open has connections for each event loop."""
+
+    def __init__(self, client_or_url: object, seconds: float = ANSWER_SECONDS) -> None:
+        self.is_own = isinstance(client_or_url, str)
+        if isinstance(client_or_url, str):
+            url = client_or_url
+            self._open: Callable[[], Any] = lambda: _open(
+                url, redis.asyncio.Redis, redis.asyncio.BlockingConnectionPool, AsyncRetry, seconds
+            )
+            self._client: Any = self._open()  # not for use: it says at once if the URL is wrong
+        elif isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster):
+            self._client = client_or_url
+        elif isinstance(client_or_url, redis.Redis | redis.RedisCluster):
+            raise ConfigurationError("this client is not one of redis.asyncio: give it to the provider without Async…")
+        else:
+            raise ConfigurationError(
+                f"not a redis.asyncio.Redis, redis.asyncio.RedisCluster or URL: {type(client_or_url).__name__}"
+            )
+        self.is_cluster = isinstance(self._client, redis.asyncio.RedisCluster)
+        self._process = os.getpid()
+        self._loops: dict[asyncio.AbstractEventLoop, Any] = {}
+
+    async def execute(self, ask: Ask) -> Any:
+        client = self._client_here()
+        match ask:
+            case Call():
+                return await client.execute_command(*_command(ask), **_BYTES)
+            case Scan(pattern):
+                return [key async for key in client.scan_iter(match=pattern, count=_SCAN_COUNT, **_BYTES)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return _options(self._client)
+
+    async def close(self) -> None:
+        """Close the connections that this event loop opened; those of a borrowed client stay as they are."""
+        mine = self._loops.pop(asyncio.get_running_loop(), None)
+        if mine is not None:
+            await mine.aclose()
+            await mine.connection_pool.disconnect()
+
+    def _client_here(self) -> Any:
+        if self._process != os.getpid():
+            if not self.is_own:
+                raise ConfigurationError(
+                    "this client of redis.asyncio was made before the process forked, and its connections belong to "
+                    "the parent: make a new client and a new provider in the child"
+                )
+            _abandoned.append(self._loops)
+            self._loops, self._process = {}, os.getpid()
+        if not self.is_own:
+            return self._client
+        # Connections belong to the event loop that opened them. Each loop adds only itself, in one atomic step.
+        loop = asyncio.get_running_loop()
+        mine = self._loops.get(loop)
+        if mine is None:
+            for other in [other for other in list(self._loops) if other.is_closed()]:
+                self._loops.pop(other, None)
+            mine = self._loops[loop] = self._open()
+        return mine
+
+
+_abandoned: list[object] = []
+"""Clients of the parent of a forked process: closing them would reach into the parent's event loop."""
+
+
+def _command(call: Call) -> tuple[Any, ...]:
+    if call.by_text:
+        return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.args)
+    return ("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+
+
+def _open(url: str, client_class: type[AnyClient], pool_class: Any, retry_class: Any, seconds: float) -> AnyClient:
+    """A client with short time limits, a bounded pool that waits, and no retries that nobody sees."""
+    options: dict[str, Any] = {
+        "socket_connect_timeout": seconds,
+        "socket_timeout": seconds,
+        "max_connections": POOL_SIZE,
+        "timeout": POOL_SECONDS,
+        "retry": retry_class(NoBackoff(), 0),
+    }
+    try:
+        pool = pool_class.from_url(url, **options)
+        pool.connection_class(**pool.connection_kwargs)  # an option that it does not know, it would refuse much later
+        client: Any = client_class
+        opened: AnyClient = client(connection_pool=pool)
+        return opened
+    except (ValueError, TypeError, RedisError) as error:
+        # redis-py's own words may have the URL in them, and with it the password.
+        raise ConfigurationError(f"bad Redis URL {shown(url)}: {_without(url, str(error))}") from None
+
+
+def _without(url: str, message: str) -> str:
+    password = urlsplit(url).password if "@" in url else None
+    return message.replace(url, shown(url)).replace(password, "***") if password else message
+
+
+def shown(url: str) -> str:
+    """``url`` without password and options."""
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("?")[0].rpartition("@")[2]
+    return f"{scheme}://{place}"
+
+
+def _options(client: Any) -> dict[str, Any]:
+    holder = getattr(client, "connection_pool", client)  # clients of a cluster have no pool of their own
+    options: dict[str, Any] = getattr(holder, "connection_kwargs", {})
+    return options
+
+
+def place(client: Client | AsyncClient) -> str:
+    """Where a client is connected to, for people to read."""
+    options = client.options
+    if client.is_cluster:
+        return "a cluster"
+    if "path" in options:
+        return f"unix://{options['path']}"
+    if "host" not in options:
+        return "the master that Sentinel names"
+    return f"{options['host']}:{options.get('port', 6379)}/{options.get('db', 0) or 0}"
+
+
+def has_retries(client: Client | AsyncClient) -> bool:
+    """Whether the client asks again by itself: redis-py's own default since version 6, and always in a cluster."""
+    retry = client.options.get("retry")
+    return client.is_cluster or (retry is not None and getattr(retry, "_retries", 1) != 0)
+
+
+def redactor(client: Client | AsyncClient) -> Redact:
+    """Takes the password out of a driver's message, should it be in there."""
+    password = client.options.get("password")
+
+    def redact(message: str) -> str:
+        return message.replace(str(password), "***") if password else message
+
+    return redact

@@ -1,0 +1,97 @@
+"""One round of votes on a quorum of servers, counted."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+# What a server answers: the kinds of quorum_vote.lua.
+HELD, VOTED, OTHER, RAN, QUARANTINED = 0, 1, 2, 3, 4
+
+
+class Verdict(enum.Enum):
+    WON = "a majority has voted for us"
+    SKIP = "another claim has, or may have, a majority; or this fire time ran"
+    IMPOSSIBLE = "too few servers answer, or are out of quarantine"
+    SPLIT = "nobody has a majority, and somebody should get one"
+
+
+@dataclass
+class Election:
+    """What a quorum's servers said to the claim :attr:`locked_by`: each a pair of ``quorum_vote.lua``, or an error."""
+
+    locked_by: bytes
+    replies: Sequence[Any]
+    token: int = 0
+    """The greatest that any of our voters could give."""
+    voters: frozenset[int] = frozenset()
+    _leases: Counter[bytes] = field(default_factory=Counter)
+    _votes: Counter[bytes] = field(default_factory=Counter)
+    _ran: int = 0
+    _quarantines: list[int] = field(default_factory=list)
+    _errors: list[Exception] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for number, reply in enumerate(self.replies):
+            if isinstance(reply, Exception):
+                self._errors.append(reply)
+                continue
+            kind, detail = reply
+            if kind == VOTED:
+                self.voters |= {number}
+                self.token = max(self.token, detail)
+            elif kind == HELD:
+                self._leases[detail] += 1
+            elif kind == OTHER:
+                self._votes[detail] += 1
+            elif kind == RAN:
+                self._ran += 1
+            else:
+                self._quarantines.append(detail)
+
+    def verdict(self) -> Verdict:
+        majority = len(self.replies) // 2 + 1
+        silent = len(self._errors) + len(self._quarantines)
+        if len(self.voters) >= majority:
+            return Verdict.WON
+        # Servers that are silent, or have forgotten, may be with whoever is known to have others.
+        if any(count + self._votes[claim] + silent >= majority for claim, count in self._leases.items()):
+            return Verdict.SKIP
+        if any(count + self._leases[claim] >= majority for claim, count in self._votes.items()):
+            return Verdict.SKIP
+        if self._ran and self._ran + silent >= majority:
+            return Verdict.SKIP
+        if len(self.replies) - silent - self._ran < majority:
+            return Verdict.IMPOSSIBLE
+        return Verdict.SPLIT
+
+    def is_ahead(self) -> bool:
+        """Whether we keep our votes for the next round of a split: one claim must, and the others give way."""
+
+        def rank(claim: bytes, votes: int) -> tuple[int, bytes]:
+            return votes, claim[-32:]  # the claim id is random, which is fair
+
+        mine = rank(self.locked_by, len(self.voters))
+        return all(mine > rank(claim, count) for claim, count in self._votes.items())
+
+    def why_not(self) -> str:
+        """Why nobody can have a majority now, for people."""
+        size = len(self.replies)
+        reasons = []
+        if self._errors:
+            reasons.append(f"{len(self._errors)} of {size} servers did not answer ({self._errors[0]})")
+        if self._quarantines:
+            wait = timedelta(seconds=min(self._quarantines) // 1000)
+            reasons.append(
+                f"{len(self._quarantines)} of {size} are in quarantine for {wait} or longer, because they were emptied "
+                f"or restarted and may have forgotten a lease (a new quorum: call provider.create_schema() once)"
+            )
+        return "; ".join(reasons)
+
+    @property
+    def cause(self) -> Exception | None:
+        return self._errors[0] if self._errors else None

@@ -1,0 +1,274 @@
+"""The operations on a quorum: one lock, kept on the majority of N independent Redis servers (Redlock).
+
+A lease is acquired in two rounds. In the first each server votes for one claim, for :data:`VOTE` at most; in the second
+a majority that voted for the same claim is told the lease and its fencing token, the greatest that any of them could
+give. So every token handed out stands on a majority, any two majorities share a server, and the next token is greater.
+A claim that fails leaves the lock records as they were.
+
+Trust counts from before the second round, less the margin for clocks of different speeds (``rules.trust_ends``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from shedlock_py._program import Program
+from shedlock_py.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.providers.redis.algorithm import KEPT_MS, Ask, Call, Keys, RedisAlgorithm, claim_args, hold
+from shedlock_py.providers.redis.election import Election, Verdict
+from shedlock_py.providers.redis.scripts import script
+from shedlock_py.providers.redis.view import majority_view
+from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
+
+VOTE = timedelta(seconds=3)
+"""How long a server waits for a claim that it voted for; longer than two rounds take."""
+MOST_ROUNDS = 16
+"""For claims that split the servers between them. Each round is likely to end that."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnEach:
+    """A command: carry out a program on each server at the same time. The reply has, for each, its result or its error.
+
+    Once a majority has answered, the others are given a short time only, unless ``wait_for_all``.
+    """
+
+    program: Callable[[RedisAlgorithm], Program[Ask, Any, Any]]
+    only: frozenset[int] | None = None
+    """The servers, by number, that are asked; for the others the reply has :class:`NotAsked`."""
+    wait_for_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A command: wait."""
+
+    seconds: float
+
+
+QuorumAsk = OnEach | Pause
+
+
+class NoAnswer(Exception):
+    """A server has not answered in time."""
+
+    def __str__(self) -> str:
+        return "no answer in time"
+
+
+class NotAsked(Exception):
+    """Nothing was sent to this server."""
+
+
+class QuorumAlgorithm:
+    """The programs for ``size`` servers. ``clock`` is the holder's monotonic clock."""
+
+    def __init__(self, size: int, key_prefix: str, longest_lease: Duration, clock: Clock) -> None:
+        if size < 3 or size % 2 == 0:
+            raise ConfigurationError(f"a quorum needs an odd number of servers, 3 or 5, not {size}")
+        self._size = size
+        self._majority = size // 2 + 1
+        self._keys = Keys(key_prefix)
+        self._node_key = f"{key_prefix}:node".encode()
+        self._longest_lease = parse_duration(longest_lease, "longest_lease")
+        self._clock = clock
+
+    # The programs
+
+    def acquire(self, request: LockRequest) -> Program[QuorumAsk, Any, Lease | None]:
+        self._check_length(request.lock_at_most_for)
+        claim = Claim(request, self._clock)
+        try:
+            for number in range(MOST_ROUNDS):
+                election = Election(claim.locked_by.encode(), (yield self._vote(claim)))
+                match election.verdict():
+                    case Verdict.WON:
+                        if (yield from self._confirm("acquire", claim, election.token, election.voters)):
+                            return claim.granted(election.token)
+                        yield self._undo(claim)
+                    case Verdict.SKIP:
+                        if election.voters:
+                            yield self._undo(claim)
+                        return None
+                    case Verdict.IMPOSSIBLE:
+                        raise self._unreachable("acquire", request.name, election.why_not()) from election.cause
+                    case Verdict.SPLIT:
+                        if election.voters and not election.is_ahead():
+                            yield self._undo(claim)
+                yield _pause(number)
+            raise self._unreachable("acquire", request.name, "no claim got a majority: the servers stay divided")
+        except Exception:
+            # Nobody will use what may have been granted. What cannot be undone now, ends by itself.
+            with suppress(Exception):
+                yield self._undo(claim)
+            raise
+
+    def take_over(self, request: LockRequest) -> Program[QuorumAsk, Any, Lease]:
+        self._check_length(request.lock_at_most_for)
+        claim = Claim(request, self._clock)
+        look = _on_each(Call(script("records"), (self._keys.of(request.name),)))
+        try:
+            for number in range(MOST_ROUNDS):
+                replies = yield from self._majority_of("take_over", request.name, look)
+                token = max(max(now, int((row and row[3]) or 0) + 1) for now, row in replies)
+                if (yield from self._confirm("take_over", claim, token, None)):
+                    return claim.granted(token)
+                yield _pause(number)
+            raise self._unreachable("take_over", request.name, "others took it over at the same time, again and again")
+        except Exception:
+            with suppress(Exception):
+                yield self._undo(claim)
+            raise
+
+    def _vote(self, claim: Claim) -> OnEach:
+        locked_by, _, fire_time = claim_args(claim)
+        args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease))
+        return _on_each(Call(script("quorum_vote"), (self._keys.of(claim.request.name), self._node_key), args))
+
+    def _confirm(
+        self, operation: str, claim: Claim, token: int, voters: frozenset[int] | None
+    ) -> Program[QuorumAsk, Any, bool]:
+        """Whether a majority has the lease now, with ``token``; if not, some servers may. None as voters: by force."""
+        claim.ask_again()
+        args = (*claim_args(claim), token, b"force" if voters is None else b"", KEPT_MS)
+        call = Call(script("quorum_confirm"), (self._keys.of(claim.request.name),), args)
+        replies: list[Any] = yield _on_each(call, only=voters)
+        confirmed = replies.count(1)
+        errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAsked)]
+        if confirmed < self._majority <= confirmed + len(errors):
+            why = f"{confirmed} of {self._size} servers have confirmed, {len(errors)} did not answer ({errors[0]})"
+            raise self._unreachable(operation, claim.request.name, why) from errors[0]
+        return confirmed >= self._majority
+
+    def _undo(self, claim: Claim) -> OnEach:
+        args = (claim.locked_by.encode(), 0, KEPT_MS)
+        return _on_each(Call(script("quorum_release"), (self._keys.of(claim.request.name),), args, by_text=True))
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[QuorumAsk, Any, Lease | None]:
+        self._check_length(parse_duration(lock_at_most_for, "lock_at_most_for"))
+        extension = lease.begin_extension(lock_at_most_for)
+        if lease.has_ended():
+            return None
+        call = hold("extend", self._keys.of(lease.name), lease, extension.lock_for)
+        replies = yield from self._majority_of("extend", lease.name, _on_each(call))
+        if sum(replies) >= self._majority:
+            return extension.granted()
+        if replies.count(0) <= self._size - self._majority:  # not a majority against us: it is those that are silent
+            silent = self._size - len(replies)
+            raise self._unreachable("extend", lease.name, f"{silent} of {self._size} servers did not answer")
+        lease.lose()
+        return None
+
+    def release(self, lease: Lease) -> Program[QuorumAsk, Any, bool]:
+        if lease.has_ended():
+            return False
+        call = hold("quorum_release", self._keys.of(lease.name), lease, lease.begin_release())
+        replies = yield from self._majority_of("release", lease.name, _on_each(call))
+        is_done: bool = replies.count(0) <= self._size - self._majority  # so a majority may have had it
+        if is_done:
+            lease.end()
+        else:
+            lease.lose()
+        return is_done
+
+    def force_release(self, name: str) -> Program[QuorumAsk, Any, bool]:
+        call = Call(script("force_release"), (self._keys.of(validate_name(name)),))
+        replies = yield from self._majority_of("force_release", name, _on_each(call))
+        is_done: bool = replies.count(0) <= self._size - self._majority
+        return is_done
+
+    def prune(self, unused_for: Duration) -> Program[QuorumAsk, Any, int]:
+        parse_duration(unused_for, "unused_for", zero=True)
+        on_each = OnEach(lambda server: server.prune(unused_for), wait_for_all=True)
+        counts: list[int] = yield from self._majority_of("prune", None, on_each)
+        return max(counts)
+
+    def record(self, name: str) -> Program[QuorumAsk, Any, LockRecord | None]:
+        validate_name(name)
+        on_each = OnEach(lambda server: server.record(name), wait_for_all=True)
+        found = yield from self._majority_of("record", name, on_each)
+        return majority_view(found, self._size)
+
+    def records(self, prefix: str) -> Program[QuorumAsk, Any, list[LockRecord]]:
+        validate_prefix(prefix)
+        on_each = OnEach(lambda server: server.records(prefix), wait_for_all=True)
+        answers = yield from self._majority_of("records", None, on_each)
+        by_name = [{record.name: record for record in answer} for answer in answers]
+        names = sorted({name for server in by_name for name in server})
+        views = (majority_view([server.get(name) for server in by_name], self._size) for name in names)
+        return [view for view in views if view is not None]
+
+    def create_schema(self) -> Program[QuorumAsk, Any, None]:
+        """Let the servers of a new installation vote at once.
+
+        One that is empty beside others that are not has lost what it knew, and stays in quarantine.
+        """
+        look = _on_each(Call(script("quorum_join"), (self._node_key,), (b"",)), wait_for_all=True)
+        for _ in range(5):
+            replies = yield from self._majority_of("create_schema", None, look)
+            has_joined = [bool(joined) for joined, _ in replies]
+            if not any(has_joined):
+                break
+            if all(has_joined):
+                return
+            yield Pause(0.1)  # another process may be at it
+        else:
+            return
+        if len(replies) < self._size:
+            raise self._unreachable("create_schema", None, "a new quorum needs all its servers once")
+        run_ids = {run_id for _, run_id in replies}
+        if len(run_ids) < self._size:
+            what = "some of these servers are the same, or do not tell their run_id"
+            raise ProviderError(f"create_schema: {what}", operation="create_schema")
+        for reply in (yield OnEach(lambda server: self._join(server, run_ids), wait_for_all=True)):
+            if isinstance(reply, Exception):
+                raise self._unreachable("create_schema", None, str(reply)) from reply
+
+    def _join(self, server: RedisAlgorithm, run_ids: set[bytes]) -> Program[Ask, Any, None]:
+        """Only as long as the server is the one that was empty when all were."""
+        _, run_id = yield from server.call("quorum", Call(script("quorum_join"), (self._node_key,), (b"",)))
+        if run_id in run_ids:
+            yield from server.call("quorum", Call(script("quorum_join"), (self._node_key,), (run_id,)))
+
+    # Asking
+
+    def _majority_of(
+        self, operation: str, lock_name: str | None, on_each: OnEach
+    ) -> Program[QuorumAsk, Any, list[Any]]:
+        """The replies of those servers that answered, if that is a majority of them.
+
+        :raises ProviderUnreachable: it is not.
+        """
+        replies = yield on_each
+        answers = [reply for reply in replies if not isinstance(reply, Exception)]
+        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        if len(answers) < self._majority:
+            why = f"{len(errors)} of {self._size} servers did not answer ({errors[0]})"
+            raise self._unreachable(operation, lock_name, why) from errors[0]
+        return answers
+
+    def _unreachable(self, operation: str, lock_name: str | None, why: str) -> ProviderUnreachable:
+        what = f"{operation} of lock {lock_name!r}" if lock_name is not None else operation
+        return ProviderUnreachable(f"{what}: {why}", operation=operation, lock_name=lock_name)
+
+    def _check_length(self, lease: timedelta) -> None:
+        if lease > self._longest_lease:
+            raise ConfigurationError(
+                f"a lease of {lease} is longer than longest_lease ({self._longest_lease}), for which this quorum keeps "
+                f"a restarted server out: make longest_lease longer, wherever this quorum is used"
+            )
+
+
+def _on_each(call: Call, *, only: frozenset[int] | None = None, wait_for_all: bool = False) -> OnEach:
+    return OnEach(lambda server: server.call("quorum", call), only, wait_for_all)
+
+
+def _pause(number: int) -> Pause:
+    """At random, so that claims which met do not meet again."""
+    return Pause(random.uniform(0.002, min(0.005 * 2**number, 0.2)))

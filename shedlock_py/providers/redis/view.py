@@ -1,0 +1,49 @@
+"""What a majority of servers has on one lock name, as one lock record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shedlock_py.rules import LockRecord
+
+
+def majority_view(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
+    """The record of ``size`` servers, of which those in ``found`` answered (None: no record there).
+
+    It is held if a majority may hold it for the same claim, counting those that did not answer as if they did. Each
+    server has its own clock, so the times shown are those of one server: the last that a majority outlasts.
+    """
+    majority, unknown = size // 2 + 1, size - len(found)
+    if found.count(None) > size - majority:
+        return None
+    by_claim: dict[str, list[LockRecord]] = {}
+    for record in found:
+        if record is not None:
+            by_claim.setdefault(record.locked_by, []).append(record)
+    if not by_claim:
+        return None
+
+    def holding(records: list[LockRecord]) -> list[LockRecord]:
+        return [record for record in records if record.is_held]
+
+    def is_held(records: list[LockRecord]) -> bool:
+        return len(holding(records)) > 0 and len(holding(records)) + unknown >= majority
+
+    def rank(records: list[LockRecord]) -> tuple[bool, bool, int]:
+        return is_held(records), len(records) + unknown >= majority, _token(records)
+
+    records = max(by_claim.values(), key=rank)
+    shown = holding(records) if is_held(records) else [record for record in records if not record.is_held]
+    if not shown:  # a minority has it: nobody holds the lock
+        shown = [replace(record, lock_until=min(record.lock_until, record.read_at)) for record in records]
+    shown.sort(key=lambda record: record.lock_until, reverse=True)
+    return replace(
+        shown[min(majority, len(shown)) - 1],
+        fencing_token=_token(records),
+        last_fire_time=max((record.last_fire_time for record in records if record.last_fire_time), default=None),
+    )
+
+
+def _token(records: list[LockRecord]) -> int:
+    return max(record.fencing_token or 0 for record in records)
