@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # install-servers.sh PYTHON: what the tests need from Debian, and only what is missing:
-# PostgreSQL, MariaDB, and the compiler and headers that PYTHON needs to build mysqlclient.
+# PostgreSQL, MariaDB, Redis, and the compiler and headers that PYTHON needs to build mysqlclient.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
 
@@ -18,6 +18,10 @@ fi
 if [ -z "${SHEDLOCK_TEST_MARIADB_URL:-}" ] && ! { has mariadbd && has mariadb-install-db; }; then
     missing+=(mariadb-server)
     services+=(mariadb)
+fi
+if [ -z "${SHEDLOCK_TEST_REDIS_URL:-}" ] && ! has redis-server; then
+    missing+=(redis-server)
+    services+=(redis-server)
 fi
 if ! "$python" -c 'import MySQLdb' 2>/dev/null; then
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)

@@ -1,11 +1,13 @@
 """Fixtures for all tests. One process runs them all: the servers are its children."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from tests.services.availability import database_server
+from tests.services.availability import database_server, private_server, redis_endpoint
 from tests.services.database import DatabaseServer
+from tests.services.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +31,32 @@ def mariadb_server() -> Iterator[DatabaseServer]:
 def mysql_server() -> Iterator[DatabaseServer]:
     with database_server("mysql") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisEndpoint]:
+    with redis_endpoint() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_nodes() -> Iterator[list[RedisServer]]:
+    """Five servers that know nothing of each other."""
+    with ExitStack() as servers:
+        yield [servers.enter_context(private_server("redis", RedisServer)) for _ in range(5)]
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    with private_server("redis", RedisCluster) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def redis_sentinel() -> Iterator[RedisSentinel]:
+    """A sentinel and a master of its own, without a replica."""
+    with (
+        private_server("redis", RedisServer) as master,
+        private_server("redis", lambda: RedisSentinel(master)) as sentinel,
+    ):
+        yield sentinel

@@ -1,4 +1,4 @@
-"""A database server as the tests see it: its URLs, its databases, and a life that tests of faults interfere with."""
+"""A server as the tests see it: its URLs, what is in it, and a life that tests of faults interfere with."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,12 +10,13 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 Address = tuple[str, int]
 
 
-class DatabaseServer(ABC):
-    """A server the tests talk to, and what they do to it."""
+class Server(ABC):
+    """A server of any kind: where it is, and what tests do to it."""
 
     @property
     @abstractmethod
-    def _url(self) -> URL: ...
+    def address(self) -> Address:
+        """Host and port: what a `TcpProxy` in front of it needs."""
 
     @abstractmethod
     def start(self) -> None:
@@ -41,9 +42,16 @@ class DatabaseServer(ABC):
         self.stop()
         self.start()
 
+
+class DatabaseServer(Server):
+    """A server of SQL databases."""
+
+    @property
+    @abstractmethod
+    def _url(self) -> URL: ...
+
     @property
     def address(self) -> Address:
-        """Host and port: what a `TcpProxy` in front of it needs."""
         host, port = self._url.host, self._url.port
         if host is None or port is None:
             raise ValueError(f"the URL of a test server needs a host and a port: {self._url!r}")
@@ -85,16 +93,10 @@ class DatabaseServer(ABC):
         return self._url.get_backend_name() == "postgresql"
 
 
-class ExternalServer(DatabaseServer):
-    """A server that somebody else runs. Tests that would stop it are skipped."""
+class ExternalLife(Server):
+    """The life of a server that somebody else runs: tests that would stop it are skipped."""
 
-    def __init__(self, url: str, *, variable: str) -> None:
-        self._given = make_url(url)
-        self._variable = variable
-
-    @property
-    def _url(self) -> URL:
-        return self._given
+    _variable: str
 
     def start(self) -> None:
         self._refuse()
@@ -113,6 +115,18 @@ class ExternalServer(DatabaseServer):
 
     def _refuse(self) -> None:
         pytest.skip(f"this test stops or pauses the server, and {self._variable} names one that is not ours")
+
+
+class ExternalServer(ExternalLife, DatabaseServer):
+    """The SQL server that the environment variable names."""
+
+    def __init__(self, url: str, *, variable: str) -> None:
+        self._given = make_url(url)
+        self._variable = variable
+
+    @property
+    def _url(self) -> URL:
+        return self._given
 
 
 def _identifier(name: str) -> str:

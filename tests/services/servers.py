@@ -1,4 +1,4 @@
-"""Private database servers for the tests: each in a temporary directory, on a free port.
+"""Private servers for the tests: each in a temporary directory, on a free port.
 
 A server dies with the test run however that ends: it is closed by its fixture, at interpreter exit, and by the kernel
 (`setpriv --pdeathsig`) if the run itself is killed. Its time zone is not UTC, so that a statement which forgets to say
@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 from sqlalchemy import URL, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.services.database import DatabaseServer
+from tests.services.database import Address, DatabaseServer, Server
 from tests.services.ports import LOOPBACK, free_port
 from tests.services.processes import kill_tree, signal_tree
 
@@ -43,16 +43,14 @@ class PortTakenError(ServerError):
     """Somebody took the port between our look at it and the server's."""
 
 
-class PrivateServer(DatabaseServer):
+class ServerProcess(Server):
     """The life of a server of our own; what is special about a product is in the subclasses."""
 
     product: ClassVar[str]
-    dialect: ClassVar[str]
     programs: ClassVar[tuple[str, ...]]
-    search_in: ClassVar[str]  # a pattern: where the programs are, if not in $PATH
-    system_user: ClassVar[str]  # whom to be when the tests run as root, which these servers refuse to be
-    stop_signal: ClassVar[signal.Signals]
-    data_directory_query: ClassVar[str]
+    search_in: ClassVar[str] = ""  # a pattern: where the programs are, if not in $PATH
+    system_user: ClassVar[str | None] = None  # whom to be when the tests run as root, if the server refuses to be root
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
     def __init__(self) -> None:
         self._programs = self.find_programs()
@@ -63,7 +61,7 @@ class PrivateServer(DatabaseServer):
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._as_user: dict[str, Any] = {}
-        if os.geteuid() == 0:
+        if self.system_user is not None and os.geteuid() == 0:
             account = pwd.getpwnam(self.system_user)
             os.chown(self.directory, account.pw_uid, account.pw_gid)
             self._as_user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
@@ -80,10 +78,15 @@ class PrivateServer(DatabaseServer):
         return {program: path for program, path in found.items() if path is not None}
 
     @abstractmethod
-    def _create_data(self) -> None: ...
+    def _create_data(self) -> None:
+        """Make `self.data` and whatever else the server needs before it starts for the first time."""
 
     @abstractmethod
     def _command(self, port: int) -> list[str]: ...
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether it is our server that answers on the port, and not somebody else's."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -91,6 +94,12 @@ class PrivateServer(DatabaseServer):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def address(self) -> Address:
+        if self._port is None:
+            raise ServerError(f"{self.product} has no address before it is started for the first time")
+        return LOOPBACK, self._port
 
     @property
     def pid(self) -> int | None:
@@ -152,10 +161,6 @@ class PrivateServer(DatabaseServer):
             self.stop()
             remove_leftovers(self.directory)
 
-    @property
-    def _url(self) -> URL:
-        return URL.create(self.dialect, USER, PASSWORD, LOOPBACK, self._port, DATABASE)
-
     def _start_on(self, port: int) -> None:
         log_before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
@@ -179,14 +184,6 @@ class PrivateServer(DatabaseServer):
                 raise error(f"{self.product} on port {port} {problem}; its log:\n{_tail(output)}")
             time.sleep(0.02)
 
-    def _answers(self) -> bool:
-        """Whether it is our server that answers on the port, and not somebody else's."""
-        try:
-            with self.connect() as connection:
-                return Path(connection.execute(text(self.data_directory_query)).scalar_one()) == self.data
-        except DBAPIError:
-            return False
-
     def _run(self, *command: str) -> None:
         done = subprocess.run(
             command,
@@ -199,6 +196,24 @@ class PrivateServer(DatabaseServer):
         )
         if done.returncode != 0:
             raise ServerError(f"{command[0]} ended with {done.returncode}:\n{_tail(done.stdout)}")
+
+
+class PrivateServer(ServerProcess, DatabaseServer):
+    """A SQL server of our own."""
+
+    dialect: ClassVar[str]
+    data_directory_query: ClassVar[str]
+
+    @property
+    def _url(self) -> URL:
+        return URL.create(self.dialect, USER, PASSWORD, LOOPBACK, self._port, DATABASE)
+
+    def _answers(self) -> bool:
+        try:
+            with self.connect() as connection:
+                return Path(connection.execute(text(self.data_directory_query)).scalar_one()) == self.data
+        except DBAPIError:
+            return False
 
 
 class PostgresServer(PrivateServer):

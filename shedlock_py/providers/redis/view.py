@@ -38,8 +38,10 @@ def majority_view(found: Sequence[LockRecord | None], size: int) -> LockRecord |
     if not shown:  # a minority has it: nobody holds the lock
         shown = [replace(record, lock_until=min(record.lock_until, record.read_at)) for record in records]
     shown.sort(key=lambda record: record.lock_until, reverse=True)
+    which = min(majority, len(shown)) - 1
     return replace(
-        shown[min(majority, len(shown)) - 1],
+        shown[which],
+        locked_at=sorted((record.locked_at for record in shown), reverse=True)[which],  # extending does not change it
         fencing_token=_token(records),
         last_fire_time=max((record.last_fire_time for record in records if record.last_fire_time), default=None),
     )
