@@ -14,10 +14,10 @@ PACKAGE = Path(shedlock_py.__file__).parent
 SHELLS = ("acquire", "extend", "release", "record", "records", "force_release", "take_over", "prune", "create_schema")
 
 
-def sql_pairs() -> Iterator[tuple[str, str, str]]:
-    path = "providers/sqlalchemy/provider.py"
-    for method in (*SHELLS, "verify", "__repr__"):
-        yield path, f"SqlAlchemyLockProvider.{method}", f"AsyncSqlAlchemyLockProvider.{method}"
+def pairs_of(path: str, sync: str, *methods: str) -> Iterator[tuple[str, str, str]]:
+    """The methods of a provider and of its async twin."""
+    for method in (*SHELLS, "__repr__", *methods):
+        yield path, f"{sync}.{method}", f"Async{sync}.{method}"
 
 
 PAIRS = [
@@ -30,7 +30,9 @@ PAIRS = [
         ("providers/memory.py", f"InMemoryLockProvider.{method}", f"AsyncInMemoryLockProvider.{method}")
         for method in SHELLS
     ),
-    *sql_pairs(),
+    *pairs_of("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider", "verify"),
+    *pairs_of("providers/redis/provider.py", "RedisLockProvider", "__init__"),
+    *pairs_of("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "_execute"),
 ]
 
 RENAMES = {
@@ -63,6 +65,14 @@ class WithoutAsync(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         if isinstance(node.value, ast.Name) and node.value.id == "Awaitable":
             return self.visit(node.slice)
+        return self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        match node:
+            case ast.Attribute(value=ast.Attribute(value=package, attr="asyncio")):  # redis.asyncio.Redis
+                return self.visit(ast.Attribute(package, node.attr, node.ctx))
+            case ast.Attribute(value=ast.Name("asyncio"), attr="sleep"):
+                return ast.Attribute(ast.Name("time"), "sleep", node.ctx)
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
