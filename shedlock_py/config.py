@@ -30,6 +30,7 @@ class Settings:
     async_provider: AsyncLockProvider | None = None
     default_lock_at_most_for: timedelta | None = None
     default_lock_at_least_for: timedelta = timedelta(0)
+    keep_alive: bool = False
     holder: str | None = None
     listeners: tuple[Listener, ...] = (log_listener,)
 
@@ -56,6 +57,7 @@ def configure(
     async_provider: AsyncLockProvider | str | None = None,
     default_lock_at_most_for: Duration | None = "10m",
     default_lock_at_least_for: Duration = "0s",
+    keep_alive: bool = False,
     holder: str | None = None,
     listeners: Iterable[Listener] = (),
 ) -> _Restore:
@@ -71,6 +73,7 @@ def configure(
     :param async_provider: the store for ``async def`` tasks; without one they use ``provider`` in a worker thread.
     :param default_lock_at_most_for: for locks that do not say; None makes every lock say it itself.
     :param default_lock_at_least_for: likewise.
+    :param keep_alive: extend leases, every third of them, until their task ends, where a lock does not say otherwise.
     :param holder: how this process is named in lock records; ``host:pid`` by default.
     :param listeners: called with every event, besides the one that writes to the logger ``shedlock_py``.
     :raises ConfigurationError: for a value that cannot work.
@@ -96,6 +99,7 @@ def configure(
             async_provider=async_provider,
             default_lock_at_most_for=parsed_at_most,
             default_lock_at_least_for=at_least,
+            keep_alive=keep_alive,
             holder=None if holder is None else validate_holder(holder),
             listeners=(log_listener, *listeners),
         ),
@@ -128,6 +132,11 @@ def lock_request(
         )
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     return LockRequest(name, at_most, at_least, holder=settings.holder, fire_time=fire_time)
+
+
+def is_kept_alive(keep_alive: bool | None) -> bool:
+    """What a lock says, or else the default; nothing is kept alive where nothing is locked."""
+    return is_active() and (_settings.keep_alive if keep_alive is None else keep_alive)
 
 
 # Which provider

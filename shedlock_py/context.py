@@ -6,8 +6,11 @@ Tasks made by the job inherit it. A new thread does not, unless it runs in ``con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
 from shedlock_py.config import as_async_provider, as_provider, emit
 from shedlock_py.durations import Duration
@@ -16,16 +19,30 @@ from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
 from shedlock_py.rules import Lease
 
 
+class Heart(Protocol):
+    """What keeps a lease alive, as far as a task that extends the lease itself must know it."""
+
+    def is_busy(self, *, is_async: bool) -> bool:
+        """Whether a heartbeat is under way, for which the task can wait."""
+
+    def pause(self) -> None:
+        """Begin no heartbeat."""
+
+    def resume(self) -> None:
+        """The lease was extended, or not; go on from there."""
+
+
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    __slots__ = ("finished", "lease", "outer", "provider", "stands_for")
+    __slots__ = ("finished", "heart", "lease", "outer", "provider", "stands_for")
 
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
         self.outer = _unfinished(_innermost.get())
         self.finished = False
+        self.heart: Heart | None = None
         self.stands_for: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
@@ -98,20 +115,48 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
     """
     held = _live()
     provider = as_provider(held.provider)
-    try:
-        return _extended(held.lease, provider.extend(held.lease, lock_at_most_for))
-    except ProviderError as error:
-        raise _failed(held.lease, error) from error.__cause__
+    with _paused(held.heart):
+        while _is_busy(held.heart):
+            time.sleep(_MOMENT)
+        with _failing(held.lease):
+            return _extended(held.lease, provider.extend(held.lease, lock_at_most_for))
 
 
 async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
     """:func:`extend_lock` for async tasks."""
+    import asyncio  # late: must not be loaded for others
+
     held = _live()
     provider = as_async_provider(held.provider)
+    with _paused(held.heart):
+        while _is_busy_async(held.heart):  # noqa: ASYNC110 (the heartbeat may be in a thread)
+            await asyncio.sleep(_MOMENT)
+        with _failing(held.lease):
+            return _extended(held.lease, await provider.extend(held.lease, lock_at_most_for))
+
+
+_MOMENT = 0.005
+
+
+@contextmanager
+def _paused(heart: Heart | None) -> Iterator[None]:
+    """While the task extends its lease no heartbeat does, which might cut it down again."""
+    if heart is None:
+        yield
+        return
+    heart.pause()
     try:
-        return _extended(held.lease, await provider.extend(held.lease, lock_at_most_for))
-    except ProviderError as error:
-        raise _failed(held.lease, error) from error.__cause__
+        yield
+    finally:
+        heart.resume()
+
+
+def _is_busy(heart: Heart | None) -> bool:
+    return heart is not None and heart.is_busy(is_async=False)
+
+
+def _is_busy_async(heart: Heart | None) -> bool:
+    return heart is not None and heart.is_busy(is_async=True)
 
 
 def _live(name: str | None = None) -> Held:
@@ -130,6 +175,10 @@ def _extended(lease: Lease, extended: Lease | None) -> Lease:
     return extended
 
 
-def _failed(lease: Lease, error: ProviderError) -> ProviderError:
-    emit(ProviderFailed(lease.name, "extend", error))
-    return error
+@contextmanager
+def _failing(lease: Lease) -> Iterator[None]:
+    try:
+        yield
+    except ProviderError as error:
+        emit(ProviderFailed(lease.name, "extend", error))
+        raise

@@ -15,6 +15,7 @@ from shedlock_py.config import check_provider, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.guard import Executed, Guard, Skipped, refuse_unfinished_function, run_guarded, run_guarded_async
+from shedlock_py.keepalive import OnLost, check_on_lost, check_on_lost_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import LockRequest, check_hold_times, validate_name
 
@@ -40,6 +41,8 @@ class LockSpec:
         lock_at_most_for: Duration | None = None,
         lock_at_least_for: Duration | None = None,
         provider: LockProvider | AsyncLockProvider | None = None,
+        keep_alive: bool | None = None,
+        on_lost: OnLost = "continue",
     ) -> None:
         if not isinstance(name, str):
             raise ConfigurationError(f"lock name must be a string, not {name!r}: @scheduler_lock('name', …)")
@@ -52,7 +55,10 @@ class LockSpec:
         if self.lock_at_most_for is not None and self.lock_at_least_for is not None:
             check_hold_times(self.lock_at_most_for, self.lock_at_least_for)
         check_provider(provider)
+        check_on_lost_async(on_lost)
         self.provider = provider
+        self.keep_alive = keep_alive
+        self.on_lost = on_lost
 
     def check_fields(self, signature: inspect.Signature) -> None:
         """:raises ConfigurationError: the name template asks for something that is not a parameter."""
@@ -84,7 +90,15 @@ class LockSpec:
     def guard(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Guard:
         """The guard around one call of ``function``."""
         name = self.lock_name(function, args, kwargs)
-        return Guard(name, self.lock_at_most_for, self.lock_at_least_for, self.provider, self)
+        return Guard(
+            name,
+            self.lock_at_most_for,
+            self.lock_at_least_for,
+            self.provider,
+            self.keep_alive,
+            self.on_lost,
+            mark=self,
+        )
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The lock name for one call of ``function``: the template filled from its arguments."""
@@ -156,6 +170,8 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
     on_skip: None = None,
 ) -> _Decorator[None]: ...
 
@@ -167,6 +183,8 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
     on_skip: BaseException | type[BaseException],
 ) -> _Decorator[Never]: ...
 
@@ -178,6 +196,8 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
     on_skip: Callable[[Skipped], Coroutine[Any, Any, S]],
 ) -> _Decorator[S]: ...
 
@@ -189,6 +209,8 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
     on_skip: Callable[[Skipped], S],
 ) -> _Decorator[S]: ...
 
@@ -200,6 +222,8 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
     on_skip: S,
 ) -> _Decorator[S]: ...
 
@@ -210,6 +234,8 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
     on_skip: Any = None,
 ) -> Any:
     """Run the function only where its lock is free; skip the call where it is held elsewhere.
@@ -227,6 +253,11 @@ def scheduler_lock(
     :param lock_at_least_for: for how long nobody else runs it, however short the task; at least the difference between
         the replicas' clocks. Zero by default.
     :param provider: the store of this lock; by default the configured one, looked up at each call.
+    :param keep_alive: extend the lease, every third of it, until the task ends; by default as :func:`configure` says.
+        ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short.
+    :param on_lost: what happens when the lease is lost while the task runs: "continue" (a ``LeaseLost`` event and a
+        warning, as always), or a callable that gets the event; for ``async def`` also "cancel": the task is cancelled
+        and the call raises :class:`LeaseLostError`.
     :param on_skip: what a skipped call returns; a callable is called with the :class:`Skipped` (and awaited, if it
         is a coroutine function); an exception is raised, a class of them is called with a message first.
     :raises ConfigurationError: a name or duration that cannot work.
@@ -237,7 +268,7 @@ def scheduler_lock(
     """
     if callable(name):
         raise TypeError("@scheduler_lock needs a lock name: @scheduler_lock('name', lock_at_most_for='10m')")
-    spec = LockSpec(name, lock_at_most_for, lock_at_least_for, provider)
+    spec = LockSpec(name, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)
 
     def decorate(function: Any) -> Any:
         if isinstance(function, staticmethod | classmethod):
@@ -245,6 +276,7 @@ def scheduler_lock(
         _check_function(function)
         signature = inspect.signature(function)
         spec.check_fields(signature)
+        (check_on_lost_async if inspect.iscoroutinefunction(function) else check_on_lost)(on_lost)
         guarded = _guard_async if inspect.iscoroutinefunction(function) else _guard_sync
         wrapper = guarded(spec, function, signature, on_skip)
         # The original carries the mark too: a scheduler's decorator that was put below this one registers the original.

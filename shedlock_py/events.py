@@ -19,8 +19,9 @@ logger = logging.getLogger("shedlock_py")
 SkipReason = Literal["held", "already_ran", "provider_error"]
 """Why a task did not run: the lock was held; its fire time had run; the store failed and the caller chose to skip."""
 
-LostReason = Literal["overrun", "revoked"]
-"""How a lease was lost: the task outlived it; somebody took it over or freed it by force."""
+LostReason = Literal["overrun", "revoked", "unreachable"]
+"""How a lease was lost: the task outlived it; somebody took it over or freed it by force; it was to be kept alive, but
+the store did not answer for too long."""
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
 
@@ -58,7 +59,7 @@ class LockReleased(Event):
 
 @dataclass(frozen=True)
 class LockExtended(Event):
-    """The lease was extended on purpose."""
+    """The lease was extended, on purpose or by keep-alive."""
 
     lease: Lease
 
@@ -108,6 +109,12 @@ def log_listener(event: Event) -> None:
             logger.warning(
                 "lock %r was lost: the task outlived its lease of %s, so another replica may have run it as well; "
                 "raise lock_at_most_for above the longest run",
+                lock_name,
+                lease.lock_at_most_for,
+            )
+        case LeaseLost(lock_name, lease, "unreachable"):
+            logger.warning(
+                "lock %r was lost: the store has not answered for so long that another replica may get its lease of %s",
                 lock_name,
                 lease.lock_at_most_for,
             )

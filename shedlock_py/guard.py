@@ -20,6 +20,7 @@ from shedlock_py.config import (
     check_provider,
     configured_providers,
     emit,
+    is_kept_alive,
     lock_request,
     resolve_async_provider,
     resolve_provider,
@@ -38,6 +39,7 @@ from shedlock_py.events import (
     TaskFinished,
     logger,
 )
+from shedlock_py.keepalive import OnLost, beating, beating_async, check_on_lost, check_on_lost_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import Lease, LockRecord, LockRequest, validate_name
 
@@ -66,6 +68,8 @@ def hold(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     provider: LockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
 ) -> AbstractContextManager[Lease | None]:
     """Hold a lock around a block of code: ``with hold("import", lock_at_most_for="5m") as lease: if lease: …``
 
@@ -74,10 +78,16 @@ def hold(
 
     :param lock: the lock name, or a whole :class:`LockRequest`.
     :param provider: the store; the configured one by default.
+    :param keep_alive: extend the lease, every third of it, until the block ends; by default as :func:`configure` says.
+        ``lock_at_most_for`` is then how soon others may go on if this process dies, and can be short.
+    :param on_lost: what happens when the lease is lost while the block runs: "continue" (a ``LeaseLost`` event and a
+        warning, as always), or a callable that gets the event, in another thread; in async code also "cancel":
+        ``LeaseLostError`` out of the block.
     :raises ConfigurationError: a value that cannot work, or no provider.
     :raises ProviderError: the store failed; the block did not run. A failing release is logged, never raised.
     """
-    return _Block(_hold(Guard(lock, lock_at_most_for, lock_at_least_for, provider)))
+    check_on_lost(on_lost)
+    return _Block(_hold(Guard(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)))
 
 
 @contextmanager
@@ -97,7 +107,7 @@ def _hold(guard: Guard) -> Iterator[Lease | None]:
         yield None
         return
     try:
-        with guard.running(lease, store):
+        with guard.running(lease, store) as held, beating(held, store, guard.keep_alive, guard.on_lost):
             yield lease
     finally:
         lost = lease.is_lost()
@@ -113,13 +123,17 @@ def attempt(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     provider: LockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
 ) -> Executed[T] | Skipped:
     """Run ``task()`` under a lock, and tell whether it ran: ``Executed(value, lease)`` or ``Skipped``.
 
     Parameters and errors as for :func:`hold`; what the task raises is raised.
     """
     refuse_unfinished_function(task)
-    return run_guarded(Guard(lock, lock_at_most_for, lock_at_least_for, provider), task)
+    check_on_lost(on_lost)
+    guard = Guard(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)
+    return run_guarded(guard, task)
 
 
 def run_guarded(guard: Guard, task: Callable[[], T]) -> Executed[T] | Skipped:
@@ -136,9 +150,12 @@ def hold_async(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     provider: AsyncLockProvider | LockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
 ) -> AbstractAsyncContextManager[Lease | None]:
     """:func:`hold` for async code. A provider for ordinary functions is asked in a worker thread."""
-    return _AsyncBlock(_hold_async(Guard(lock, lock_at_most_for, lock_at_least_for, provider)))
+    check_on_lost_async(on_lost)
+    return _AsyncBlock(_hold_async(Guard(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)))
 
 
 @asynccontextmanager
@@ -160,8 +177,9 @@ async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
         yield None
         return
     try:
-        with guard.running(lease, store):
-            yield lease
+        with guard.running(lease, store) as held:
+            async with beating_async(held, store, guard.keep_alive, guard.on_lost):
+                yield lease
     finally:
         lost = lease.is_lost()
         if guard.must_release(lease):
@@ -176,9 +194,13 @@ async def attempt_async(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     provider: AsyncLockProvider | LockProvider | None = None,
+    keep_alive: bool | None = None,
+    on_lost: OnLost = "continue",
 ) -> Executed[T] | Skipped:
     """:func:`attempt` for async tasks: ``task()`` is awaited."""
-    return await run_guarded_async(Guard(lock, lock_at_most_for, lock_at_least_for, provider), task)
+    check_on_lost_async(on_lost)
+    guard = Guard(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)
+    return await run_guarded_async(guard, task)
 
 
 async def run_guarded_async(guard: Guard, task: Callable[[], Awaitable[T]]) -> Executed[T] | Skipped:
@@ -240,6 +262,8 @@ class Guard:
         at_most: Duration | None,
         at_least: Duration | None,
         provider: object,
+        keep_alive: bool | None = None,
+        on_lost: OnLost = "continue",
         mark: object = None,
     ) -> None:
         check_provider(provider)
@@ -247,6 +271,8 @@ class Guard:
             raise ConfigurationError(f"lock {lock.name!r}: the LockRequest says for how long; give no other durations")
         self.name = lock.name if isinstance(lock, LockRequest) else validate_name(lock)
         self.provider = provider
+        self.keep_alive = is_kept_alive(keep_alive)
+        self.on_lost = on_lost
         self.mark = mark
         self.skip = Skipped(self.name)
         self._lock, self._at_most, self._at_least = lock, at_most, at_least
@@ -300,7 +326,7 @@ class Guard:
         emit(LockSkipped(self.name, self.skip.reason, self._elapsed()))
 
     @contextmanager
-    def running(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Iterator[None]:
+    def running(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Iterator[Held]:
         if not lease.is_trusted():
             error = ProviderUnreachable(
                 f"lock {lease.name!r}: the store took {self._elapsed()} to grant a lease of {lease.lock_at_most_for}, "
@@ -315,7 +341,7 @@ class Guard:
         held.enter()
         failure: BaseException | None = None
         try:
-            yield
+            yield held
         except BaseException as error:
             failure = error
             raise
@@ -350,7 +376,8 @@ def _outcome(failure: BaseException | None) -> Outcome:
     if failure is None:
         return "succeeded"
     # By name: asyncio's class must not be imported here.
-    return "cancelled" if type(failure).__name__ == "CancelledError" else "failed"
+    was_cancelled = type(failure).__name__ == "CancelledError" or type(failure.__cause__).__name__ == "CancelledError"
+    return "cancelled" if was_cancelled else "failed"
 
 
 def refuse_unfinished_function(task: Callable[..., Any]) -> None:

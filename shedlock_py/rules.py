@@ -207,6 +207,11 @@ class Lease:
         """Holder and claim id as the lock record has them."""
         return f"{self.holder}#{self.claim_id}"
 
+    @property
+    def trusted_until(self) -> float:
+        """Until when the holder may believe this lease, in seconds of its own monotonic clock."""
+        return self._trusted_until
+
     def trusted_for(self) -> timedelta:
         """For how long from now the holder may believe this lease; zero when no longer."""
         return timedelta(seconds=max(0.0, self._trusted_until - self._clock()))
@@ -282,6 +287,40 @@ class Extension:
         lease._in_doubt.remove(self)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease
+
+
+class HeartbeatPlan:
+    """When to extend a lease that is kept alive. Moments are monotonic seconds and always given.
+
+    A heartbeat every third of the lease. One that fails is repeated after a growing, jittered pause, and one that is
+    not answered within a sixth of the lease is not waited for: so several tries fit in before the trust window ends.
+    """
+
+    BEATS = 3
+    ANSWER = 6
+
+    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float]) -> None:
+        """:param random: returns a number from 0 to 1; heartbeats that failed together shall not come back together."""
+        self._random = random
+        self.failures = 0
+        """In a row."""
+        self.answered(lock_at_most_for, now)
+
+    def asked(self, lock_at_most_for: timedelta, now: float) -> None:
+        """A heartbeat was sent: if nothing is heard of it, the next is due soon."""
+        self.due = now + lock_at_most_for.total_seconds() / self.ANSWER
+
+    def answered(self, lock_at_most_for: timedelta, now: float) -> None:
+        """The lease was extended by a question that was sent at ``now``."""
+        self.failures = 0
+        self.due = now + lock_at_most_for.total_seconds() / self.BEATS
+
+    def failed(self, lock_at_most_for: timedelta, now: float) -> None:
+        """The store failed, at ``now``."""
+        self.failures += 1
+        lease = lock_at_most_for.total_seconds()
+        pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.ANSWER)
+        self.due = now + pause * (0.5 + self._random() / 2)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,12 @@ class WithoutAsync(ast.NodeTransformer):
     def visit_AsyncWith(self, node: ast.AsyncWith) -> Any:
         return self.visit(ast.With(**{field: getattr(node, field) for field in node._fields}))
 
+    def visit_With(self, node: ast.With) -> Any:
+        match node.body:
+            case [ast.With() | ast.AsyncWith() as inner]:  # "with" and "async with" cannot be one statement
+                return self.visit(ast.With([*node.items, *inner.items], inner.body))
+        return self.generic_visit(node)
+
     def visit_Await(self, node: ast.Await) -> Any:
         return self.visit(node.value)
 
@@ -94,7 +100,7 @@ class WithoutAsync(ast.NodeTransformer):
 
 
 def without_docstring_and_late_imports(body: list[ast.stmt]) -> list[ast.stmt]:
-    body = [statement for statement in body if not isinstance(statement, ast.ImportFrom)]
+    body = [statement for statement in body if not isinstance(statement, ast.ImportFrom | ast.Import)]
     if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         body = body[1:]
     return body or [ast.Pass()]

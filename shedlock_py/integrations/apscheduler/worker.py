@@ -42,12 +42,21 @@ class Plan:
     skips_provider_errors: bool
     skip_code: int
 
-    def find_provider(self) -> Any:
-        """The decorator's own (found here, so it need not be pickled), the executor's, or None: the configured one."""
+    def guard_options(self) -> dict[str, Any]:
+        """What else the decorator, if there is one, says of the guard; found here, so it need not be pickled.
+
+        The provider is the decorator's own, the executor's, or None: the configured one.
+        """
+        provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
         mark = find_mark(self.job.func)
-        if mark is not None and mark.provider is not None:
-            return mark.provider
-        return provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
+        if mark is None:
+            return {"provider": provider}
+        own = mark.provider
+        return {
+            "provider": provider if own is None else own,
+            "keep_alive": mark.keep_alive,
+            "on_lost": mark.on_lost,
+        }
 
     def stand_for_decorator(self) -> None:
         """Inside the lock: it is the one of ``@scheduler_lock`` as well, which must not ask for its own."""
@@ -120,7 +129,7 @@ def _run_once(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
         _raise_failure(events)
 
     try:
-        result = attempt(plan.request(run_time), task, provider=plan.find_provider())
+        result = attempt(plan.request(run_time), task, **plan.guard_options())
     except BaseException as error:  # all of them, as run_job does
         return events or [plan.not_run(run_time, error)]
     return [plan.skipped(run_time, result.lock_name, result.reason)] if isinstance(result, Skipped) else events
@@ -138,7 +147,7 @@ async def _run_once_async(plan: Plan, run_time: datetime) -> list[JobExecutionEv
         _raise_failure(events)
 
     try:
-        result = await attempt_async(plan.request(run_time), task, provider=plan.find_provider())
+        result = await attempt_async(plan.request(run_time), task, **plan.guard_options())
     except BaseException as error:  # all of them, as run_coroutine_job does
         return events or [plan.not_run(run_time, error)]
     return [plan.skipped(run_time, result.lock_name, result.reason)] if isinstance(result, Skipped) else events

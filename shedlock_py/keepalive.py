@@ -1,0 +1,450 @@
+"""Keep-alive: extending a lease while its task runs, and saying at once when it is lost.
+
+What to do and when is in :class:`_Heart`, which waits for nothing. :func:`beating` carries it out in threads,
+:func:`beating_async` on the event loop.
+
+However many leases are kept alive, there is one thread that watches the clock, and for each provider at most
+:data:`ASKERS` that ask the store: a store that hangs can delay neither the watch nor another store's heartbeats.
+All are daemons, so they never keep the interpreter from ending.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from shedlock_py._clock import monotonic
+from shedlock_py.config import emit
+from shedlock_py.context import Held
+from shedlock_py.errors import ConfigurationError, LeaseLostError
+from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFailed, logger
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.rules import HeartbeatPlan, Lease
+
+if TYPE_CHECKING:
+    import asyncio
+
+OnLost = str | Callable[[LeaseLost], Any]
+"""What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a call."""
+
+ASKERS = 4
+MOST_UNANSWERED = 3
+"""Heartbeats of one lease that wait for an answer at the same time."""
+PATIENCE = 10.0
+"""Seconds to wait, at the end of a task, for a heartbeat that the store has not answered."""
+_IDLE_SECONDS = 5.0
+
+
+def check_on_lost(on_lost: OnLost) -> None:
+    """:raises ConfigurationError: ``on_lost`` is nothing that can be done to an ordinary function."""
+    if on_lost == "cancel":
+        raise ConfigurationError(
+            "on_lost='cancel' needs an async task: Python cannot stop a thread. Give a callable that tells the task to "
+            "stop, or let it ask lease.is_trusted()"
+        )
+    check_on_lost_async(on_lost)
+
+
+def check_on_lost_async(on_lost: OnLost) -> None:
+    """:raises ConfigurationError: ``on_lost`` is nothing that can be done."""
+    if on_lost not in ("continue", "cancel") and not callable(on_lost):
+        raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
+
+
+class _Heart:
+    """What is known about the lease of one running task, and what is to be done next."""
+
+    def __init__(self, lease: Lease, *, beats: bool) -> None:
+        self.lease = lease
+        self.unanswered = 0
+        self.has_ended = False
+        self.lost: LeaseLost | None = None
+        self.pauses = 0
+        """While the task itself extends the lease, no heartbeat begins: the store must not do the shorter one last."""
+        self._beats = beats
+        self._plan = HeartbeatPlan(lease.lock_at_most_for, monotonic(), random.random)
+
+    def wakes_at(self) -> float:
+        """When there will be something to do."""
+        return min(self._plan.due, self.lease.trusted_until) if self._beats else self.lease.trusted_until
+
+    def must_beat(self) -> bool:
+        """Whether to send a heartbeat now; if so, it counts as sent."""
+        now = monotonic()
+        if not self._beats or now < self._plan.due:
+            return False
+        self._plan.asked(self.lease.lock_at_most_for, now)
+        if self.unanswered >= MOST_UNANSWERED or self.pauses:
+            return False
+        self.unanswered += 1
+        return True
+
+    def extended(self, asked_at: float) -> None:
+        """A heartbeat, or the task itself, has extended the lease."""
+        self._plan.answered(self.lease.lock_at_most_for, asked_at)
+
+    def failed(self) -> None:
+        self._plan.failed(self.lease.lock_at_most_for, monotonic())
+
+    def over(self) -> LostReason | None:
+        """Why the lease is over, once it cannot be believed any more."""
+        if self.lease.is_trusted():
+            return None
+        return "unreachable" if self._plan.failures or self.unanswered else "overrun"
+
+    def refused(self, believed_until: float) -> LeaseLost | None:
+        """The store does not have the lease, which was believed until then."""
+        if monotonic() < believed_until:
+            return self.lose("revoked")
+        return self.lose("unreachable" if self._plan.failures or self.unanswered else "overrun")
+
+    def lose(self, reason: LostReason) -> LeaseLost | None:
+        """The lease is lost: the event, once; None if that is known, or the task has ended the lease itself."""
+        if self.has_ended or self.lost is not None or self.lease.has_ended():
+            return None
+        self.lease.lose()
+        self.lost = LeaseLost(self.lease.name, self.lease, reason)
+        return self.lost
+
+
+# In threads
+
+
+@contextmanager
+def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> Iterator[None]:
+    """Keep the lease alive, or only watch it, while the block runs. At its end no heartbeat is under way any more."""
+    if not keep_alive and on_lost == "continue":
+        yield
+        return
+    heart = _ThreadHeart(held.lease, store, keep_alive, on_lost)
+    held.heart = heart
+    heart.start()
+    try:
+        yield
+    finally:
+        heart.stop()
+
+
+class _ThreadHeart:
+    def __init__(self, lease: Lease, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> None:
+        self._heart = _Heart(lease, beats=keep_alive)
+        self._store = store
+        self._on_lost = on_lost
+        self._changed = threading.Condition()
+        self._process = os.getpid()
+
+    def start(self) -> None:
+        _threads_here().wake(self, self._heart.wakes_at())
+
+    def wake(self) -> None:
+        """In the thread that watches the clock, which must not wait for anything."""
+        with self._changed:
+            heart = self._heart
+            if heart.has_ended or heart.lost:
+                return
+            reason = heart.over()
+            if reason is not None:
+                lost = heart.lose(reason)
+                if lost:  # whoever is told may be slow
+                    threading.Thread(target=_tell, args=(lost, self._on_lost), daemon=True).start()
+                return
+            if heart.must_beat():
+                _threads_here().ask(self._store, self._beat)
+            _threads_here().wake(self, heart.wakes_at())
+
+    def _beat(self) -> None:
+        heart, asked_at, believed_until = self._heart, monotonic(), self._heart.lease.trusted_until
+        lost: LeaseLost | None = None
+        error: Exception | None = None
+        is_ours: Lease | None = None
+        try:
+            if asked_at < believed_until:  # it may have waited for a thread
+                is_ours = self._store.extend(heart.lease, heart.lease.lock_at_most_for)
+        except Exception as raised:
+            error = raised
+        with self._changed:
+            heart.unanswered -= 1
+            self._changed.notify_all()
+            if heart.has_ended or heart.lost:
+                return
+            if error is not None:
+                heart.failed()
+            elif is_ours is not None:
+                heart.extended(asked_at)
+            else:
+                lost = heart.refused(believed_until)
+            _threads_here().wake(self, heart.wakes_at())
+        _report(heart.lease, error, is_ours)
+        if lost:
+            _tell(lost, self._on_lost)
+
+    def is_busy(self, *, is_async: bool) -> bool:
+        return self._heart.unanswered > 0 and self._process == os.getpid()
+
+    def pause(self) -> None:
+        if self._process == os.getpid():
+            with self._changed:
+                self._heart.pauses += 1
+
+    def resume(self) -> None:
+        if self._process == os.getpid():
+            with self._changed:
+                self._heart.pauses -= 1
+                self._heart.extended(monotonic())
+                _threads_here().wake(self, self._heart.wakes_at())
+
+    def stop(self) -> None:
+        if self._process != os.getpid():
+            return  # a forked child that leaves the block: nothing of this runs here
+        with self._changed:
+            self._heart.has_ended = True
+            _threads_here().forget(self)
+            # A heartbeat that came after the release would prolong a minimum hold.
+            self._changed.wait_for(lambda: not self._heart.unanswered, PATIENCE)
+
+
+def _tell(lost: LeaseLost, on_lost: OnLost) -> object:
+    """Tell the listeners and ``on_lost``; returns what that returns."""
+    emit(lost)
+    if callable(on_lost):
+        try:
+            return on_lost(lost)
+        except Exception:
+            logger.exception("on_lost of lock %r failed", lost.lock_name)
+    return None
+
+
+def _report(lease: Lease, error: Exception | None, extended: Lease | None) -> None:
+    if error is not None:
+        emit(ProviderFailed(lease.name, "extend", error))
+    elif extended is not None:
+        emit(LockExtended(lease.name, lease))
+
+
+class _Threads:
+    """The threads of one process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_watching = False
+        self._due: dict[_ThreadHeart, float] = {}
+        self._askers: dict[int, _Askers] = {}
+
+    def wake(self, heart: _ThreadHeart, when: float) -> None:
+        """Call ``heart.wake()`` at ``when``, and not before."""
+        with self._changed:
+            self._due[heart] = when
+            if not self._is_watching:
+                self._is_watching = True
+                threading.Thread(target=self._watch, name="shedlock-keep-alive", daemon=True).start()
+            elif when <= min(self._due.values()):
+                self._changed.notify()
+
+    def forget(self, heart: _ThreadHeart) -> None:
+        with self._changed:
+            self._due.pop(heart, None)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                if not self._due:
+                    self._is_watching = False
+                    return
+                heart, when = min(self._due.items(), key=lambda due: due[1])
+                seconds = when - monotonic()
+                if seconds > 0:
+                    self._changed.wait(seconds)
+                    continue
+                del self._due[heart]
+            heart.wake()
+            del heart
+
+    def ask(self, store: object, work: Callable[[], None]) -> None:
+        """Do ``work``, which asks ``store``, in another thread."""
+        askers = self._askers.setdefault(id(store), _Askers())
+        askers.submit(work)
+
+
+class _Askers:
+    """Up to :data:`ASKERS` threads, started when there is work and ended when there has been none for a while."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._work: deque[Callable[[], None]] = deque()
+        self._threads = 0
+        self._idle = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        with self._changed:
+            self._work.append(work)
+            if self._idle >= len(self._work):
+                self._changed.notify()
+            elif self._threads < ASKERS:
+                self._threads += 1
+                threading.Thread(target=self._run, name="shedlock-heartbeat", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._work:
+                    self._idle += 1
+                    has_work = self._changed.wait(_IDLE_SECONDS)
+                    self._idle -= 1
+                    if not has_work and not self._work:
+                        self._threads -= 1
+                        return
+                work = self._work.popleft()
+            work()
+            del work  # with it goes the heart
+
+
+_processes: dict[int, _Threads] = {}  # threads do not survive a fork: the child starts its own
+
+
+def _threads_here() -> _Threads:
+    threads = _processes.get(os.getpid())
+    return threads if threads is not None else _processes.setdefault(os.getpid(), _Threads())
+
+
+# On the event loop
+
+
+@asynccontextmanager
+async def beating_async(held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> AsyncIterator[None]:
+    """:func:`beating` for async tasks. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
+    if not keep_alive and on_lost == "continue":
+        yield
+        return
+    import asyncio  # late: must not be loaded for others
+
+    heart = _TaskHeart(held.lease, store, keep_alive, on_lost)
+    held.heart = heart
+    heart.start()
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if heart.takes_back_its_cancellation():
+            raise LeaseLostError(f"lock {held.lease.name!r} was lost while its task ran") from error
+        raise
+    finally:
+        await heart.stop()
+
+
+class _TaskHeart:
+    def __init__(self, lease: Lease, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> None:
+        import asyncio
+
+        self._heart = _Heart(lease, beats=keep_alive)
+        self._store = store
+        self._on_lost = on_lost
+        self._changed = asyncio.Event()
+        self._body = asyncio.current_task()
+        self._cancels_before = self._body.cancelling() if self._body else 0
+        self._has_cancelled = False
+        self._beats: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        import asyncio
+
+        self._watch = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        import asyncio
+
+        heart = self._heart
+        while (reason := heart.over()) is None and heart.lost is None:
+            if heart.must_beat():
+                beat = asyncio.create_task(self._beat())
+                self._beats.add(beat)
+                beat.add_done_callback(self._beats.discard)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, heart.wakes_at() - monotonic())):
+                    await self._changed.wait()
+            self._changed.clear()
+        if reason is not None:
+            self._tell(heart.lose(reason))
+
+    async def _beat(self) -> None:
+        heart, asked_at, believed_until = self._heart, monotonic(), self._heart.lease.trusted_until
+        lost: LeaseLost | None = None
+        error: Exception | None = None
+        is_ours: Lease | None = None
+        try:
+            is_ours = await self._store.extend(heart.lease, heart.lease.lock_at_most_for)
+        except Exception as raised:
+            error = raised
+        finally:
+            heart.unanswered -= 1
+        if heart.has_ended or heart.lost:
+            return
+        if error is not None:
+            heart.failed()
+        elif is_ours is not None:
+            heart.extended(asked_at)
+        else:
+            lost = heart.refused(believed_until)
+        self._changed.set()
+        _report(heart.lease, error, is_ours)
+        self._tell(lost)
+
+    def _tell(self, lost: LeaseLost | None) -> None:
+        import asyncio
+        import inspect
+
+        if lost is None:
+            return
+        if self._on_lost == "cancel" and self._body is not None:
+            self._has_cancelled = True
+            self._body.cancel(f"lock {lost.lock_name!r} was lost")
+        answer = _tell(lost, self._on_lost)
+        if inspect.isawaitable(answer):
+            task = asyncio.ensure_future(_finish(lost, answer))
+            _unfinished.add(task)
+            task.add_done_callback(_unfinished.discard)
+
+    def takes_back_its_cancellation(self) -> bool:
+        """Whether the body was cancelled by us and by nobody else; as ``asyncio.timeout`` does it."""
+        if not self._has_cancelled or self._body is None:
+            return False
+        self._has_cancelled = False
+        return self._body.uncancel() <= self._cancels_before
+
+    def is_busy(self, *, is_async: bool) -> bool:
+        # A blocking call on this event loop would wait for ever.
+        return is_async and self._heart.unanswered > 0
+
+    def pause(self) -> None:
+        self._heart.pauses += 1
+
+    def resume(self) -> None:
+        self._heart.pauses -= 1
+        self._heart.extended(monotonic())
+        self._changed.set()
+
+    async def stop(self) -> None:
+        import asyncio
+
+        self._heart.has_ended = True
+        if self._watch is not None:
+            self._watch.cancel()
+        # A heartbeat that came after the release would prolong a minimum hold.
+        if self._beats:
+            await asyncio.wait(self._beats, timeout=PATIENCE)
+        if self._has_cancelled and self._body is not None:
+            self._body.uncancel()  # the body ended before it could be cancelled
+
+
+_unfinished: set[Any] = set()  # the event loop itself keeps only weak references
+
+
+async def _finish(lost: LeaseLost, answer: Awaitable[object]) -> None:
+    try:
+        await answer
+    except Exception:
+        logger.exception("on_lost of lock %r failed", lost.lock_name)
