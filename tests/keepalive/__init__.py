@@ -1,0 +1,1 @@
+"""Long jobs: leases that are kept alive, and lost."""
