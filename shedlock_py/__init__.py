@@ -29,10 +29,15 @@ from shedlock_py.errors import (
     ShedLockError,
 )
 from shedlock_py.events import (
+    ElectionEvent,
     Event,
+    LeaderChanged,
+    LeadershipStarted,
+    LeadershipStopped,
     LeaseLost,
     Listener,
     LockAcquired,
+    LockEvent,
     LockExtended,
     LockReleased,
     LockSkipped,
@@ -40,25 +45,34 @@ from shedlock_py.events import (
     TaskFinished,
 )
 from shedlock_py.guard import Executed, Skipped, attempt, attempt_async, hold, hold_async
+from shedlock_py.leader import AsyncLeaderElector, LeaderElector, leader_only
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
 from shedlock_py.rules import Lease, LockRecord, LockRequest
+from shedlock_py.shutdown import release_on_sigterm
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncInMemoryLockProvider",
+    "AsyncLeaderElector",
     "AsyncLockProvider",
     "ConfigurationError",
+    "ElectionEvent",
     "Event",
     "Executed",
     "InMemoryLockProvider",
+    "LeaderChanged",
+    "LeaderElector",
+    "LeadershipStarted",
+    "LeadershipStopped",
     "Lease",
     "LeaseError",
     "LeaseLost",
     "LeaseLostError",
     "Listener",
     "LockAcquired",
+    "LockEvent",
     "LockExtended",
     "LockProvider",
     "LockRecord",
@@ -83,7 +97,9 @@ __all__ = [
     "extend_lock_async",
     "hold",
     "hold_async",
+    "leader_only",
     "provider_from_url",
+    "release_on_sigterm",
     "scheduler_lock",
     "set_active",
 ]

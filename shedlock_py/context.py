@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Protocol
 
 from shedlock_py.config import as_async_provider, as_provider, emit
@@ -35,13 +36,14 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    __slots__ = ("finished", "heart", "lease", "outer", "provider", "stands_for")
+    __slots__ = ("finished", "heart", "lease", "outer", "provider", "stands_for", "thread")
 
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
         self.outer = _unfinished(_innermost.get())
         self.finished = False
+        self.thread = get_ident()
         self.heart: Heart | None = None
         self.stands_for: tuple[object, str] | None = None
 
@@ -50,11 +52,17 @@ class Held:
         return not self.finished and self.lease.is_trusted()
 
     def enter(self) -> None:
+        running.add(self)
         _innermost.set(self)
 
     def leave(self) -> None:
         self.finished = True
+        running.discard(self)
         _innermost.set(_unfinished(_innermost.get()))  # locks need not be left in the order of nesting
+
+
+running: set[Held] = set()
+"""The leases of this process whose tasks are running, in all threads."""
 
 
 def _unfinished(held: Held | None) -> Held | None:

@@ -16,25 +16,41 @@ from shedlock_py.rules import Lease
 
 logger = logging.getLogger("shedlock_py")
 
-SkipReason = Literal["held", "already_ran", "provider_error"]
-"""Why a task did not run: the lock was held; its fire time had run; the store failed and the caller chose to skip."""
+SkipReason = Literal["held", "already_ran", "provider_error", "shutting_down", "not_leader"]
+"""Why a task did not run: the lock was held; its fire time had run; the store failed and the caller chose to skip; this
+process got SIGTERM (``release_on_sigterm``); this node does not lead."""
 
 LostReason = Literal["overrun", "revoked", "unreachable"]
 """How a lease was lost: the task outlived it; somebody took it over or freed it by force; it was to be kept alive, but
 the store did not answer for too long."""
+
+StopReason = Literal["resigned", "revoked", "unreachable"]
+"""Why a leadership ended: on purpose; taken over or demoted; the store did not answer in time."""
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)
 class Event:
+    """Base of all events."""
+
+
+@dataclass(frozen=True)
+class LockEvent(Event):
     """Base of all events about one lock."""
 
     lock_name: str
 
 
 @dataclass(frozen=True)
-class LockAcquired(Event):
+class ElectionEvent(Event):
+    """Base of all events about one leader election."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class LockAcquired(LockEvent):
     """The lock was granted; the task runs now. ``elapsed`` is how long asking took."""
 
     lease: Lease
@@ -42,7 +58,7 @@ class LockAcquired(Event):
 
 
 @dataclass(frozen=True)
-class LockSkipped(Event):
+class LockSkipped(LockEvent):
     """The task does not run, as it should be: the lock is held elsewhere or this fire time has run."""
 
     reason: SkipReason
@@ -50,7 +66,7 @@ class LockSkipped(Event):
 
 
 @dataclass(frozen=True)
-class LockReleased(Event):
+class LockReleased(LockEvent):
     """The lease was given back. ``held_for`` counts from the grant."""
 
     lease: Lease
@@ -58,14 +74,14 @@ class LockReleased(Event):
 
 
 @dataclass(frozen=True)
-class LockExtended(Event):
+class LockExtended(LockEvent):
     """The lease was extended, on purpose or by keep-alive."""
 
     lease: Lease
 
 
 @dataclass(frozen=True)
-class LeaseLost(Event):
+class LeaseLost(LockEvent):
     """The lease ended before its task did; another replica may be running it."""
 
     lease: Lease
@@ -73,7 +89,7 @@ class LeaseLost(Event):
 
 
 @dataclass(frozen=True)
-class ProviderFailed(Event):
+class ProviderFailed(LockEvent):
     """The store failed at ``operation``. At "acquire" the task did not run; at "release" it did."""
 
     operation: str
@@ -81,13 +97,37 @@ class ProviderFailed(Event):
 
 
 @dataclass(frozen=True)
-class TaskFinished(Event):
+class TaskFinished(LockEvent):
     """The guarded task ended, well or not; ``error`` is what it raised."""
 
     lease: Lease
     duration: timedelta
     outcome: Outcome
     error: BaseException | None
+
+
+@dataclass(frozen=True)
+class LeadershipStarted(ElectionEvent):
+    """This node leads now. ``term`` is the fencing token."""
+
+    holder: str
+    term: int | None
+
+
+@dataclass(frozen=True)
+class LeadershipStopped(ElectionEvent):
+    """This node does not lead any more; what it does as the leader must stop."""
+
+    holder: str
+    term: int | None
+    reason: StopReason
+
+
+@dataclass(frozen=True)
+class LeaderChanged(ElectionEvent):
+    """Another node leads, as far as this one has seen; or this one itself."""
+
+    holder: str
 
 
 Listener = Callable[[Event], None]
@@ -99,11 +139,12 @@ def notify(listeners: Iterable[Listener], event: Event) -> None:
         try:
             listener(event)
         except Exception:
-            logger.exception("listener %r failed on %s of lock %r", listener, type(event).__name__, event.lock_name)
+            logger.exception("listener %r failed on %r", listener, event)
 
 
 def log_listener(event: Event) -> None:
-    """Writes every event to the logger ``shedlock_py``: lost leases WARNING, a failing store ERROR, all else DEBUG."""
+    """Writes every event to the logger ``shedlock_py``: lost leases WARNING, a failing store ERROR, elections INFO, the
+    rest DEBUG."""
     match event:
         case LeaseLost(lock_name, lease, "overrun"):
             logger.warning(
@@ -128,5 +169,12 @@ def log_listener(event: Event) -> None:
             logger.debug("lock %r acquired: %r", lock_name, lease)
         case TaskFinished(lock_name, _, duration, outcome):
             logger.debug("lock %r: task %s after %s", lock_name, outcome, duration)
-        case _:
-            logger.debug("lock %r: %s", event.lock_name, type(event).__name__)
+        case LeadershipStarted(name, holder, term):
+            logger.info("election %r: %s leads, term %s", name, holder, term)
+        case LeadershipStopped(name, holder, term, reason):
+            level = logging.INFO if reason == "resigned" else logging.WARNING
+            logger.log(level, "election %r: %s does not lead any more (%s), term %s", name, holder, reason, term)
+        case LeaderChanged(name, holder):
+            logger.info("election %r: the leader is %s", name, holder)
+        case LockEvent(lock_name):
+            logger.debug("lock %r: %s", lock_name, type(event).__name__)

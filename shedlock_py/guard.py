@@ -42,6 +42,7 @@ from shedlock_py.events import (
 from shedlock_py.keepalive import OnLost, beating, beating_async, check_on_lost, check_on_lost_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import Lease, LockRecord, LockRequest, validate_name
+from shedlock_py.shutdown import refuses_work
 
 T = TypeVar("T")
 
@@ -95,6 +96,9 @@ def _hold(guard: Guard) -> Iterator[Lease | None]:
     around = guard.around
     if around is not None:
         yield around.lease
+        return
+    if guard.is_too_late():
+        yield None
         return
     store: LockProvider = resolve_provider(guard.provider, lock_name=guard.name)
     with guard.asking():
@@ -165,6 +169,9 @@ async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
     around = guard.around
     if around is not None:
         yield around.lease
+        return
+    if guard.is_too_late():
+        yield None
         return
     store: AsyncLockProvider = resolve_async_provider(guard.provider, lock_name=guard.name)
     with guard.asking():
@@ -294,6 +301,14 @@ class Guard:
         """The live lease of this very lock that the running code is inside of already."""
         providers = configured_providers() if self.provider is None else (self.provider,)
         return find_live(self.name, providers, self.mark)
+
+    def is_too_late(self) -> bool:
+        """Whether this process is shutting down: the run is skipped."""
+        if not refuses_work():
+            return False
+        self.skip = Skipped(self.name, "shutting_down")
+        self.skipped()
+        return True
 
     @contextmanager
     def asking(self) -> Iterator[None]:

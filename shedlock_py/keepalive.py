@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shedlock_py._clock import monotonic
 from shedlock_py.config import emit
@@ -28,6 +28,8 @@ from shedlock_py.rules import HeartbeatPlan, Lease
 
 if TYPE_CHECKING:
     import asyncio
+
+T = TypeVar("T")
 
 OnLost = str | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a call."""
@@ -309,6 +311,27 @@ _processes: dict[int, _Threads] = {}  # threads do not survive a fork: the child
 def _threads_here() -> _Threads:
     threads = _processes.get(os.getpid())
     return threads if threads is not None else _processes.setdefault(os.getpid(), _Threads())
+
+
+def ask_in_thread(store: object, ask: Callable[[], T], seconds: float, otherwise: T) -> T:
+    """What ``ask``, which asks ``store``, returns or raises; ``otherwise`` if that is not known after ``seconds``."""
+    from concurrent.futures import Future  # late: needed by elections only
+
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(ask())
+        except BaseException as error:
+            future.set_exception(error)
+
+    _threads_here().ask(store, work)
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        if future.done():
+            raise  # the store's own
+        return otherwise
 
 
 # On the event loop

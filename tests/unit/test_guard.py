@@ -13,6 +13,7 @@ from shedlock_py import (
     Lease,
     LeaseLost,
     LockAcquired,
+    LockEvent,
     LockReleased,
     LockRequest,
     LockSkipped,
@@ -88,6 +89,7 @@ class TestAttempt:
         assert result.lease.name == "job"
         assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
         for event in heard.events:
+            assert isinstance(event, LockEvent)
             assert event.lock_name == "job"
         events: list[LockAcquired | TaskFinished | LockReleased] = [
             *heard.of(LockAcquired),

@@ -20,8 +20,8 @@ LAYERS = [
     ["provider", "_program"],
     ["config", "_aio"],
     ["context"],
-    ["keepalive"],
-    ["guard"],
+    ["keepalive", "shutdown"],
+    ["guard", "election"],
     ["decorator", "leader"],
 ]
 PURE = {"errors", "durations", "rules", "events", "_program", "provider"}

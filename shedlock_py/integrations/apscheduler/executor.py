@@ -22,7 +22,7 @@ from apscheduler.executors.debug import DebugExecutor
 from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.util import iscoroutinefunction_partial
 
-from shedlock_py import ConfigurationError, LockRequest
+from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
 from shedlock_py.config import check_provider
 from shedlock_py.decorator import LockSpec
 from shedlock_py.durations import Duration
@@ -72,6 +72,8 @@ class ShedLockExecutor(BaseExecutor):
         fire times: give each its own.
     :param on_provider_error: "error", or "skip": a :class:`JobSkippedEvent` with reason "provider_error" instead.
     :param skip_event: "skipped", or for tools that only know APScheduler's own events, "missed" or "executed".
+    :param elector: run jobs on the leader only: elsewhere a :class:`JobSkippedEvent` with reason "not_leader", without
+        asking the store. A job that a lock is named for takes it as well. Not for process pools.
     :raises ConfigurationError: for a value that cannot work. All values may be strings, for configuration files.
     """
 
@@ -88,13 +90,17 @@ class ShedLockExecutor(BaseExecutor):
         once_per_fire_time: bool | str = False,
         on_provider_error: str = "error",
         skip_event: str = "skipped",
+        elector: LeaderElector | AsyncLeaderElector | None = None,
     ) -> None:
         super().__init__()
         if executor is not None and not isinstance(executor, BaseExecutor | str | Mapping):
             raise ConfigurationError(f"executor must be an executor, a plugin name, a dict or None, not {executor!r}")
         if not isinstance(provider, str):
             check_provider(provider)
+        if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
+            raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {elector!r}")
         self._executor = executor
+        self._elector = elector
         self._provider = provider
         self._defaults = LockSpec("defaults", default_lock_at_most_for, default_lock_at_least_for)  # checks them, too
         self._locks = {job_id: parse_lock(lock, f"locks[{job_id!r}]") for job_id, lock in (locks or {}).items()}
@@ -126,10 +132,10 @@ class ShedLockExecutor(BaseExecutor):
             lock = self._find_lock(job)
         except Exception as error:
             lock = error  # becomes an event of each run, like any failure of the job
-        if lock is None:
+        if lock is None and self._elector is None:
             self._inner.submit_job(job, run_times)
             return
-        if self._once_per_fire_time:
+        if self._once_per_fire_time and lock is not None:
             self._warn_if_unpredictable(job)
         work: Callable[..., Any] = run
         if iscoroutinefunction_partial(job.func):
@@ -146,6 +152,7 @@ class ShedLockExecutor(BaseExecutor):
             once_per_fire_time=self._once_per_fire_time,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
+            elector=self._elector,
         )
         self._inner.submit_job(StandIn(work, plan, run_times), run_times[-1:])
 
@@ -169,6 +176,10 @@ class ShedLockExecutor(BaseExecutor):
         if isinstance(inner, ShedLockExecutor):
             raise ConfigurationError("a ShedLockExecutor inside a ShedLockExecutor would take each lock twice")
         pool = getattr(inner, "_pool", None)
+        if self._elector is not None and isinstance(pool, ProcessPoolExecutor):
+            raise ConfigurationError(
+                "the workers of a process pool cannot ask elector=; lead(scheduler, elector) works"
+            )
         if isinstance(self._provider, str):
             provider_from_text(self._provider)  # now, so that a mistake shows at the start
             if isinstance(pool, ProcessPoolExecutor) and self._provider.startswith("memory://"):

@@ -36,11 +36,12 @@ class Plan:
     job: Any
     jobstore: str
     logger_name: str
-    lock: LockRequest | Exception
+    lock: LockRequest | Exception | None
     provider: Any = field(repr=False)  # may be a URL with a password
     once_per_fire_time: bool
     skips_provider_errors: bool
     skip_code: int
+    elector: Any = None
 
     def guard_options(self) -> dict[str, Any]:
         """What else the decorator, if there is one, says of the guard; found here, so it need not be pickled.
@@ -64,7 +65,18 @@ class Plan:
         if mark is not None:
             stand_for(mark, mark.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
 
-    def request(self, run_time: datetime) -> LockRequest:
+    def refused(self, run_time: datetime) -> list[JobExecutionEvent]:
+        """The event of a run that must not begin here: too late, or not on the leader. Empty: it may."""
+        if self.has_missed(run_time):
+            return self.missed(run_time)
+        if self.elector is not None and not self.elector.is_leader():
+            return [self.skipped(run_time, self.elector.name, "not_leader")]
+        return []
+
+    def request(self, run_time: datetime) -> LockRequest | None:
+        """None: no lock is needed."""
+        if self.lock is None:
+            return None
         if isinstance(self.lock, Exception):
             raise self.lock
         if not self.once_per_fire_time:
@@ -119,8 +131,8 @@ async def run_async(plan: Plan, run_times: Sequence[datetime]) -> Outcome:
 
 def _run_once(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
     """Run the job under its lock, if it gets it; one event. ``_run_once_async`` is its twin."""
-    if plan.has_missed(run_time):
-        return plan.missed(run_time)
+    if refused := plan.refused(run_time):
+        return refused
     events: list[JobExecutionEvent] = []
 
     def task() -> None:
@@ -129,7 +141,10 @@ def _run_once(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
         _raise_failure(events)
 
     try:
-        result = attempt(plan.request(run_time), task, **plan.guard_options())
+        request = plan.request(run_time)
+        if request is None:
+            return list(run_job(_JobView(plan.job), plan.jobstore, [run_time], plan.logger_name))
+        result = attempt(request, task, **plan.guard_options())
     except BaseException as error:  # all of them, as run_job does
         return events or [plan.not_run(run_time, error)]
     return [plan.skipped(run_time, result.lock_name, result.reason)] if isinstance(result, Skipped) else events
@@ -137,8 +152,8 @@ def _run_once(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
 
 async def _run_once_async(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
     """Run the job under its lock, if it gets it; one event. ``_run_once`` is its twin."""
-    if plan.has_missed(run_time):
-        return plan.missed(run_time)
+    if refused := plan.refused(run_time):
+        return refused
     events: list[JobExecutionEvent] = []
 
     async def task() -> None:
@@ -147,7 +162,10 @@ async def _run_once_async(plan: Plan, run_time: datetime) -> list[JobExecutionEv
         _raise_failure(events)
 
     try:
-        result = await attempt_async(plan.request(run_time), task, **plan.guard_options())
+        request = plan.request(run_time)
+        if request is None:
+            return list(await run_coroutine_job(_JobView(plan.job), plan.jobstore, [run_time], plan.logger_name))
+        result = await attempt_async(request, task, **plan.guard_options())
     except BaseException as error:  # all of them, as run_coroutine_job does
         return events or [plan.not_run(run_time, error)]
     return [plan.skipped(run_time, result.lock_name, result.reason)] if isinstance(result, Skipped) else events

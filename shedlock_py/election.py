@@ -1,0 +1,364 @@
+"""The one algorithm of leader election: a program that says what to ask the store, and when.
+
+On the same lock record and with the same operations as everything else. It holds every decision and neither waits nor
+does I/O; ``leader.py`` carries it out in threads and on the event loop.
+
+Who leads renews its lease every ``retry_period``, and believes in it until ``renew_deadline`` after it *sent* the last
+renewal that the store has confirmed; the store keeps it for ``lease_duration``. Followers look as often, and try when
+the lease can have ended. ``LeaderElector`` describes the settings.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from shedlock_py._program import Program
+from shedlock_py.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.events import (
+    Event,
+    LeaderChanged,
+    LeadershipStarted,
+    LeadershipStopped,
+    ProviderFailed,
+    StopReason,
+)
+from shedlock_py.rules import (
+    SLACK,
+    Clock,
+    Lease,
+    LockRecord,
+    LockRequest,
+    default_holder,
+    validate_holder,
+    validate_name,
+)
+
+Takeover = Literal["expired", "observed"]
+Wish = Literal["stop", "resign", "take_over"]
+
+MARGIN = 0.1
+"""The part of a lease that a leader does not believe: more than elsewhere, for what it does in the name of all."""
+JITTER = 1.2
+"""Followers wait up to this much longer, so that they do not all ask at once."""
+NOBODY = "demoted"
+"""What the holder of a record begins with that keeps a name free of leaders for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """A command: carry out an operation of the provider. The reply is its result, or PENDING after ``seconds``."""
+
+    operation: str
+    args: tuple[Any, ...]
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A command: wait until that moment, until something is wished, or until a callback has ended."""
+
+    until: float
+
+
+class Pending:
+    """The store has not answered yet."""
+
+
+PENDING = Pending()
+Command = Do | Wait
+
+
+@dataclass(frozen=True)
+class ElectionSettings:
+    """The durations of one election, which must be the same on every node.
+
+    :raises ConfigurationError: a leader could overlap its successor; the inequality that is broken is named.
+    """
+
+    name: str
+    lease_duration: timedelta
+    renew_deadline: timedelta
+    retry_period: timedelta
+    holder: str | None
+    takeover: Takeover
+
+    @classmethod
+    def parsed(
+        cls,
+        name: str,
+        lease_duration: Duration,
+        renew_deadline: Duration,
+        retry_period: Duration,
+        holder: str | None,
+        takeover: str,
+    ) -> ElectionSettings:
+        lease = parse_duration(lease_duration, "lease_duration")
+        deadline = parse_duration(renew_deadline, "renew_deadline")
+        retry = parse_duration(retry_period, "retry_period")
+        believed = lease * (1 - MARGIN) - timedelta(seconds=SLACK)
+        if deadline > believed:
+            raise ConfigurationError(
+                f"unsafe: renew_deadline ({deadline}) must not be longer than lease_duration × {1 - MARGIN:.0%} - "
+                f"{SLACK * 1000:g} ms ({believed}), or a leader could still believe when another is elected"
+            )
+        if retry * JITTER >= deadline:
+            raise ConfigurationError(
+                f"retry_period × {JITTER} ({retry * JITTER}) must be shorter than renew_deadline ({deadline}), or one "
+                f"renewal that fails ends the leadership"
+            )
+        if takeover not in ("expired", "observed"):
+            raise ConfigurationError(f"takeover must be 'expired' or 'observed', not {takeover!r}")
+        validated = None if holder is None else validate_holder(holder)
+        rule: Takeover = "observed" if takeover == "observed" else "expired"
+        return cls(validate_name(name), lease, deadline, retry, validated, rule)
+
+
+class Election:
+    """What one node knows of an election and does in it.
+
+    ``tell`` gets events; ``renewed`` is called when the lease was; ``is_busy`` says whether the leader's work goes on.
+
+    :meth:`run` is the program. Everything else is safe to call from anywhere.
+    """
+
+    def __init__(
+        self,
+        settings: ElectionSettings,
+        clock: Clock,
+        tell: Callable[[Event], None],
+        renewed: Callable[[], None],
+        is_busy: Callable[[], bool],
+    ) -> None:
+        self.settings = settings
+        self.holder = settings.holder or default_holder()
+        self.wishes: set[Wish] = set()
+        self.lease: Lease | None = None
+        self._clock = clock
+        self._tell = tell
+        self._renewed = renewed
+        self._is_busy = is_busy
+        self._lease_seconds = settings.lease_duration.total_seconds()
+        self._retry = settings.retry_period.total_seconds()
+        self._deadline = settings.renew_deadline.total_seconds()
+        self._is_leading = False
+        self._believes_until = self._leads_from = float("-inf")
+        self._renews_at = 0.0
+        self._failures = 0
+        self._rests_until = float("-inf")
+        self._leader: str | None = None
+        self._seen: LockRecord | None = None
+        self._unchanged_since = 0.0
+
+    def is_leader(self) -> bool:
+        """Computed from the clock on each question, never a flag that a stalled thread forgets to clear."""
+        return self._is_leading and self._clock() < self._believes_until
+
+    @property
+    def term(self) -> int | None:
+        lease = self.lease
+        return lease.fencing_token if lease is not None and self.is_leader() else None
+
+    # The program
+
+    def run(self) -> Program[Command, Any, None]:
+        while True:
+            if self.lease is not None:
+                yield from self._hold_office(self.lease)
+            elif "stop" in self.wishes:
+                return
+            else:
+                self.wishes.discard("resign")
+                yield from self._follow()
+
+    # Leading
+
+    def _hold_office(self, lease: Lease) -> Program[Command, Any, None]:
+        if self.wishes & {"stop", "resign"}:
+            yield from self._hand_over(lease)
+            return
+        now = self._clock()
+        if now >= self._believes_until:
+            self._step_down(lease, "unreachable")
+            return
+        if now >= self._leads_from and not self._is_leading:
+            self._is_leading = True
+            self._tell(LeadershipStarted(self.settings.name, self.holder, lease.fencing_token))
+            self._notice(self.holder)
+        if self._is_leading:
+            self.wishes.discard("take_over")
+        due = min(self._renews_at, self._believes_until)
+        yield Wait(due if self._is_leading else min(due, self._leads_from))
+        if self._renews_at <= self._clock() < self._believes_until and not self.wishes & {"stop", "resign"}:
+            yield from self._renew(lease)
+
+    def _renew(self, lease: Lease) -> Program[Command, Any, None]:
+        asked_at = self._clock()
+        self._renews_at = asked_at + self._retry
+        seconds = min(max(self._lease_seconds / 6, 0.001), self._believes_until - asked_at)
+        try:
+            extended = yield Do("extend", (lease, self.settings.lease_duration), seconds)
+        except Exception as error:  # whatever it is: an election must not end because of it
+            self._tell(ProviderFailed(self.settings.name, "extend", error))
+            return
+        if extended is None:
+            self._step_down(lease, "revoked")
+        elif extended is not PENDING:
+            self._believes_until = asked_at + self._belief()
+            if self._is_leading:
+                self._renewed()
+
+    def _belief(self) -> float:
+        return min(self._deadline, self._lease_seconds * (1 - MARGIN) - SLACK)
+
+    def _step_down(self, lease: Lease, reason: StopReason) -> None:
+        """Not the leader any more; the lease is left to end by itself, or is gone."""
+        was_leading = self._is_leading
+        self._is_leading = False
+        self.lease = None
+        lease.lose()
+        if was_leading:
+            self._tell(LeadershipStopped(self.settings.name, self.holder, lease.fencing_token, reason))
+
+    def _hand_over(self, lease: Lease) -> Program[Command, Any, None]:
+        """Stop the work first, and only then let another begin: the reverse is two leaders at work."""
+        if self._is_leading:
+            self._is_leading = False
+            self._tell(LeadershipStopped(self.settings.name, self.holder, lease.fencing_token, "resigned"))
+        while self._is_busy() and self._clock() < self._believes_until:
+            yield Wait(min(self._renews_at, self._believes_until))
+            if self._renews_at <= self._clock() < self._believes_until:
+                yield from self._renew(lease)
+                if self.lease is None:
+                    return
+        self.lease = None
+        self._rests_until = self._clock() + 2 * self._retry  # let another have it
+        if self._is_busy():
+            lease.lose()
+            return  # the store was away for too long; the lease ends by itself, as for any leader that cannot renew
+        try:
+            yield Do("release", (lease,), self._lease_seconds)
+        except Exception as error:
+            self._tell(ProviderFailed(self.settings.name, "release", error))
+
+    # Following
+
+    def _follow(self) -> Program[Command, Any, None]:
+        now = self._clock()
+        try:
+            if "take_over" in self.wishes:
+                yield from self._seize(self._deadline)
+                return
+            if now < self._rests_until:
+                yield Wait(self._rests_until)
+                return
+            record = yield Do("record", (self.settings.name,))
+            self._failures = 0
+            self._look_at(record)
+            if self._is_free(record):
+                asked_at = self._clock()
+                lease = yield Do("acquire", (self._request(),))
+                if lease is not None:
+                    self._begin(lease, asked_at, leads_from=asked_at)
+                    return
+            elif self._is_overdue():
+                # The store's clock was set back: it would keep the dead leader's lease for longer than that lasts.
+                yield from self._seize(self._lease_seconds)
+                return
+            yield Wait(self._clock() + self._pause(record))
+        except Exception as error:
+            operation = error.operation if isinstance(error, ProviderError) else "acquire"
+            self._tell(ProviderFailed(self.settings.name, operation, error))
+            self._failures += 1
+            longest = min(self._retry * 2.0 ** min(self._failures, 20), self._lease_seconds)
+            yield Wait(self._clock() + longest * random.uniform(0.5, 1))
+
+    def _seize(self, seconds: float) -> Program[Command, Any, None]:
+        """Take the lease by force, and lead when ``seconds`` later the former leader cannot believe any more."""
+        former: LockRecord | None = yield Do("record", (self.settings.name,))
+        asked_at = self._clock()
+        lease: Lease = yield Do("take_over", (self._request(),))
+        is_free = former is None or not former.is_held
+        # Who led may have renewed until the take-over itself, so its belief counts from now.
+        self._begin(lease, asked_at, leads_from=asked_at if is_free else self._clock() + seconds * (1 + MARGIN / 10))
+
+    def _begin(self, lease: Lease, asked_at: float, leads_from: float) -> None:
+        self.lease = lease
+        self._believes_until = asked_at + self._belief()
+        self._leads_from = leads_from
+        self._renews_at = asked_at + self._retry
+
+    def _request(self) -> LockRequest:
+        return LockRequest(self.settings.name, self.settings.lease_duration, holder=self.holder)
+
+    def _look_at(self, record: LockRecord | None) -> None:
+        before, self._seen = self._seen, record
+        if record is None or before != record:
+            self._unchanged_since = self._clock()
+        if record is not None and record.is_held:
+            cooldown = demotion_of(record, self.holder)
+            if cooldown is None:
+                self._notice(record.holder)
+            elif before is None or before.locked_by != record.locked_by:
+                self._rests_until = self._clock() + cooldown.total_seconds()
+        was_released = (
+            before is not None
+            and record is not None
+            and before.locked_by == record.locked_by
+            and record.lock_until < before.lock_until
+            and record.read_at - record.lock_until < timedelta(seconds=self._retry * JITTER + 1)
+        )
+        if was_released and record is not None and not record.is_held:
+            self._unchanged_since = float("-inf")
+
+    def _is_free(self, record: LockRecord | None) -> bool:
+        if self._clock() < self._rests_until:
+            return False
+        if record is None:
+            return True
+        return not record.is_held and (self.settings.takeover == "expired" or self._is_overdue())
+
+    def _is_overdue(self) -> bool:
+        """Whether, for a whole lease on our own clock, whoever leads has not renewed."""
+        return self.settings.takeover == "observed" and self._clock() - self._unchanged_since > self._lease_seconds
+
+    def _pause(self, record: LockRecord | None) -> float:
+        """Until the next look: a clean exit shall be seen soon, and the end of the lease at once."""
+        pause = self._retry * random.uniform(1, JITTER)
+        if record is not None and record.is_held and self.settings.takeover == "expired":
+            pause = min(pause, record.remaining.total_seconds() + random.uniform(0, JITTER - 1) * self._retry)
+        return pause
+
+    def _notice(self, holder: str) -> None:
+        if holder != self._leader:
+            self._leader = holder
+            self._tell(LeaderChanged(self.settings.name, holder))
+
+
+# Demoting: a record that is held by nobody, for as long as the former leader may believe.
+
+
+def demotion(name: str, leader: str, cooldown: timedelta, lasting: timedelta) -> LockRequest:
+    """The request for it; ``leader`` is to rest for ``cooldown``."""
+    holder = f"{NOBODY} {in_milliseconds(cooldown)}ms {leader}"[:200]
+    return LockRequest(name, lasting, holder=holder)
+
+
+def demotion_of(record: LockRecord, holder: str) -> timedelta | None:
+    """How long ``holder`` has to rest (perhaps not at all), if ``record`` is a demotion."""
+    word, _, rest = record.holder.partition(" ")
+    cooldown, _, leader = rest.partition("ms ")
+    if word != NOBODY or not cooldown.isdecimal():
+        return None
+    return timedelta(milliseconds=int(cooldown)) if holder.startswith(leader) else timedelta(0)
+
+
+def leader_of(record: LockRecord | None) -> LockRecord | None:
+    """``record``, if it says that somebody leads."""
+    if record is None or not record.is_held or demotion_of(record, "") is not None:
+        return None
+    return record

@@ -1,0 +1,511 @@
+"""Leader election: one of N nodes leads, and knows it.
+
+What is decided, and when, is in ``election.py``; here it is carried out, by a thread or by a task of the event loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+
+from shedlock_py._clock import monotonic
+from shedlock_py._program import run, run_async
+from shedlock_py.config import (
+    as_async_provider,
+    as_provider,
+    async_provider_from_url,
+    check_provider,
+    emit,
+    provider_from_url,
+)
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.election import (
+    PENDING,
+    Command,
+    Do,
+    Election,
+    ElectionSettings,
+    Wait,
+    Wish,
+    demotion,
+    leader_of,
+)
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import (
+    Event,
+    LeaderChanged,
+    LeadershipStarted,
+    LeadershipStopped,
+    logger,
+)
+from shedlock_py.keepalive import ask_in_thread
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.rules import LockRecord
+
+if TYPE_CHECKING:
+    import asyncio
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Callback = Callable[[], Any]
+
+
+class _Elector:
+    """What both kinds of electors share, which waits for nothing."""
+
+    def __init__(
+        self,
+        settings: ElectionSettings,
+        on_started_leading: Callback | None,
+        on_stopped_leading: Callback | None,
+        on_new_leader: Callable[[str], Any] | None,
+    ) -> None:
+        self._settings = settings
+        self._started = [on_started_leading] if on_started_leading else []
+        self._stopped = [on_stopped_leading] if on_stopped_leading else []
+        self._renewed: list[Callback] = []
+        self._new = [on_new_leader] if on_new_leader else []
+        self._process = os.getpid()
+        self._election = self._new_election()
+
+    def _new_election(self) -> Election:
+        return Election(self._settings, monotonic, self._tell, self._was_renewed, self._is_busy)
+
+    @property
+    def name(self) -> str:
+        """The name of the election: a lock name."""
+        return self._settings.name
+
+    @property
+    def holder(self) -> str:
+        """How this node is named in the lock record."""
+        return self._election.holder
+
+    @property
+    def term(self) -> int | None:
+        """The fencing token of this node's leadership; None while it does not lead."""
+        return self._election.term if self._process == os.getpid() else None
+
+    def is_leader(self) -> bool:
+        """Whether this node leads: local, free, and False *before* another node can lead.
+
+        Computed from this node's own monotonic clock on each question. False in a forked child: its parent leads.
+        """
+        return self._process == os.getpid() and self._election.is_leader()
+
+    def add_callbacks(
+        self,
+        on_started_leading: Callback | None = None,
+        on_stopped_leading: Callback | None = None,
+        on_renewed: Callback | None = None,
+    ) -> None:
+        """More callbacks, besides those given when it was made; ``on_renewed`` is called at each renewal."""
+        for callbacks, callback in (
+            (self._started, on_started_leading),
+            (self._stopped, on_stopped_leading),
+            (self._renewed, on_renewed),
+        ):
+            if callback is not None:
+                callbacks.append(callback)
+
+    def __repr__(self) -> str:
+        state = f"leads, term {self.term}" if self.is_leader() else "does not lead"
+        return f"<{type(self).__name__} {self.name!r}: {self.holder!r} {state}>"
+
+    def _tell(self, event: Event) -> None:
+        emit(event)
+        match event:
+            case LeadershipStarted():
+                self._call(*self._started)
+            case LeadershipStopped():
+                self._call(*self._stopped)
+            case LeaderChanged(_, holder):
+                self._call(*(functools.partial(callback, holder) for callback in self._new))
+        self._changed_state()
+
+    def _was_renewed(self) -> None:
+        self._call(*self._renewed)
+
+    def _call(self, *callbacks: Callback) -> None:
+        raise NotImplementedError
+
+    def _changed_state(self) -> None:
+        raise NotImplementedError
+
+    def _is_busy(self) -> bool:
+        """Whether a callback of this node's leadership is still running."""
+        raise NotImplementedError
+
+
+class LeaderElector(_Elector):
+    """Elects one of the nodes that use the same store and ``name``.
+
+    ::
+
+        with LeaderElector(provider, "scheduler") as elector:
+            while True:
+                if elector.is_leader():
+                    work(fencing_token=elector.term)
+
+    A leader that dies is followed after ``lease_duration`` at the latest, one that stops cleanly within about one
+    ``retry_period``. A leader that cannot reach the store does not lead any more ``renew_deadline`` after its last
+    renewal, before another node can be elected.
+
+    Callbacks get no arguments (``on_new_leader``: the leader's holder), run in threads of their own, and never delay a
+    renewal. Leadership is given up only when they have returned: stop your work in ``on_stopped_leading``.
+
+    :param provider: the store, as a provider or a URL.
+    :param name: the name of the election; a lock name.
+    :param lease_duration: how long the store keeps a leader that is silent. On every node the same, as the next two.
+    :param renew_deadline: how long a leader believes without a renewal; at most 90 % of ``lease_duration``.
+    :param retry_period: how often a leader renews, and a follower looks (with up to 20 % of jitter).
+    :param holder: how this node is named; ``host:pid`` by default.
+    :param takeover: "expired": a follower may lead when the lease is over by the store's clock. "observed": only when
+        it has seen the same lease for a whole ``lease_duration`` of its own clock, so a jump of the store's clock
+        cannot make two leaders; a follower that has just started waits that long.
+    :raises ConfigurationError: durations under which a leader could overlap its successor, or another bad value.
+    """
+
+    def __init__(
+        self,
+        provider: LockProvider | str,
+        name: str,
+        *,
+        lease_duration: Duration = "15s",
+        renew_deadline: Duration = "10s",
+        retry_period: Duration = "2s",
+        holder: str | None = None,
+        takeover: str = "expired",
+        on_started_leading: Callback | None = None,
+        on_stopped_leading: Callback | None = None,
+        on_new_leader: Callable[[str], Any] | None = None,
+    ) -> None:
+        if isinstance(provider, str):
+            provider = provider_from_url(provider)
+        check_provider(provider)
+        self._provider: LockProvider = as_provider(provider)
+        self._changed = threading.Condition()
+        self._changes = self._seen = 0
+        self._callbacks: set[threading.Thread] = set()
+        self._thread: threading.Thread | None = None
+        settings = ElectionSettings.parsed(name, lease_duration, renew_deadline, retry_period, holder, takeover)
+        super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)
+
+    # Life
+
+    def start(self) -> None:
+        """Take part in the election, in a daemon thread.
+
+        :raises RuntimeError: it takes part already.
+        """
+        if self._thread is not None and self._thread.is_alive() and self._process == os.getpid():
+            raise RuntimeError(f"{self!r} was started already")
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._election = self._new_election()
+        self._thread = threading.Thread(target=self._campaign, name=f"shedlock-elector-{self.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: Duration | None = None) -> bool:
+        """Leave the election. A leader tells its callbacks, waits until they have returned, and then resigns.
+
+        :param timeout: for how long to wait for that; None: as long as it takes. False: it was not over by then.
+        """
+        if self._thread is None or self._process != os.getpid():
+            return True
+        self._wish("stop")
+        self._thread.join(None if timeout is None else parse_duration(timeout, "timeout").total_seconds())
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    # Questions and wishes
+
+    def wait_until_leader(self, timeout: Duration | None = None) -> bool:
+        """Wait until this node leads; False: it did not within ``timeout``."""
+        seconds = None if timeout is None else parse_duration(timeout, "timeout", zero=True).total_seconds()
+        with self._changed:
+            return self._changed.wait_for(self.is_leader, seconds)
+
+    def leader(self) -> LockRecord | None:
+        """Ask the store who leads; None: nobody."""
+        return leader_of(self._provider.record(self.name))
+
+    def resign(self) -> None:
+        """If this node leads: tell the callbacks, and when they have returned let another node lead. Does not wait."""
+        self._wish("resign")
+
+    def take_over(self, timeout: Duration | None = None) -> bool:
+        """Lead by force. The store refuses whoever led at once; waits until that node cannot believe any more.
+
+        That is ``renew_deadline`` at most, if somebody led. False: this node did not lead within ``timeout``.
+        """
+        if not self.is_leader():
+            self._wish("take_over")
+        return self.wait_until_leader(timeout)
+
+    def demote(self, cooldown: Duration = "0s") -> bool:
+        """Force a re-election, whoever leads. The demoted node does not stand for election for ``cooldown``.
+
+        Nobody leads until ``renew_deadline`` from now, when the demoted one cannot believe any more. False: nobody led.
+        """
+        rest = parse_duration(cooldown, "cooldown", zero=True)
+        former = self.leader()
+        if former is None:
+            return False
+        self._provider.take_over(demotion(self.name, former.holder, rest, self._settings.renew_deadline))
+        return True
+
+    # In the thread
+
+    def _campaign(self) -> None:
+        run(self._election.run(), self._execute)
+
+    def _execute(self, command: Command) -> Any:
+        match command:
+            case Wait(until):
+                with self._changed:  # what changed since the last wait counts as well
+                    self._changed.wait_for(lambda: self._changes != self._seen, max(0.0, until - monotonic()))
+                    self._seen = self._changes
+                return None
+            case Do(operation, args, seconds):
+                ask = functools.partial(getattr(self._provider, operation), *args)
+                return ask() if seconds is None else ask_in_thread(self._provider, ask, seconds, PENDING)
+
+    def _wish(self, wish: Wish) -> None:
+        self._election.wishes.add(wish)
+        self._changed_state()
+
+    def _changed_state(self) -> None:
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    def _call(self, *callbacks: Callback) -> None:
+        for callback in callbacks:
+            thread = threading.Thread(target=self._run_callback, args=(callback,), daemon=True)
+            self._callbacks.add(thread)
+            thread.start()
+
+    def _run_callback(self, callback: Callback) -> None:
+        try:
+            callback()
+        except Exception:
+            logger.exception("election %r: callback %r failed", self.name, callback)
+        finally:
+            self._callbacks.discard(threading.current_thread())
+            self._changed_state()
+
+    def _is_busy(self) -> bool:
+        return bool(self._callbacks)
+
+
+class AsyncLeaderElector(_Elector):
+    """:class:`LeaderElector` for asyncio: ``async with AsyncLeaderElector(provider, "scheduler") as elector: …``
+
+    Callbacks may be coroutine functions; others are called on the event loop and must be quick. A provider for ordinary
+    functions is asked in worker threads.
+    """
+
+    def __init__(
+        self,
+        provider: AsyncLockProvider | LockProvider | str,
+        name: str,
+        *,
+        lease_duration: Duration = "15s",
+        renew_deadline: Duration = "10s",
+        retry_period: Duration = "2s",
+        holder: str | None = None,
+        takeover: str = "expired",
+        on_started_leading: Callback | None = None,
+        on_stopped_leading: Callback | None = None,
+        on_new_leader: Callable[[str], Any] | None = None,
+    ) -> None:
+        if isinstance(provider, str):
+            provider = async_provider_from_url(provider)
+        check_provider(provider)
+        self._provider: AsyncLockProvider = as_async_provider(provider)
+        self._changes = self._seen = 0
+        self._waiters: set[asyncio.Event] = set()
+        self._callbacks: set[asyncio.Future[Any]] = set()
+        self._task: asyncio.Task[None] | None = None
+        settings = ElectionSettings.parsed(name, lease_duration, renew_deadline, retry_period, holder, takeover)
+        super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)
+
+    # Life
+
+    async def start(self) -> None:
+        """See :meth:`LeaderElector.start`; in a task of the running event loop."""
+        import asyncio
+
+        if self._task is not None and not self._task.done() and self._process == os.getpid():
+            raise RuntimeError(f"{self!r} was started already")
+        self._process = os.getpid()
+        self._election = self._new_election()
+        self._task = asyncio.create_task(run_async(self._election.run(), self._execute), name=f"elector {self.name}")
+
+    async def stop(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (as its twin; a Duration)
+        """See :meth:`LeaderElector.stop`."""
+        import asyncio
+
+        if self._task is None or self._process != os.getpid():
+            return True
+        self._wish("stop")
+        seconds = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
+        done, _ = await asyncio.wait({self._task}, timeout=seconds)
+        return bool(done)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # Questions and wishes
+
+    async def wait_until_leader(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
+        """See :meth:`LeaderElector.wait_until_leader`."""
+        until = None if timeout is None else monotonic() + parse_duration(timeout, "timeout", zero=True).total_seconds()
+        while not self.is_leader():
+            if until is not None and monotonic() >= until:
+                return False
+            await self._wait_for_change(until)
+        return True
+
+    async def leader(self) -> LockRecord | None:
+        """See :meth:`LeaderElector.leader`."""
+        return leader_of(await self._provider.record(self.name))
+
+    def resign(self) -> None:
+        """See :meth:`LeaderElector.resign`."""
+        self._wish("resign")
+
+    async def take_over(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
+        """See :meth:`LeaderElector.take_over`."""
+        if not self.is_leader():
+            self._wish("take_over")
+        return await self.wait_until_leader(timeout)
+
+    async def demote(self, cooldown: Duration = "0s") -> bool:
+        """See :meth:`LeaderElector.demote`."""
+        rest = parse_duration(cooldown, "cooldown", zero=True)
+        former = await self.leader()
+        if former is None:
+            return False
+        await self._provider.take_over(demotion(self.name, former.holder, rest, self._settings.renew_deadline))
+        return True
+
+    # On the event loop
+
+    async def _execute(self, command: Command) -> Any:
+        import asyncio
+
+        match command:
+            case Wait(until):
+                if self._changes == self._seen:  # what changed since the last wait counts as well
+                    await self._wait_for_change(until)
+                self._seen = self._changes
+                return None
+            case Do(operation, args, seconds):
+                asking = asyncio.ensure_future(getattr(self._provider, operation)(*args))
+                if seconds is not None:
+                    done, _ = await asyncio.wait({asking}, timeout=seconds)
+                    if not done:
+                        self._callbacks_later(asking)
+                        return PENDING
+                return await asking
+
+    def _callbacks_later(self, asking: asyncio.Future[Any]) -> None:
+        """An answer that comes too late: let it come, and say nothing of it."""
+        asking.add_done_callback(lambda late: late.cancelled() or late.exception())
+
+    async def _wait_for_change(self, until: float | None) -> None:
+        import asyncio
+
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            async with asyncio.timeout(None if until is None else max(0.0, until - monotonic())):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiters.discard(changed)
+
+    def _wish(self, wish: Wish) -> None:
+        self._election.wishes.add(wish)
+        self._changed_state()
+
+    def _changed_state(self) -> None:
+        self._changes += 1
+        for waiter in self._waiters:
+            waiter.set()
+
+    def _call(self, *callbacks: Callback) -> None:
+        import asyncio
+
+        for callback in callbacks:
+            try:
+                answer = callback()
+            except Exception:
+                logger.exception("election %r: callback %r failed", self.name, callback)
+                continue
+            if inspect.isawaitable(answer):
+                task = asyncio.ensure_future(answer)
+                self._callbacks.add(task)
+                task.add_done_callback(self._callback_ended)
+
+    def _callback_ended(self, task: asyncio.Future[Any]) -> None:
+        self._callbacks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("election %r: a callback failed", self.name, exc_info=task.exception())
+        self._changed_state()
+
+    def _is_busy(self) -> bool:
+        return bool(self._callbacks)
+
+
+def leader_only(elector: LeaderElector | AsyncLeaderElector) -> Callable[[Callable[P, R]], Callable[P, Any]]:
+    """Run the function on the leader only: elsewhere a call returns None, at once and without asking the store.
+
+    ::
+
+        @leader_only(elector)
+        def tidy_up(): ...
+
+    For ``def`` and ``async def``. Whether this node leads is asked when the call begins; a long task should ask
+    ``elector.is_leader()`` again, or pass ``elector.term`` to what it writes.
+    """
+    if not isinstance(elector, _Elector):
+        raise ConfigurationError("@leader_only needs an elector: @leader_only(elector)")
+
+    def decorate(function: Callable[P, R]) -> Callable[P, Any]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                return await function(*args, **kwargs) if elector.is_leader() else None
+
+            return guarded_async
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return function(*args, **kwargs) if elector.is_leader() else None
+
+        return guarded
+
+    return decorate
