@@ -56,6 +56,37 @@ def test_05_three_modes() -> None:
     assert lines[6].startswith("   held as a block, fencing token ")
 
 
+def test_06_long_job() -> None:
+    lines = run_example("06_long_job.py")
+    assert lines[0] == "1. three leases long: done, 30 steps"
+    assert lines[1].startswith("   WARNING: lock 'reindex' was lost: it was freed or taken over by force")
+    assert lines[2] == "   lost (revoked): telling the job to stop"
+    steps = int(lines[3].removeprefix("2. taken over: stopped at step ").removesuffix(" of 100"))
+    assert 5 < steps < 95
+    assert lines[4:] == ["3. now the lock is the operator's"]
+
+
+def test_07_fenced_write() -> None:
+    lines = [line for line in run_example("07_fenced_write.py") if "WARNING" not in line]
+    assert lines == [
+        "replica-1 has the lock",
+        "replica-1 is stopped; its lease lasts 1 s",
+        "replica-2 has the lock",
+        "replica-2: lease trusted: True, write taken",
+        "replica-1 goes on, as if nothing had happened",
+        "replica-1: lease trusted: False, write REFUSED",
+        "the report is by replica-2",
+    ]
+
+
+def test_08_leader_only_feed() -> None:
+    first, *lines = run_example("08_leader_only_feed.py")
+    term = int(first.removeprefix("node-1: connected, term "))
+    assert lines[0] == "node-1: disconnected"
+    assert int(lines[1].removeprefix("node-2: connected, term ")) > term
+    assert lines[2:] == ["node-2: disconnected", "consumers at once, at most: 1"]
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_run_and_documented(name: str) -> None:
     assert f"test_{Path(name).stem}" in globals()

@@ -1,7 +1,8 @@
 """APScheduler 3.10 and 3.11: N replicas run the same schedule, and each job runs on one of them.
 
 Needs the extra ``apscheduler``. ``executor`` decides which lock a job needs and hands it to the executor that really
-runs the jobs; ``worker`` takes the lock there, right around the job. ``leading`` lets a scheduler work on the leader only.
+runs the jobs; ``worker`` takes the lock there, right around the job. ``leading`` lets a
+scheduler work on the leader only.
 """
 
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent

@@ -178,7 +178,7 @@ class ShedLockExecutor(BaseExecutor):
         pool = getattr(inner, "_pool", None)
         if self._elector is not None and isinstance(pool, ProcessPoolExecutor):
             raise ConfigurationError(
-                "the workers of a process pool cannot ask elector=; lead(scheduler, elector) works"
+                "a process pool cannot ask elector=: use lead(scheduler, elector)"
             )
         if isinstance(self._provider, str):
             provider_from_text(self._provider)  # now, so that a mistake shows at the start
