@@ -1,0 +1,157 @@
+"""Several nodes, what is done to them, and what their logs say of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.services.polling import wait_until
+
+
+@dataclass(frozen=True)
+class Reign:
+    """For how long one node certainly led one election: between its first and its last yes."""
+
+    node: str
+    name: str
+    term: int | None
+    began: float
+    ended: float
+
+
+class Node:
+    def __init__(self, url: str, directory: Path, holder: str, names: list[str]) -> None:
+        self.holder = holder
+        self.log = directory / f"{holder}.log"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.election.node", url, str(self.log), holder, *names],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def say(self, words: str) -> None:
+        """Have it do something, and wait until it is done."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{words}\n")
+        self.process.stdin.flush()
+        self.hears(f"done {words}")
+
+    def hears(self, words: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == words
+
+    def stop(self) -> None:
+        """As a process ends that has time for it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.hears("stopped")
+        self.process.wait(30)
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def leads(self) -> set[str]:
+        """The elections it leads, by the last whole line of its log."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        words = lines[-2].split()[2:] if len(lines) > 1 else []
+        return {word.partition("=")[0] for word in words}
+
+    def reigns(self) -> list[Reign]:
+        found: list[Reign] = []
+        current: dict[str, Reign] = {}
+        for line in self.log.read_text().splitlines()[:-1]:  # a killed process may have left half a line
+            before, after, *words = line.split()
+            terms = dict(word.split("=") for word in words)
+            for name in [name for name in current if name not in terms]:
+                found.append(current.pop(name))
+            for name, text in terms.items():
+                term = None if text == "None" else int(text)
+                began = current[name].began if name in current else float(after)
+                current[name] = Reign(self.holder, name, term, began, float(before))
+        return [*found, *current.values()]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait(30)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class Fleet:
+    """``size`` nodes that stand for election under ``names``."""
+
+    def __init__(self, url: str, directory: Path, names: list[str], size: int = 5) -> None:
+        self.names = names
+        self._url, self._directory, self._started = url, directory, 0
+        self.nodes: list[Node] = []
+        self.all: list[Node] = []
+        for _ in range(size):
+            self.add()
+
+    def __enter__(self) -> Self:
+        for node in self.nodes:
+            node.hears("ready")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for node in self.all:
+            node.close()
+
+    def add(self) -> Node:
+        self._started += 1
+        node = Node(self._url, self._directory, f"node-{self._started}", self.names)
+        self.nodes.append(node)
+        self.all.append(node)
+        return node
+
+    def leaders(self) -> dict[str, Node]:
+        return {name: node for node in self.nodes for name in node.leads()}
+
+    def wait_for_leaders(self, timeout: float = 30) -> None:
+        wait_until(lambda: len(self.leaders()) == len(self.names), timeout=timeout, what="a leader of each election")
+
+    def busiest(self) -> Node:
+        """The node that leads most."""
+        return max(self.nodes, key=lambda node: len(node.leads()))
+
+    def remove(self, node: Node) -> None:
+        self.nodes.remove(node)
+
+    def reigns(self) -> list[Reign]:
+        return sorted((reign for node in self.all for reign in node.reigns()), key=lambda reign: reign.began)
+
+    def overlaps(self) -> list[tuple[Reign, Reign]]:
+        """Pairs of nodes that led the same election at the same moment."""
+        reigns = self.reigns()
+        return [
+            (one, other)
+            for number, one in enumerate(reigns)
+            for other in reigns[number + 1 :]
+            if one.name == other.name and one.node != other.node and other.began <= one.ended and one.began < one.ended
+        ]
+
+    def successions(self, since: float, former: Node) -> list[float]:
+        """Seconds from ``since`` until another node led, for each election that ``former`` led."""
+        led = {reign.name for reign in former.reigns() if reign.ended > since - 0.5}
+        return [
+            min(
+                (r.began for r in self.reigns() if r.name == name and r.node != former.holder and r.began > since),
+                default=float("inf"),
+            )
+            - since
+            for name in led
+        ]
+
+
+def now() -> float:
+    return time.monotonic()
