@@ -10,6 +10,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
@@ -136,6 +137,7 @@ class _Elector:
         raise NotImplementedError
 
     def _changed_state(self) -> None:
+        """Whoever waits for this node to lead should look again."""
         raise NotImplementedError
 
     def _is_busy(self) -> bool:
@@ -285,11 +287,16 @@ class LeaderElector(_Elector):
 
     def _wish(self, wish: Wish) -> None:
         self._election.wishes.add(wish)
-        self._changed_state()
+        self._wake()
+
+    def _wake(self) -> None:
+        """The campaign has something to look at."""
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
 
     def _changed_state(self) -> None:
         with self._changed:
-            self._changes += 1
             self._changed.notify_all()
 
     def _call(self, *callbacks: Callback) -> None:
@@ -305,7 +312,7 @@ class LeaderElector(_Elector):
             logger.exception("election %r: callback %r failed", self.name, callback)
         finally:
             self._callbacks.discard(threading.current_thread())
-            self._changed_state()
+            self._wake()
 
     def _is_busy(self) -> bool:
         return bool(self._callbacks)
@@ -334,9 +341,11 @@ class AsyncLeaderElector(_Elector):
     ) -> None:
         if isinstance(provider, str):
             provider = async_provider_from_url(provider)
+        import asyncio
+
         check_provider(provider)
         self._provider: AsyncLockProvider = as_async_provider(provider)
-        self._changes = self._seen = 0
+        self._woken: asyncio.Event = asyncio.Event()
         self._waiters: set[asyncio.Event] = set()
         self._callbacks: set[asyncio.Future[Any]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -379,12 +388,19 @@ class AsyncLeaderElector(_Elector):
 
     async def wait_until_leader(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
         """See :meth:`LeaderElector.wait_until_leader`."""
+        import asyncio
+
         until = None if timeout is None else monotonic() + parse_duration(timeout, "timeout", zero=True).total_seconds()
-        while not self.is_leader():
-            if until is not None and monotonic() >= until:
-                return False
-            await self._wait_for_change(until)
-        return True
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            while not self.is_leader():
+                if until is not None and monotonic() >= until:
+                    return False
+                await self._wait_for(changed, until)
+            return True
+        finally:
+            self._waiters.discard(changed)
 
     async def leader(self) -> LockRecord | None:
         """See :meth:`LeaderElector.leader`."""
@@ -416,10 +432,7 @@ class AsyncLeaderElector(_Elector):
 
         match command:
             case Wait(until):
-                if self._changes == self._seen:  # what changed since the last wait counts as well
-                    await self._wait_for_change(until)
-                self._seen = self._changes
-                return None
+                return await self._wait_for(self._woken, until)
             case Do(operation, args, seconds):
                 asking = asyncio.ensure_future(getattr(self._provider, operation)(*args))
                 if seconds is not None:
@@ -433,25 +446,19 @@ class AsyncLeaderElector(_Elector):
         """An answer that comes too late: let it come, and say nothing of it."""
         asking.add_done_callback(lambda late: late.cancelled() or late.exception())
 
-    async def _wait_for_change(self, until: float | None) -> None:
+    async def _wait_for(self, event: asyncio.Event, until: float | None) -> None:
         import asyncio
 
-        changed = asyncio.Event()
-        self._waiters.add(changed)
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(None if until is None else max(0.0, until - monotonic())):
-                await changed.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self._waiters.discard(changed)
+                await event.wait()
+        event.clear()  # what is said from now on counts for the next wait
 
     def _wish(self, wish: Wish) -> None:
         self._election.wishes.add(wish)
-        self._changed_state()
+        self._woken.set()
 
     def _changed_state(self) -> None:
-        self._changes += 1
         for waiter in self._waiters:
             waiter.set()
 
@@ -473,7 +480,7 @@ class AsyncLeaderElector(_Elector):
         self._callbacks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("election %r: a callback failed", self.name, exc_info=task.exception())
-        self._changed_state()
+        self._woken.set()
 
     def _is_busy(self) -> bool:
         return bool(self._callbacks)

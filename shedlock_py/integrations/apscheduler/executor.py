@@ -177,9 +177,7 @@ class ShedLockExecutor(BaseExecutor):
             raise ConfigurationError("a ShedLockExecutor inside a ShedLockExecutor would take each lock twice")
         pool = getattr(inner, "_pool", None)
         if self._elector is not None and isinstance(pool, ProcessPoolExecutor):
-            raise ConfigurationError(
-                "a process pool cannot ask elector=: use lead(scheduler, elector)"
-            )
+            raise ConfigurationError("a process pool cannot ask elector=: use lead(scheduler, elector)")
         if isinstance(self._provider, str):
             provider_from_text(self._provider)  # now, so that a mistake shows at the start
             if isinstance(pool, ProcessPoolExecutor) and self._provider.startswith("memory://"):
