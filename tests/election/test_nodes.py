@@ -1,0 +1,103 @@
+"""Five nodes, each a process, on every store: never two leaders, and a new one soon."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from shedlock_py import provider_from_url
+from tests.election.fleet import Fleet, now
+from tests.services.polling import wait_until
+
+LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
+SLOW = 1.5
+"""Seconds that a busy machine may add."""
+STORES = ["sqlite", "postgresql", "mariadb", "redis", "mongodb"]
+ELECTIONS = [f"election-{number}" for number in range(20)]
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "sqlite":
+            url = f"sqlite:///{tmp_path}/locks.db"
+        case "postgresql":
+            url = request.getfixturevalue("postgres_server").url("postgresql+psycopg")
+        case "mariadb":
+            url = request.getfixturevalue("mariadb_server").url("mysql+pymysql")
+        case "redis":
+            url = request.getfixturevalue("redis_server").url()
+        case _:
+            url = request.getfixturevalue("mongodb_server").url()
+    with closing(provider_from_url(url)) as provider:  # type: ignore[type-var]  # all of these can be closed
+        provider.create_schema()
+    return str(url)
+
+
+@pytest.fixture
+def fleet(url: str, tmp_path: Path) -> Iterator[Fleet]:
+    names = [f"{tmp_path.name[-30:]}-{name}" for name in ELECTIONS]
+    with ExitStack() as stack:
+        fleet = stack.enter_context(Fleet(url, tmp_path, names))
+        fleet.wait_for_leaders()
+        yield fleet
+
+
+def shown(what: str, seconds: list[float]) -> None:
+    ordered = sorted(seconds)
+    print(
+        f"{what}: {len(ordered)} fail-overs, min {ordered[0]:.2f} s, median {statistics.median(ordered):.2f} s, "
+        f"max {ordered[-1]:.2f} s"
+    )
+
+
+@pytest.mark.timeout(240)
+def test_never_two_leaders_and_a_new_one_soon(fleet: Fleet) -> None:
+    killed: list[float] = []
+    for _ in range(2):
+        node = fleet.busiest()
+        at = now()
+        node.send(signal.SIGKILL)
+        node.process.wait()
+        fleet.remove(node)
+        fleet.wait_for_leaders()
+        killed += fleet.successions(at, node)
+        fleet.add().hears("ready")
+    shown("killed", killed)
+    assert max(killed) <= LEASE + RETRY * 1.2 + SLOW
+
+    node = fleet.busiest()
+    at = now()
+    node.stop()
+    fleet.remove(node)
+    fleet.wait_for_leaders()
+    stopped = fleet.successions(at, node)
+    shown("stopped", stopped)
+    assert max(stopped) <= RETRY * 1.2 + SLOW
+
+    node = fleet.busiest()
+    led = node.leads()
+    node.send(signal.SIGSTOP)
+    others = [other for other in fleet.nodes if other is not node]
+    wait_until(lambda: led <= {name for other in others for name in other.leads()}, timeout=LEASE * 4)
+    node.send(signal.SIGCONT)
+    fleet.wait_for_leaders()
+
+    taker = min(fleet.nodes, key=lambda node: len(node.leads()))
+    taker.say("take_over")
+    wait_until(lambda: taker.leads() == set(fleet.names), what="the taker leads all elections")
+    fleet.nodes[0].say("demote 10s")
+    wait_until(lambda: set(fleet.leaders()) == set(fleet.names) and not taker.leads(), timeout=LEASE * 4)
+    time.sleep(0.05)  # a few more lines in the logs
+    assert fleet.overlaps() == []
+    terms: dict[str, list[int]] = {}
+    for reign in fleet.reigns():
+        if reign.term is not None and reign.term not in terms.setdefault(reign.name, []):
+            terms[reign.name].append(reign.term)
+    assert all(of_one == sorted(of_one) for of_one in terms.values())
