@@ -70,6 +70,7 @@ class lead:
         await elector.stop()
         if self._scheduler.state != STATE_STOPPED:
             self._scheduler.shutdown()
+            await asyncio.sleep(0)  # AsyncIOScheduler only asks its event loop to do it
 
     def __enter__(self) -> Self:
         if isinstance(self._elector, AsyncLeaderElector):
