@@ -240,7 +240,7 @@ def test_a_blocking_scheduler(store: ElectionStore) -> None:
     scheduler = BlockingScheduler(timezone="UTC")
     scheduler.add_job(note, "interval", seconds=0.05, args=["job"], id="job")
     guided = lead(scheduler, elector)
-    running = threading.Thread(target=guided.start)
+    running = threading.Thread(target=guided.start, daemon=True)
     running.start()
     wait_until(lambda: len(ran) > 2)
     guided.stop()

@@ -49,8 +49,6 @@ class lead:
             return self._start_async(self._elector)
         self._elector.start()
         self._scheduler.start(paused=True)  # comes back at once, unless it is a BlockingScheduler
-        if self._elector.is_leader():
-            self._resume()
         return None
 
     def stop(self) -> Any:
@@ -99,7 +97,8 @@ class lead:
             self._scheduler.resume()
 
     def _wake(self) -> None:
-        """Another node may have added a job to the store that both use."""
+        """Another node may have added a job to the store that both use; or the scheduler started after the elector."""
+        self._resume()
         if self._scheduler.running and self._elector.is_leader():
             self._scheduler.wakeup()
 
