@@ -163,6 +163,7 @@ def test_leadership_is_released_after_the_running_job_has_ended(
     wait_until(lambda: ran == [("began", "")])
     stopping = threading.Thread(target=leader.lead.stop)
     stopping.start()
+    wait_until(lambda: not leader.elector.is_leader())
     until = time.monotonic() + 2  # more than two leases
     while time.monotonic() < until:
         assert not leader.elector.is_leader()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.base import STATE_STOPPED
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector
@@ -40,8 +43,12 @@ class lead:
             raise ConfigurationError("the scheduler runs already: leave it to lead(…) to start it, paused")
         self._scheduler = scheduler
         self._elector = elector
+        self._is_deposed = False
         is_async = isinstance(elector, AsyncLeaderElector)
         elector.add_callbacks(self._resume, self._rest_async if is_async else self._rest, self._wake)
+        self._process_jobs = scheduler._process_jobs
+        scheduler._process_jobs = self._process_jobs_as_leader
+        scheduler.asks_elector = True
 
     def start(self) -> Any:
         """Start the scheduler, paused, and the elector."""
@@ -90,6 +97,41 @@ class lead:
     ) -> None:
         await self.stop()
 
+    # What the scheduler calls
+
+    def _process_jobs_as_leader(self) -> Any:
+        """One pass over the job stores: only on the leader, and only as far as it still leads.
+
+        A scheduler submits a job and then moves it on in the store. A job that is not to be submitted any more must
+        stay there as it is, for the next leader.
+        """
+        if not self._elector.is_leader():
+            return None
+        self._is_deposed = False
+        with ExitStack() as stack:
+            for executor in self._scheduler._executors.values():
+                stack.enter_context(_replaced(executor, "submit_job", self._submit))
+            for store in self._scheduler._jobstores.values():
+                stack.enter_context(_replaced(store, "update_job", self._change))
+                stack.enter_context(_replaced(store, "remove_job", self._change))
+            try:
+                return self._process_jobs()
+            except _Deposed:
+                return None  # the next leader has it; when this one leads again, resuming begins a new pass
+            except JobLookupError:
+                return 0  # another node has just removed it: APScheduler's thread would die of this
+
+    def _submit(self, submit: Callable[..., Any], *args: Any) -> Any:
+        if not self._elector.is_leader():
+            self._is_deposed = True
+            raise _Deposed
+        return submit(*args)
+
+    def _change(self, change: Callable[..., Any], *args: Any) -> Any:
+        if self._is_deposed:
+            raise _Deposed
+        return change(*args)
+
     # What the elector calls
 
     def _resume(self) -> None:
@@ -119,6 +161,21 @@ class lead:
     def _is_busy(self) -> bool:
         executors = list(self._scheduler._executors.values())
         return any(_instances(executor) for executor in executors)
+
+
+class _Deposed(Exception):
+    """This node has ceased to lead in the middle of a pass."""
+
+
+@contextmanager
+def _replaced(target: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+    """While the block runs, ``target.name(…)`` is ``by(the original, …)``."""
+    original = getattr(target, name)
+    setattr(target, name, lambda *args: by(original, *args))
+    try:
+        yield
+    finally:
+        delattr(target, name)
 
 
 def _instances(executor: Any) -> int:
