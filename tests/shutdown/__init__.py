@@ -1,0 +1,1 @@
+"""How processes end while they hold leases."""

@@ -1,0 +1,128 @@
+"""SIGTERM while a lease of an hour is held: a successor starts at once."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, provider_from_url, release_on_sigterm
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    provider_from_url(url).create_schema()
+    return url
+
+
+@contextmanager
+def application(url: str, kind: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.shutdown.app", url, kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def terminated(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
+    """How it ended, and what it said after SIGTERM."""
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out.splitlines(), err
+
+
+def is_free(provider: LockProvider) -> bool:
+    record = provider.record("job")
+    return record is not None and not record.is_held
+
+
+@pytest.mark.parametrize("kind", ["main", "asyncio"])
+def test_a_task_of_the_main_thread_is_interrupted_and_released(url: str, kind: str) -> None:
+    with application(url, kind) as process:
+        status, said, _ = terminated(process)
+    assert (status, said) == (143, [])
+    assert is_free(provider_from_url(url))
+
+
+def test_a_task_in_a_thread_may_end(url: str) -> None:
+    with application(url, "thread") as process:
+        status, said, err = terminated(process)
+    assert (status, said, err) == (143, ["task ended", "a new task is skipped"], "")
+    assert is_free(provider_from_url(url))
+    assert provider_from_url(url).record("late") is None
+
+
+def test_the_recipe_for_apscheduler(url: str) -> None:
+    with application(url, "scheduler") as process:
+        status, said, _ = terminated(process)
+    assert status == 143
+    assert said.count("held") <= 1  # at most a run that had begun; none begins after the signal
+    assert said[-1] == "a new task is skipped"
+    assert is_free(provider_from_url(url))
+
+
+def test_what_does_not_end_in_time_keeps_its_lease(url: str) -> None:
+    with application(url, "stubborn") as process:
+        status, said, err = terminated(process)
+    assert (status, said) == (143, ["a new task is skipped"])
+    assert "their leases are left to expire: job" in err
+    assert not is_free(provider_from_url(url))
+
+
+def test_the_former_handler_is_called(url: str) -> None:
+    with application(url, "chained") as process:
+        status, said, _ = terminated(process)
+    assert (status, said) == (7, ["the former handler"])
+    assert is_free(provider_from_url(url))
+
+
+def test_without_it_the_lease_lasts(url: str) -> None:
+    with application(url, "default") as process:
+        status, _, _ = terminated(process)
+    assert status == -signal.SIGTERM
+    assert not is_free(provider_from_url(url))
+
+
+def test_a_successor_starts_at_once_20_times(url: str) -> None:
+    provider = provider_from_url(url)
+    waits: list[float] = []
+    for _ in range(20):
+        with application(url, "main") as process:
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            while (lease := provider.acquire(LockRequest("job", "1m"))) is None:
+                assert time.monotonic() < began + 20
+                time.sleep(0.001)
+            waits.append(time.monotonic() - began)
+            provider.release(lease)
+    print(f"\nmedian {statistics.median(waits) * 1000:.0f} ms, max {max(waits) * 1000:.0f} ms, of a lease of an hour")
+    assert len(waits) == 20
+
+
+def test_only_in_the_main_thread() -> None:
+    errors: list[BaseException] = []
+
+    def install() -> None:
+        try:
+            release_on_sigterm()
+        except ConfigurationError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=install)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(errors[0])
+    with pytest.raises(ConfigurationError):
+        release_on_sigterm("soon")
