@@ -48,6 +48,8 @@ def prepare(store: str) -> None:
     """Make sure that the store answers, and that no interrupted demo still holds the locks."""
     provider = provider_from_url(store)
     provider.create_schema()
+    if start_new_quorum := getattr(provider, "start_new_quorum", None):  # of a demo, nobody else holds a lock
+        start_new_quorum()
     for job in JOBS:
         provider.force_release(job.lock_name)
     if close := getattr(provider, "close", None):  # not every provider has something to close

@@ -149,7 +149,7 @@ def test_the_permissions_of_the_quorum_page_are_enough(redis_nodes: list[RedisSe
     assert more is not None
     servers = redis_nodes[:3]
     provider = RedisQuorumLockProvider([limited(server, f"{acl('tools')} {more[1]}") for server in servers])
-    provider.create_schema()
+    provider.start_new_quorum()
     jobs(provider)
     tools(provider)
     provider.close()
@@ -198,10 +198,10 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
             "are in quarantine for": lambda: acquire(quorum),
             "a new quorum needs all its servers once": lambda: RedisQuorumLockProvider(
                 [redis_nodes[3].url(), redis_nodes[4].url(), f"redis://{dead}"], key_prefix="pages-new"
-            ).create_schema(),
+            ).start_new_quorum(),
             "some of these servers are the same": lambda: RedisQuorumLockProvider(
                 [server.url(), server.url().replace("127.0.0.1", "localhost"), redis_nodes[1].url()], key_prefix="same"
-            ).create_schema(),
+            ).start_new_quorum(),
             "is longer than longest_lease": lambda: acquire(quorum, "2h"),
             "needs an odd number of servers": lambda: acquire("redis+quorum://one,two"),
             "needs different servers": lambda: acquire("redis+quorum://one,two,one"),
