@@ -9,9 +9,6 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from tests.contract.mongo import MongoContract
-from tests.services.mongodb import mongodb_server
-
-__all__ = ["mongodb_server"]  # the fixture
 
 
 class TestUrl(MongoContract, LockProviderContract, ProcessContract):

@@ -7,11 +7,9 @@ import pytest
 
 from tests.contract.mongo import forget_sockets
 from tests.mongodb.stores import Store
-from tests.services.mongodb import MongoServer, mongodb_server
+from tests.services.lossy import LossyProxy
+from tests.services.mongodb import MongoServer
 from tests.services.proxy import TcpProxy
-from tests.sql.lossy import LossyProxy
-
-__all__ = ["mongodb_server"]  # the fixture
 
 
 @pytest.fixture(params=["sync", "async"])

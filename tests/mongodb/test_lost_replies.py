@@ -10,7 +10,7 @@ from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.mongodb import MongoLockProvider, commands
 from shedlock_py.rules import Claim
 from tests.mongodb.stores import PATIENT, Store
-from tests.sql.lossy import LossyProxy
+from tests.services.lossy import LossyProxy
 from tests.sql.stores import acquired, record_of
 
 MOST = 1000

@@ -8,9 +8,9 @@ import pytest
 from shedlock_py import LockProvider
 from tests.redis.stores import KINDS, Store
 from tests.services.availability import private_server
+from tests.services.lossy import LossyProxy
 from tests.services.proxy import TcpProxy
 from tests.services.redis import RedisEndpoint, RedisServer
-from tests.sql.lossy import LossyProxy
 
 
 @pytest.fixture(params=KINDS)

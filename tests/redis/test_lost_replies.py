@@ -11,8 +11,8 @@ from redis.backoff import AbstractBackoff
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from tests.redis.stores import TRIES, URL_KINDS, Store, acquired, record_of, token_of
 from tests.services.database import Address
+from tests.services.lossy import LossyProxy
 from tests.services.proxy import TcpProxy, _Link
-from tests.sql.lossy import LossyProxy
 
 MOST = 1000
 

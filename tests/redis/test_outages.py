@@ -15,11 +15,11 @@ from shedlock_py import LockProvider, LockRequest, ProviderUnreachable, attempt
 from tests.redis.stores import KINDS, URL_KINDS, Store, acquired, ask, record_of, token_of
 from tests.services.availability import private_server
 from tests.services.database import Address
+from tests.services.lossy import LossyProxy
 from tests.services.polling import wait_until
 from tests.services.ports import bind_free_port, free_port
 from tests.services.proxy import TcpProxy
 from tests.services.redis import RedisServer
-from tests.sql.lossy import LossyProxy
 
 LONGEST = 10.0
 """Seconds. A test's patience on a busy machine; promised are 1 s to connect, 1 s for an answer, and 1 s to undo."""

@@ -189,8 +189,9 @@ class ExternalMongoServer(MongoServer):
         pytest.skip(f"this test stops or pauses the server, and {VARIABLE} names one that is not ours")
 
 
-@pytest.fixture(scope="session")
-def mongodb_server() -> Iterator[MongoServer]:
+@contextmanager
+def mongodb_endpoint() -> Iterator[MongoServer]:
+    """A running server, for as long as the block lasts."""
     if url := os.environ.get(VARIABLE):
         external = ExternalMongoServer(url)
         try:

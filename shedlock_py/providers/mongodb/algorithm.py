@@ -6,7 +6,6 @@ may be asked again, by PyMongo or by us.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +29,7 @@ from shedlock_py.providers.mongodb.commands import (
     Pause,
 )
 from shedlock_py.providers.mongodb.failures import Failure, classify, reason
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name
+from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
 
 Redact = Callable[[str], str]
 
@@ -132,7 +131,7 @@ class MongoAlgorithm:
         return self._to_record(answer.documents[0], "record") if answer.documents else None
 
     def records(self, prefix: str) -> Program[Command, Answer, list[LockRecord]]:
-        _check_prefix(prefix)
+        validate_prefix(prefix)
         answer = yield from self._ask("records", None, commands.records(prefix))
         records = [self._to_record(document, "records") for document in answer.documents]
         return sorted((record for record in records if record.name.startswith(prefix)), key=lambda record: record.name)
@@ -241,14 +240,6 @@ class MongoAlgorithm:
 
 def _undo(claim: Claim) -> Command:
     return commands.hold(claim.request.name, claim.locked_by, timedelta(0))
-
-
-def _check_prefix(prefix: object) -> None:
-    """A prefix need not be a name: any text that a name could have in it, or nothing."""
-    if not isinstance(prefix, str):
-        raise ConfigurationError(f"prefix must be a string, not {prefix!r}")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in prefix):
-        raise ConfigurationError(f"prefix has a control character or a lone surrogate: {prefix!r}")
 
 
 _OUTCOME_UNKNOWN = (Failure.GONE, Failure.UNREACHABLE, Failure.FOREIGN)
