@@ -16,19 +16,33 @@ export PYTHON
 ARGS ?=
 # More arguments for the demo
 DEMO_ARGS ?=
+# What the demo's locks are on: a file, or a private server that lives as long as the demo
+STORE ?= sqlite
+STORES := sqlite postgres mariadb redis redis-quorum mongodb
+PRIVATE := $(filter-out sqlite,$(STORE))
+# What of that is a Debian package: MongoDB's is one of Python's
+SERVER := $(filter postgres mariadb redis,$(PRIVATE:redis-quorum=redis))
+
+ifneq ($(filter demo,$(MAKECMDGOALS)),)
+ifeq ($(findstring :$(or $(STORE),sqlite):,$(STORES:%=:%:)),)
+$(error unknown STORE=$(STORE); choose one of: $(STORES))
+endif
+endif
 
 .PHONY: help setup servers demo test test-apscheduler-3.10 check format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  make demo STORE=redis       the demo on a private server: $(filter-out sqlite,$(STORES))'
 
 setup: $(VENV)/.setup ## create .venv with everything that needs no compiler
 
 servers: setup ## install what the tests need from Debian, if it is missing
 	@scripts/install-servers.sh $(BIN)/python
 
-demo: $(VENV)/.demo ## run the demo: three replicas, one of them killed (DEMO_ARGS=...)
-	@$(BIN)/python -m examples.demo $(DEMO_ARGS)
+demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, one of them killed (DEMO_ARGS=..., STORE=...)
+	@$(if $(SERVER),scripts/install-servers.sh $(BIN)/python $(SERVER))
+	@$(BIN)/python -m examples.demo $(if $(PRIVATE),--private '$(PRIVATE)') $(DEMO_ARGS)
 
 test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)
 	$(BIN)/python -m pytest $(ARGS)
@@ -53,13 +67,19 @@ $(VENV)/.setup: pyproject.toml scripts/make-venv.sh
 	@scripts/make-venv.sh $(VENV)
 	@echo "==> installing the development tools into $(VENV) (about a minute)"
 	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group lint --group test --group demo
-	@touch $(VENV)/.demo $@
+	@touch $(VENV)/.demo $(VENV)/.demo-private $@
 
 $(VENV)/.demo: pyproject.toml scripts/make-venv.sh
 	@scripts/make-venv.sh $(VENV)
 	@echo "==> installing what the demo needs into $(VENV)"
 	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group demo
 	@touch $@
+
+$(VENV)/.demo-private: pyproject.toml scripts/make-venv.sh
+	@scripts/make-venv.sh $(VENV)
+	@echo "==> installing what the demo needs for private servers into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group demo --group demo-private
+	@touch $(VENV)/.demo $@
 
 $(VENV)/.test: $(VENV)/.setup | servers
 	@echo "==> building mysqlclient"

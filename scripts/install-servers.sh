@@ -1,29 +1,34 @@
 #!/usr/bin/env bash
-# install-servers.sh PYTHON: what the tests need from Debian, and only what is missing:
+# install-servers.sh PYTHON [SERVER...]: what the tests need from Debian, and only what is missing:
 # PostgreSQL, MariaDB, Redis, and the compiler and headers that PYTHON needs to build mysqlclient.
+# With SERVER (postgres, mariadb, redis) only these, also where a SHEDLOCK_TEST_..._URL names one.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
 
 python=$1
+only=("${@:2}")
 PATH=$PATH:/usr/sbin
 missing=()
 services=()
 
 has() { command -v "$1" >/dev/null; }
+wants() { # SERVER URL
+    if [ ${#only[@]} -gt 0 ]; then [[ " ${only[*]} " == *" $1 "* ]]; else [ -z "$2" ]; fi
+}
 
-if [ -z "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] && ! has postgres && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
+if wants postgres "${SHEDLOCK_TEST_POSTGRES_URL:-}" && ! has postgres && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
     missing+=(postgresql)
     services+=(postgresql)
 fi
-if [ -z "${SHEDLOCK_TEST_MARIADB_URL:-}" ] && ! { has mariadbd && has mariadb-install-db; }; then
+if wants mariadb "${SHEDLOCK_TEST_MARIADB_URL:-}" && ! { has mariadbd && has mariadb-install-db; }; then
     missing+=(mariadb-server)
     services+=(mariadb)
 fi
-if [ -z "${SHEDLOCK_TEST_REDIS_URL:-}" ] && ! has redis-server; then
+if wants redis "${SHEDLOCK_TEST_REDIS_URL:-}" && ! has redis-server; then
     missing+=(redis-server)
     services+=(redis-server)
 fi
-if ! "$python" -c 'import MySQLdb' 2>/dev/null; then
+if [ ${#only[@]} -eq 0 ] && ! "$python" -c 'import MySQLdb' 2>/dev/null; then
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
     has pkg-config || missing+=(pkg-config)
     pkg-config --exists libmariadb 2>/dev/null || pkg-config --exists mysqlclient 2>/dev/null || missing+=(libmariadb-dev)

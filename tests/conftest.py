@@ -7,6 +7,7 @@ import pytest
 
 from tests.services.availability import database_server, private_server, redis_endpoint
 from tests.services.database import DatabaseServer
+from tests.services.mongodb import MongoServer, mongodb_endpoint
 from tests.services.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 
 
@@ -60,3 +61,9 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
         private_server("redis", lambda: RedisSentinel(master)) as sentinel,
     ):
         yield sentinel
+
+
+@pytest.fixture(scope="session")
+def mongodb_server() -> Iterator[MongoServer]:
+    with mongodb_endpoint() as server:
+        yield server

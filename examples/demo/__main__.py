@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from examples.demo.plan import JOBS
 from examples.demo.report import in_words
+from examples.demo.servers import PRIVATE, NoServer, private_store
 from examples.demo.show import Show
 from examples.demo.view import pick_view
 from shedlock_py import ShedLockError, provider_from_url
@@ -17,29 +20,40 @@ from shedlock_py import ShedLockError, provider_from_url
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     with tempfile.TemporaryDirectory(prefix="shedlock-demo-") as directory:
-        store = options.store or f"sqlite:///{directory}/locks.db"
         try:
-            prepare(store)
-            with pick_view() as view:
-                show = Show(store, options.seconds, not options.no_lock, view, Path(directory))
-                verdict = show.run()
-        except ShedLockError as error:
+            with open_store(options, directory) as store:
+                prepare(store)
+                with pick_view() as view:
+                    show = Show(store, options.seconds, not options.no_lock, view, Path(directory))
+                    verdict = show.run()
+        except (ShedLockError, NoServer) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            print("interrupted; the replicas are stopped", file=sys.stderr)
+            print("interrupted; all that was started is stopped", file=sys.stderr)
             return 130
     print()
     print("\n".join(in_words(verdict)))
     return 1 if verdict.broken else 0
 
 
+def open_store(options: argparse.Namespace, directory: str) -> AbstractContextManager[str]:
+    """The URL of the store, whose server, if it is a private one, runs inside the block."""
+    if options.private:
+        return private_store(options.private)
+    return nullcontext(options.store or f"sqlite:///{directory}/locks.db")
+
+
 def prepare(store: str) -> None:
     """Make sure that the store answers, and that no interrupted demo still holds the locks."""
     provider = provider_from_url(store)
     provider.create_schema()
+    if start_new_quorum := getattr(provider, "start_new_quorum", None):  # of a demo, nobody else holds a lock
+        start_new_quorum()
     for job in JOBS:
         provider.force_release(job.lock_name)
+    if close := getattr(provider, "close", None):  # not every provider has something to close
+        close()
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -55,10 +69,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="how long, at least (15); the kill comes after a third of it",
     )
     parser.add_argument("--no-lock", action="store_true", help="without locks: every replica runs every job")
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--store",
         metavar="URL",
         help="where the locks are: postgresql://user@host/db, … (a temporary SQLite file)",
+    )
+    where.add_argument(
+        "--private",
+        choices=PRIVATE,
+        help="the locks are on a server that lives as long as the demo; `make demo STORE=…` installs what it needs",
     )
     return parser.parse_args(arguments)
 
@@ -71,4 +91,7 @@ def positive(text: str) -> float:
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) is signal.SIG_DFL:  # which would end us and clean nothing up
+            signal.signal(ending, signal.default_int_handler)
     sys.exit(main())

@@ -30,13 +30,20 @@ class RedisStore:
         self._is_async = is_async
         self._resources = ExitStack()
         self._providers: list[LockProvider] = []
-        self.provider(0).create_schema()
+        if len(servers) > 1:
+            self._start_quorum(self.provider(0))
 
     def provider(self, number: int) -> LockProvider:
         """The first provider, the second one, …; the same for all tests of the class, as in an application."""
         while len(self._providers) <= number:
             self._providers.append(self._open())
         return self._providers[number]
+
+    def _start_quorum(self, provider: Any) -> None:
+        if self._is_async:
+            provider.run(provider.async_provider.start_new_quorum())
+        else:
+            provider.start_new_quorum()
 
     def _open(self) -> LockProvider:
         if self._is_async:

@@ -185,17 +185,23 @@ class ServerProcess(Server):
             time.sleep(0.02)
 
     def _run(self, *command: str) -> None:
-        done = subprocess.run(
+        with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.directory,
+            start_new_session=True,  # Ctrl-C is for us, who then stop a script with all that it has started
             **self._as_user,
-        )
-        if done.returncode != 0:
-            raise ServerError(f"{command[0]} ended with {done.returncode}:\n{_tail(done.stdout)}")
+        ) as process:
+            try:
+                output, _ = process.communicate()
+            except BaseException:
+                kill_tree(process.pid)
+                raise
+        if process.returncode != 0:
+            raise ServerError(f"{command[0]} ended with {process.returncode}:\n{_tail(output)}")
 
 
 class PrivateServer(ServerProcess, DatabaseServer):

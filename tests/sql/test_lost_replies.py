@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from tests.services.lossy import LossyProxy
 from tests.services.polling import wait_until
-from tests.sql.lossy import LossyProxy
 from tests.sql.stores import Store, acquired, record_of
 
 MOST = 1000

@@ -31,6 +31,7 @@ PAIRS = [
         for method in SHELLS
     ),
     *pairs_of("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider", "verify"),
+    *pairs_of("providers/mongodb/provider.py", "MongoLockProvider", "_execute"),
     *pairs_of("providers/redis/provider.py", "RedisLockProvider", "__init__"),
     *pairs_of("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "_execute"),
 ]
@@ -38,6 +39,7 @@ PAIRS = [
 RENAMES = {
     "AsyncIterator": "Iterator",
     "AsyncLockProvider": "LockProvider",
+    "AsyncCollection": "Collection",
     "AsyncConnection": "Connection",
     "asynccontextmanager": "contextmanager",
     "resolve_async_provider": "resolve_provider",

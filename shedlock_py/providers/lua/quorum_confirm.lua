@@ -20,7 +20,7 @@ redis.call('HSET', KEYS[1],
     'locked_at', string.format('%.0f', now),
     'locked_by', ARGV[1],
     'fencing_token', ARGV[4])
-redis.call('HDEL', KEYS[1], 'vote_by', 'vote_until')
+redis.call('HDEL', KEYS[1], 'vote_by', 'vote_until', 'extended_at')
 if ARGV[3] ~= '' and not (last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3])) then
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
 end

@@ -1,6 +1,6 @@
--- KEYS: record, node. ARGV: locked_by, vote ms, fire time us or "", longest lease ms. Reply: {kind, detail}:
--- {1, candidate token}: voted for us; {0, locked_by}: held; {2, locked_by}: voted for another; {3, ""}: this fire time
--- ran; {4, ms}: quarantined for so long, because this server was emptied or restarted and may have forgotten a lease.
+-- KEYS: record, node. ARGV: locked_by, vote ms, fire time us or "", longest lease ms. Reply: {kind, detail, …}:
+-- {1, candidate token, run id}: voted for us; {0, locked_by}: held; {2, locked_by}: voted for another; {3, ""}: this
+-- fire time ran; {4, ms}: quarantined for so long, as this server was emptied or restarted and may have forgotten a lease.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
@@ -35,4 +35,4 @@ redis.call('HSET', KEYS[1], 'vote_by', ARGV[1], 'vote_until', string.format('%.0
 if not record[2] then
     redis.call('PEXPIRE', KEYS[1], ARGV[2]) -- nothing but the vote is in there
 end
-return {1, math.max(token + 1, now)}
+return {1, math.max(token + 1, now), run_id}

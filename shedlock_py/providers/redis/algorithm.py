@@ -190,8 +190,9 @@ class RedisAlgorithm:
                     broken = True  # a pooled connection may be older than the server; a new one tells
                     continue
                 was_sent = broken or self._has_retries or failure is not Failure.NOT_CONNECTED
-                if undo is not None and was_sent and failure is not Failure.REFUSED:
-                    # Nobody will use what may have been granted. If it cannot be undone now, it ends by itself.
+                if undo is not None and was_sent:
+                    # Nobody will use what may have been granted, be it by a script whose last command was refused
+                    # (ACL). If it cannot be undone now, it ends by itself.
                     with suppress(Exception):
                         yield undo
                 if failure is Failure.FOREIGN:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote
 
 import redis
 import redis.asyncio
+import redis.asyncio.client
+import redis.client
+import redis.cluster
 from redis import RedisError
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
@@ -23,10 +27,20 @@ ANSWER_SECONDS = 1.0
 POOL_SECONDS = 2.0
 POOL_SIZE = 20
 
-_BYTES: dict[str, Any] = {
-    "NEVER_DECODE": True
-}  # an option of redis-py: replies as they are, whatever the client's mode
+_BYTES: dict[str, Any] = {"NEVER_DECODE": True}
+"""redis-py's option for replies as they are, whatever the client's mode."""
 _SCAN_COUNT = 500
+
+# What text can say. redis-py takes any option of its constructors from a URL, objects too, and fails when it connects.
+_URL_OPTIONS = re.compile(
+    r"db|username|password|client_name|lib_name|lib_version|protocol|health_check_interval|max_connections|timeout|"
+    r"decode_responses|legacy_responses|encoding|encoding_errors|retry_on_timeout|"
+    r"socket_timeout|socket_connect_timeout|socket_keepalive|socket_read_size|ssl_\w+"
+)
+
+# They are clients to redis-py, but remember commands instead of asking.
+_PIPELINES = redis.client.Pipeline | redis.cluster.ClusterPipeline
+_ASYNC_PIPELINES = redis.asyncio.client.Pipeline
 
 AnyClient = TypeVar("AnyClient")
 
@@ -38,7 +52,7 @@ class Client:
         self.is_own = isinstance(client_or_url, str)
         if isinstance(client_or_url, str):
             self._client: Any = _open(client_or_url, redis.Redis, redis.BlockingConnectionPool, Retry, seconds)
-        elif isinstance(client_or_url, redis.Redis | redis.RedisCluster):
+        elif isinstance(client_or_url, redis.Redis | redis.RedisCluster) and not isinstance(client_or_url, _PIPELINES):
             self._client = client_or_url
         elif isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster):
             raise ConfigurationError("this is a client of redis.asyncio: give it to the Async… provider")
@@ -75,7 +89,9 @@ class AsyncClient:
                 url, redis.asyncio.Redis, redis.asyncio.BlockingConnectionPool, AsyncRetry, seconds
             )
             self._client: Any = self._open()  # not for use: it says at once if the URL is wrong
-        elif isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster):
+        elif isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster) and not isinstance(
+            client_or_url, _ASYNC_PIPELINES
+        ):
             self._client = client_or_url
         elif isinstance(client_or_url, redis.Redis | redis.RedisCluster):
             raise ConfigurationError("this client is not one of redis.asyncio: give it to the provider without Async…")
@@ -145,28 +161,57 @@ def _open(url: str, client_class: type[AnyClient], pool_class: Any, retry_class:
         "max_connections": POOL_SIZE,
         "timeout": POOL_SECONDS,
         "retry": retry_class(NoBackoff(), 0),
+        "protocol": 2,  # no HELLO, which Redis 5 does not know
     }
     try:
+        _check(url)
         pool = pool_class.from_url(url, **options)
         pool.connection_class(**pool.connection_kwargs)  # an option that it does not know, it would refuse much later
+        if url.startswith("unix:") and not pool.connection_kwargs.get("path"):
+            raise ValueError("no path of a socket")
         client: Any = client_class
         opened: AnyClient = client(connection_pool=pool)
         return opened
     except (ValueError, TypeError, RedisError) as error:
-        # redis-py's own words may have the URL in them, and with it the password.
-        raise ConfigurationError(f"bad Redis URL {shown(url)}: {_without(url, str(error))}") from None
+        raise ConfigurationError(f"bad Redis URL {shown(url)}: {_without_password(url, str(error))}") from None
 
 
-def _without(url: str, message: str) -> str:
-    password = urlsplit(url).password if "@" in url else None
-    return message.replace(url, shown(url)).replace(password, "***") if password else message
+def _check(url: str) -> None:
+    """Refuse what redis-py would pass over, or find out only when it connects."""
+    rest, _, query = url.partition("?")
+    if "#" in url:
+        raise ValueError("a '#' in a password is written %23")
+    if re.match("rediss?://[^/]*/.*[^0-9/]", rest):
+        raise ValueError("the database is a number")
+    for name in parse_qs(query):
+        if not _URL_OPTIONS.fullmatch(name):
+            raise ValueError(f"{name!r} is not an option that a URL can have")
+
+
+def _without_password(url: str, message: str) -> str:
+    """redis-py's own words, which may have the URL in them, or what it took for a port."""
+    if _is_ambiguous(url):
+        return "in a password, write %2F for /, %3F for ?, %23 for #, %40 for @"
+    password = _authority(url).rpartition("@")[0].partition(":")[2]
+    for secret in filter(None, (password, unquote(password))):
+        message = message.replace(secret, "***")
+    return message
 
 
 def shown(url: str) -> str:
     """``url`` without password and options."""
     scheme, _, rest = url.partition("://")
-    place = rest.partition("?")[0].rpartition("@")[2]
+    place = "…" if _is_ambiguous(url) else rest.partition("?")[0].partition("#")[0].rpartition("@")[2]
     return f"{scheme}://{place}"
+
+
+def _authority(url: str) -> str:
+    return re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0]
+
+
+def _is_ambiguous(url: str) -> bool:
+    """Whether what looks like a host may be the beginning of a password."""
+    return "@" in url.partition("://")[2][len(_authority(url)) :]
 
 
 def _options(client: Any) -> dict[str, Any]:
@@ -182,15 +227,18 @@ def place(client: Client | AsyncClient) -> str:
         return "a cluster"
     if "path" in options:
         return f"unix://{options['path']}"
-    if "host" not in options:
+    if "connection_pool" in options:
         return "the master that Sentinel names"
-    return f"{options['host']}:{options.get('port', 6379)}/{options.get('db', 0) or 0}"
+    return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0) or 0}"
 
 
 def has_retries(client: Client | AsyncClient) -> bool:
     """Whether the client asks again by itself: redis-py's own default since version 6, and always in a cluster."""
-    retry = client.options.get("retry")
-    return client.is_cluster or (retry is not None and getattr(retry, "_retries", 1) != 0)
+    options = client.options
+    retry = options.get("retry")
+    if retry is None:
+        return client.is_cluster or bool(options.get("retry_on_timeout") or options.get("retry_on_error"))
+    return client.is_cluster or getattr(retry, "_retries", 1) != 0
 
 
 def redactor(client: Client | AsyncClient) -> Redact:

@@ -29,6 +29,7 @@ class Election:
     token: int = 0
     """The greatest that any of our voters could give."""
     voters: frozenset[int] = frozenset()
+    _run_ids: list[bytes] = field(default_factory=list)
     _leases: Counter[bytes] = field(default_factory=Counter)
     _votes: Counter[bytes] = field(default_factory=Counter)
     _ran: int = 0
@@ -40,10 +41,11 @@ class Election:
             if isinstance(reply, Exception):
                 self._errors.append(reply)
                 continue
-            kind, detail = reply
+            kind, detail, *run_id = reply
             if kind == VOTED:
                 self.voters |= {number}
                 self.token = max(self.token, detail)
+                self._run_ids += run_id
             elif kind == HELD:
                 self._leases[detail] += 1
             elif kind == OTHER:
@@ -54,8 +56,14 @@ class Election:
                 self._quarantines.append(detail)
 
     def verdict(self) -> Verdict:
+        return self._verdict(len(self._errors) + len(self._quarantines))
+
+    def is_settled(self) -> bool:
+        """Whether those that did not answer, should they do it yet, need not be waited for."""
+        return self._verdict(len(self._quarantines)) is self.verdict()
+
+    def _verdict(self, silent: int) -> Verdict:
         majority = len(self.replies) // 2 + 1
-        silent = len(self._errors) + len(self._quarantines)
         if len(self.voters) >= majority:
             return Verdict.WON
         # Servers that are silent, or have forgotten, may be with whoever is known to have others.
@@ -68,6 +76,11 @@ class Election:
         if len(self.replies) - silent - self._ran < majority:
             return Verdict.IMPOSSIBLE
         return Verdict.SPLIT
+
+    @property
+    def same_server(self) -> bool:
+        """Whether a server has voted twice, under two names: then there is no majority."""
+        return len(set(self._run_ids)) < len(self._run_ids)
 
     def is_ahead(self) -> bool:
         """Whether we keep our votes for the next round of a split: one claim must, and the others give way."""
@@ -88,7 +101,7 @@ class Election:
             wait = timedelta(seconds=min(self._quarantines) // 1000)
             reasons.append(
                 f"{len(self._quarantines)} of {size} are in quarantine for {wait} or longer, because they were emptied "
-                f"or restarted and may have forgotten a lease (a new quorum: call provider.create_schema() once)"
+                f"or restarted and may have forgotten a lease (a new quorum: call start_new_quorum() once, by hand)"
             )
         return "; ".join(reasons)
 

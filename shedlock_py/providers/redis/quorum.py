@@ -3,7 +3,8 @@
 A lease is acquired in two rounds. In the first each server votes for one claim, for :data:`VOTE` at most; in the second
 a majority that voted for the same claim is told the lease and its fencing token, the greatest that any of them could
 give. So every token handed out stands on a majority, any two majorities share a server, and the next token is greater.
-A claim that fails leaves the lock records as they were.
+A claim that fails in the first round leaves the lock records as they were; one that fails in the second is undone, but
+may have used up its fire time.
 
 Trust counts from before the second round, less the margin for clocks of different speeds (``rules.trust_ends``).
 """
@@ -11,9 +12,9 @@ Trust counts from before the second round, less the margin for clocks of differe
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,48 +23,15 @@ from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.providers.redis.algorithm import KEPT_MS, Ask, Call, Keys, RedisAlgorithm, claim_args, hold
 from shedlock_py.providers.redis.election import Election, Verdict
+from shedlock_py.providers.redis.rounds import NotAsked, OnEach, Pause, QuorumAsk
 from shedlock_py.providers.redis.scripts import script
 from shedlock_py.providers.redis.view import majority_view
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
 
 VOTE = timedelta(seconds=3)
-"""How long a server waits for a claim that it voted for; longer than two rounds take."""
+"""How long a server waits for a claim that it voted for: longer than two rounds take. So long a split may last."""
 MOST_ROUNDS = 16
-"""For claims that split the servers between them. Each round is likely to end that."""
-
-
-@dataclass(frozen=True, slots=True)
-class OnEach:
-    """A command: carry out a program on each server at the same time. The reply has, for each, its result or its error.
-
-    Once a majority has answered, the others are given a short time only, unless ``wait_for_all``.
-    """
-
-    program: Callable[[RedisAlgorithm], Program[Ask, Any, Any]]
-    only: frozenset[int] | None = None
-    """The servers, by number, that are asked; for the others the reply has :class:`NotAsked`."""
-    wait_for_all: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A command: wait."""
-
-    seconds: float
-
-
-QuorumAsk = OnEach | Pause
-
-
-class NoAnswer(Exception):
-    """A server has not answered in time."""
-
-    def __str__(self) -> str:
-        return "no answer in time"
-
-
-class NotAsked(Exception):
-    """Nothing was sent to this server."""
+"""For those who take over at the same time. Each round is likely to end that."""
 
 
 class QuorumAlgorithm:
@@ -84,14 +52,19 @@ class QuorumAlgorithm:
     def acquire(self, request: LockRequest) -> Program[QuorumAsk, Any, Lease | None]:
         self._check_length(request.lock_at_most_for)
         claim = Claim(request, self._clock)
+        number, patient_until = 0, self._clock() + VOTE.total_seconds()
         try:
-            for number in range(MOST_ROUNDS):
+            while True:
                 election = Election(claim.locked_by.encode(), (yield self._vote(claim)))
+                is_ahead = False
                 match election.verdict():
+                    case Verdict.WON if election.same_server:
+                        what = f"acquire of lock {request.name!r}: two of these servers are one and the same"
+                        raise ProviderError(what, operation="acquire", lock_name=request.name)
                     case Verdict.WON:
                         if (yield from self._confirm("acquire", claim, election.token, election.voters)):
                             return claim.granted(election.token)
-                        yield self._undo(claim)
+                        claim = yield from self._instead_of(claim)
                     case Verdict.SKIP:
                         if election.voters:
                             yield self._undo(claim)
@@ -99,10 +72,13 @@ class QuorumAlgorithm:
                     case Verdict.IMPOSSIBLE:
                         raise self._unreachable("acquire", request.name, election.why_not()) from election.cause
                     case Verdict.SPLIT:
-                        if election.voters and not election.is_ahead():
-                            yield self._undo(claim)
-                yield _pause(number)
-            raise self._unreachable("acquire", request.name, "no claim got a majority: the servers stay divided")
+                        is_ahead = election.is_ahead()
+                        if election.voters and not is_ahead:
+                            claim = yield from self._instead_of(claim)
+                if self._clock() > patient_until:  # so no vote of a claimant that died was in the way
+                    raise self._unreachable("acquire", request.name, "no claim got a majority: the servers are divided")
+                yield _pause(number, at_most=0.05 if is_ahead else 0.3)
+                number += 1
         except Exception:
             # Nobody will use what may have been granted. What cannot be undone now, ends by itself.
             with suppress(Exception):
@@ -112,6 +88,7 @@ class QuorumAlgorithm:
     def take_over(self, request: LockRequest) -> Program[QuorumAsk, Any, Lease]:
         self._check_length(request.lock_at_most_for)
         claim = Claim(request, self._clock)
+        # All of them: tokens must grow, and one that was emptied does not know how far they are.
         look = _on_each(Call(script("records"), (self._keys.of(request.name),)))
         try:
             for number in range(MOST_ROUNDS):
@@ -127,9 +104,10 @@ class QuorumAlgorithm:
             raise
 
     def _vote(self, claim: Claim) -> OnEach:
-        locked_by, _, fire_time = claim_args(claim)
+        locked_by, fire_time = claim.locked_by.encode(), claim_args(claim)[2]
         args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease))
-        return _on_each(Call(script("quorum_vote"), (self._keys.of(claim.request.name), self._node_key), args))
+        call = Call(script("quorum_vote"), (self._keys.of(claim.request.name), self._node_key), args)
+        return _on_each(call, is_settled=lambda replies: Election(locked_by, replies).is_settled())
 
     def _confirm(
         self, operation: str, claim: Claim, token: int, voters: frozenset[int] | None
@@ -138,7 +116,7 @@ class QuorumAlgorithm:
         claim.ask_again()
         args = (*claim_args(claim), token, b"force" if voters is None else b"", KEPT_MS)
         call = Call(script("quorum_confirm"), (self._keys.of(claim.request.name),), args)
-        replies: list[Any] = yield _on_each(call, only=voters)
+        replies: list[Any] = yield _on_each(call, only=voters, is_settled=self._agree)
         confirmed = replies.count(1)
         errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAsked)]
         if confirmed < self._majority <= confirmed + len(errors):
@@ -146,17 +124,25 @@ class QuorumAlgorithm:
             raise self._unreachable(operation, claim.request.name, why) from errors[0]
         return confirmed >= self._majority
 
+    def _instead_of(self, claim: Claim) -> Program[QuorumAsk, Any, Claim]:
+        """A new claim, once ``claim`` is undone: what was sent for that one may arrive late, and must not fit."""
+        yield self._undo(claim)
+        return Claim(claim.request, self._clock)
+
     def _undo(self, claim: Claim) -> OnEach:
         args = (claim.locked_by.encode(), 0, KEPT_MS)
-        return _on_each(Call(script("quorum_release"), (self._keys.of(claim.request.name),), args, by_text=True))
+        call = Call(script("quorum_release"), (self._keys.of(claim.request.name),), args, by_text=True)
+        return _on_each(call, is_settled=self._is_answered)
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[QuorumAsk, Any, Lease | None]:
         self._check_length(parse_duration(lock_at_most_for, "lock_at_most_for"))
         extension = lease.begin_extension(lock_at_most_for)
         if lease.has_ended():
             return None
-        call = hold("extend", self._keys.of(lease.name), lease, extension.lock_for)
-        replies = yield from self._majority_of("extend", lease.name, _on_each(call))
+        asked_at = int(self._clock() * 1_000_000)
+        args = (lease.locked_by.encode(), in_milliseconds(extension.lock_for), asked_at, KEPT_MS)
+        call = Call(script("quorum_extend"), (self._keys.of(lease.name),), args)
+        replies = yield from self._majority_of("extend", lease.name, _on_each(call, is_settled=self._agree))
         if sum(replies) >= self._majority:
             return extension.granted()
         if replies.count(0) <= self._size - self._majority:  # not a majority against us: it is those that are silent
@@ -169,7 +155,7 @@ class QuorumAlgorithm:
         if lease.has_ended():
             return False
         call = hold("quorum_release", self._keys.of(lease.name), lease, lease.begin_release())
-        replies = yield from self._majority_of("release", lease.name, _on_each(call))
+        replies = yield from self._majority_of("release", lease.name, _on_each(call, is_settled=self._agree))
         is_done: bool = replies.count(0) <= self._size - self._majority  # so a majority may have had it
         if is_done:
             lease.end()
@@ -179,39 +165,39 @@ class QuorumAlgorithm:
 
     def force_release(self, name: str) -> Program[QuorumAsk, Any, bool]:
         call = Call(script("force_release"), (self._keys.of(validate_name(name)),))
-        replies = yield from self._majority_of("force_release", name, _on_each(call))
+        replies = yield from self._majority_of("force_release", name, _on_each(call, is_settled=self._agree))
         is_done: bool = replies.count(0) <= self._size - self._majority
         return is_done
 
     def prune(self, unused_for: Duration) -> Program[QuorumAsk, Any, int]:
         parse_duration(unused_for, "unused_for", zero=True)
-        on_each = OnEach(lambda server: server.prune(unused_for), wait_for_all=True)
+        on_each = OnEach(lambda server: server.prune(unused_for))
         counts: list[int] = yield from self._majority_of("prune", None, on_each)
         return max(counts)
 
     def record(self, name: str) -> Program[QuorumAsk, Any, LockRecord | None]:
         validate_name(name)
-        on_each = OnEach(lambda server: server.record(name), wait_for_all=True)
+        on_each = OnEach(lambda server: server.record(name))
         found = yield from self._majority_of("record", name, on_each)
         return majority_view(found, self._size)
 
     def records(self, prefix: str) -> Program[QuorumAsk, Any, list[LockRecord]]:
         validate_prefix(prefix)
-        on_each = OnEach(lambda server: server.records(prefix), wait_for_all=True)
+        on_each = OnEach(lambda server: server.records(prefix))
         answers = yield from self._majority_of("records", None, on_each)
         by_name = [{record.name: record for record in answer} for answer in answers]
         names = sorted({name for server in by_name for name in server})
         views = (majority_view([server.get(name) for server in by_name], self._size) for name in names)
         return [view for view in views if view is not None]
 
-    def create_schema(self) -> Program[QuorumAsk, Any, None]:
+    def start_new_quorum(self) -> Program[QuorumAsk, Any, None]:
         """Let the servers of a new installation vote at once.
 
         One that is empty beside others that are not has lost what it knew, and stays in quarantine.
         """
-        look = _on_each(Call(script("quorum_join"), (self._node_key,), (b"",)), wait_for_all=True)
+        look = _on_each(Call(script("quorum_join"), (self._node_key,), (b"",)))
         for _ in range(5):
-            replies = yield from self._majority_of("create_schema", None, look)
+            replies = yield from self._majority_of("start_new_quorum", None, look)
             has_joined = [bool(joined) for joined, _ in replies]
             if not any(has_joined):
                 break
@@ -221,14 +207,14 @@ class QuorumAlgorithm:
         else:
             return
         if len(replies) < self._size:
-            raise self._unreachable("create_schema", None, "a new quorum needs all its servers once")
+            raise self._unreachable("start_new_quorum", None, "a new quorum needs all its servers once")
         run_ids = {run_id for _, run_id in replies}
         if len(run_ids) < self._size:
             what = "some of these servers are the same, or do not tell their run_id"
-            raise ProviderError(f"create_schema: {what}", operation="create_schema")
-        for reply in (yield OnEach(lambda server: self._join(server, run_ids), wait_for_all=True)):
+            raise ProviderError(f"start_new_quorum: {what}", operation="start_new_quorum")
+        for reply in (yield OnEach(lambda server: self._join(server, run_ids))):
             if isinstance(reply, Exception):
-                raise self._unreachable("create_schema", None, str(reply)) from reply
+                raise self._unreachable("start_new_quorum", None, str(reply)) from reply
 
     def _join(self, server: RedisAlgorithm, run_ids: set[bytes]) -> Program[Ask, Any, None]:
         """Only as long as the server is the one that was empty when all were."""
@@ -237,6 +223,14 @@ class QuorumAlgorithm:
             yield from server.call("quorum", Call(script("quorum_join"), (self._node_key,), (run_id,)))
 
     # Asking
+
+    def _agree(self, replies: Sequence[Any]) -> bool:
+        """Whether a majority says the same."""
+        said = Counter(reply for reply in replies if not isinstance(reply, Exception))
+        return max(said.values(), default=0) >= self._majority
+
+    def _is_answered(self, replies: Sequence[Any]) -> bool:
+        return sum(not isinstance(reply, Exception) for reply in replies) >= self._majority
 
     def _majority_of(
         self, operation: str, lock_name: str | None, on_each: OnEach
@@ -265,10 +259,12 @@ class QuorumAlgorithm:
             )
 
 
-def _on_each(call: Call, *, only: frozenset[int] | None = None, wait_for_all: bool = False) -> OnEach:
-    return OnEach(lambda server: server.call("quorum", call), only, wait_for_all)
+def _on_each(
+    call: Call, *, only: frozenset[int] | None = None, is_settled: Callable[[Sequence[Any]], bool] | None = None
+) -> OnEach:
+    return OnEach(lambda server: server.call("quorum", call), only, is_settled)
 
 
-def _pause(number: int) -> Pause:
+def _pause(number: int, at_most: float = 0.2) -> Pause:
     """At random, so that claims which met do not meet again."""
-    return Pause(random.uniform(0.002, min(0.005 * 2**number, 0.2)))
+    return Pause(random.uniform(0.002, min(0.005 * 2 ** min(number, 10), at_most)))

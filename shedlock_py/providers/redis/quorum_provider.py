@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -21,7 +22,8 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.redis.algorithm import RedisAlgorithm
 from shedlock_py.providers.redis.clients import AsyncClient, Client, has_retries, place, redactor, shown
-from shedlock_py.providers.redis.quorum import NoAnswer, NotAsked, OnEach, Pause, QuorumAlgorithm, QuorumAsk
+from shedlock_py.providers.redis.quorum import QuorumAlgorithm
+from shedlock_py.providers.redis.rounds import NoAnswer, NotAsked, OnEach, Pause, QuorumAsk
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
 SERVER_SECONDS = 0.5
@@ -29,15 +31,17 @@ SERVER_SECONDS = 0.5
 ROUND_SECONDS = 1.2
 """How long one round waits for a majority; a client of the application may wait longer by itself."""
 GRACE_SECONDS = 0.05
-"""How long it waits for the others, once it has a majority."""
+"""How long it waits for the others, once the answers settle the question."""
 THREADS_PER_SERVER = 16
+
+_PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+(%[^\]]+)?\]|[^\s:@\[\]#]+)(:[0-9]{1,5})?")
 
 
 class RedisQuorumLockProvider(LockProvider):
     """Locks on the majority of 3 or 5 independent Redis masters (Redlock): works while a minority of them is dead.
 
-    Call :meth:`create_schema` once, on a new quorum. A server that was restarted or emptied may have forgotten a lease,
-    so it does not vote for ``longest_lease``; the others go on without it.
+    Call :meth:`start_new_quorum` once, by hand, when the servers are new. A server that was restarted or emptied may
+    have forgotten a lease, so it does not vote for ``longest_lease``; the others go on without it.
 
     :param clients_or_urls: one client or URL for each server, or one URL for all:
         ``redis+quorum://user:password@host1:6379,host2:6379,host3:6379/0?longest_lease=2h``.
@@ -85,8 +89,15 @@ class RedisQuorumLockProvider(LockProvider):
         return run(self._algorithm.prune(unused_for), self._execute)
 
     def create_schema(self) -> None:
-        """Let the servers of a new quorum vote; all must be up. Does nothing to a quorum that is in use."""
-        return run(self._algorithm.create_schema(), self._execute)
+        """Nothing to create; a new quorum is started by :meth:`start_new_quorum`, on purpose."""
+
+    def start_new_quorum(self) -> None:
+        """Say that this quorum is new, so nobody can hold a lock on it: its servers vote at once. All must be up.
+
+        Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
+        *all* lost their data look new: so this is for people, once, and not for the start of an application.
+        """
+        return run(self._algorithm.start_new_quorum(), self._execute)
 
     def close(self) -> None:
         """Close the connections that we opened ourselves; those of borrowed clients stay as they are."""
@@ -112,8 +123,8 @@ class RedisQuorumLockProvider(LockProvider):
             execute = self._clients[number].execute
             futures.append(threads.submit(run, ask.program(server), execute) if is_asked else None)
         asked = [future for future in futures if future is not None]
-        patience = _Patience(ask, len(self._servers))
-        while (seconds := patience.left(asked)) > 0:
+        patience = _Patience(ask)
+        while (seconds := patience.left(futures)) > 0:
             wait([future for future in asked if not future.done()], seconds, FIRST_COMPLETED)
         for future in asked:
             future.cancel()  # one that has not begun; it would come too late
@@ -170,8 +181,15 @@ class AsyncRedisQuorumLockProvider(AsyncLockProvider):
         return await shielded(run_async(self._algorithm.prune(unused_for), self._execute))
 
     async def create_schema(self) -> None:
-        """Let the servers of a new quorum vote; all must be up. Does nothing to a quorum that is in use."""
-        return await shielded(run_async(self._algorithm.create_schema(), self._execute))
+        """Nothing to create; a new quorum is started by :meth:`start_new_quorum`, on purpose."""
+
+    async def start_new_quorum(self) -> None:
+        """Say that this quorum is new, so nobody can hold a lock on it: its servers vote at once. All must be up.
+
+        Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
+        *all* lost their data look new: so this is for people, once, and not for the start of an application.
+        """
+        return await shielded(run_async(self._algorithm.start_new_quorum(), self._execute))
 
     async def close(self) -> None:
         """Close the connections that this event loop opened; those of borrowed clients stay as they are."""
@@ -202,8 +220,8 @@ class AsyncRedisQuorumLockProvider(AsyncLockProvider):
         self._late.update(asked)
         for task in asked:
             task.add_done_callback(self._forget)
-        patience = _Patience(ask, len(self._servers))
-        while (seconds := patience.left(asked)) > 0:
+        patience = _Patience(ask)
+        while (seconds := patience.left(tasks)) > 0:
             waiting = [task for task in asked if not task.done()]
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return [_outcome(task) for task in tasks]
@@ -217,20 +235,17 @@ class AsyncRedisQuorumLockProvider(AsyncLockProvider):
 class _Patience:
     """How much longer to wait for the answers."""
 
-    def __init__(self, ask: OnEach, size: int) -> None:
-        self._needed = size if ask.wait_for_all else size // 2 + 1
+    def __init__(self, ask: OnEach) -> None:
+        self._is_settled = ask.is_settled
         self._until = monotonic() + ROUND_SECONDS
-        self._has_enough = False
 
-    def left(self, asked: Iterable[Future[Any] | asyncio.Task[Any]]) -> float:
+    def left(self, asked: Sequence[Future[Any] | asyncio.Task[Any] | None]) -> float:
         """Seconds; zero when there is nothing to wait for."""
-        asked = list(asked)
-        if all(future.done() for future in asked):
+        if all(future is None or future.done() for future in asked):
             return 0
-        answers = sum(future.done() and not isinstance(_outcome(future), Exception) for future in asked)
-        if answers >= self._needed and not self._has_enough:
-            self._has_enough = True
+        if self._is_settled is not None and self._is_settled([_outcome(future) for future in asked]):
             self._until = min(self._until, monotonic() + GRACE_SECONDS)
+            self._is_settled = None
         return max(0.0, self._until - monotonic())
 
 
@@ -258,6 +273,9 @@ def _servers(clients: Sequence[Client | AsyncClient], key_prefix: str) -> list[R
 def _split(clients_or_urls: Any, longest_lease: Duration) -> tuple[list[Any], Duration]:
     """The servers one by one, and the longest lease, which a URL for all may name."""
     if not isinstance(clients_or_urls, str):
+        if not isinstance(clients_or_urls, Sequence):  # a client alone could be iterated: over what is in its Redis
+            kind = type(clients_or_urls).__name__
+            raise ConfigurationError(f"a quorum needs a list of clients or URLs, one for each server, not {kind}")
         return list(clients_or_urls), longest_lease
     scheme, separator, rest = clients_or_urls.partition("+quorum://")
     if not separator or scheme not in ("redis", "rediss"):
@@ -266,7 +284,14 @@ def _split(clients_or_urls: Any, longest_lease: Duration) -> tuple[list[Any], Du
     servers, _, query = rest.partition("?")
     servers, slash, database = servers.partition("/")
     user, at, hosts = servers.rpartition("@")
+    places = [place.strip() for place in hosts.split(",")]
+    if "#" in user or not all(map(_PLACE.fullmatch, places)):
+        # Not shown: it may be a part of a password.
+        raise ConfigurationError(
+            "a bad URL of a quorum: write each server as host, host:port or [IPv6]:port, and special characters of a "
+            "password percent-encoded"
+        )
     options = dict(parse_qsl(query, keep_blank_values=True))
     longest_lease = options.pop("longest_lease", longest_lease)
     ending = f"{slash}{database}" + (f"?{urlencode(options)}" if options else "")
-    return [f"{scheme}://{user}{at}{host.strip()}{ending}" for host in hosts.split(",")], longest_lease
+    return [f"{scheme}://{user}{at}{place}{ending}" for place in places], longest_lease

@@ -1,0 +1,5 @@
+"""MongoDB through PyMongo, which is both sync and async. Needs the extra ``mongodb``."""
+
+from shedlock_py.providers.mongodb.provider import AsyncMongoLockProvider, MongoLockProvider
+
+__all__ = ["AsyncMongoLockProvider", "MongoLockProvider"]

@@ -1,0 +1,239 @@
+"""Where the records are: in a collection of the user's client, or of clients that we open ourselves from a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any, Generic, TypeVar
+from urllib.parse import unquote_plus
+
+from bson.codec_options import CodecOptions, DatetimeConversion
+from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import InvalidName, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.uri_parser import split_options
+
+from shedlock_py.errors import ConfigurationError
+
+Record = dict[str, Any]
+Found = TypeVar("Found")
+
+COLLECTION = "shedlock"
+DATABASE = "shedlock"
+"""Where a URL names none."""
+ANSWER_MS = 2000
+"""How long all of one command may take, from finding a server to the reply, before it counts as unreachable."""
+MAJORITY_MS = 5000
+"""How long the server waits for a majority on behalf of a user's client that has no ``timeoutMS``."""
+POOL_SIZE = 20
+
+# The user's own settings are for the user's data: what a lock needs is always the same.
+_SETTINGS: dict[str, Any] = {
+    "write_concern": WriteConcern("majority", wtimeout=MAJORITY_MS),
+    "read_concern": ReadConcern("majority"),
+    "read_preference": ReadPreference.PRIMARY,
+    "codec_options": CodecOptions(
+        document_class=dict,
+        tz_aware=True,
+        tzinfo=UTC,
+        unicode_decode_error_handler="strict",
+        datetime_conversion=DatetimeConversion.DATETIME_CLAMP,
+    ),
+}
+
+
+class Borrowed(Generic[Found]):
+    """A collection of the user's client, with our settings."""
+
+    shown = ""
+
+    def __init__(self, collection: Any) -> None:
+        self._collection: Found = collection
+        self.full_name = str(collection.full_name)
+
+    def collection(self) -> Found:
+        return self._collection
+
+    def redact(self, message: str) -> str:
+        return message
+
+
+def find_store(given: object, name: str) -> Borrowed[Collection[Record]] | OwnClients:
+    """Where ``given`` says: a database, a collection or a URL.
+
+    :raises ConfigurationError: it cannot work.
+    """
+    if isinstance(given, AsyncDatabase | AsyncCollection | AsyncMongoClient):
+        raise ConfigurationError(f"this is an {type(given).__name__}: give it to AsyncMongoLockProvider")
+    if isinstance(given, str):
+        return OwnClients(given, name)
+    return Borrowed(_borrowed(given, name, Database, Collection, MongoClient))
+
+
+def find_async_store(given: object, name: str) -> Borrowed[AsyncCollection[Record]] | OwnAsyncClients:
+    """:func:`find_store` for asyncio."""
+    if isinstance(given, Database | Collection | MongoClient):
+        raise ConfigurationError(f"this is a {type(given).__name__}, which is not async: give it to MongoLockProvider")
+    if isinstance(given, str):
+        return OwnAsyncClients(given, name)
+    return Borrowed(_borrowed(given, name, AsyncDatabase, AsyncCollection, AsyncMongoClient))
+
+
+def _borrowed(given: Any, name: str, database: type, collection: type, client: type) -> Any:
+    if issubclass(type(given), collection):
+        if name not in (COLLECTION, given.name):
+            raise ConfigurationError(f"collection={name!r}, but a collection was given: {given.name!r}")
+        return given.with_options(**_SETTINGS)
+    if issubclass(type(given), database):
+        return _collection_of(given, name)
+    if issubclass(type(given), client):
+        raise ConfigurationError("this is a client: say which database the locks are in, as in client['database']")
+    raise ConfigurationError(
+        f"neither a database nor a collection of PyMongo, nor a mongodb:// URL: {type(given).__name__}"
+    )
+
+
+def _collection_of(database: Any, name: str) -> Any:
+    try:
+        return database.get_collection(name, **_SETTINGS)
+    except (InvalidName, TypeError) as error:
+        raise ConfigurationError(f"collection={name!r}: {error}") from error
+
+
+class StoreUrl:
+    """A ``mongodb://`` URL, checked, and what may be shown of it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        scheme, separator, rest = url.partition("://")
+        if scheme not in ("mongodb", "mongodb+srv") or not separator:
+            raise ConfigurationError("store URL: not of the form mongodb://user@host/database")
+        self._userinfo, _, location = rest.rpartition("@")
+        place, _, query = location.partition("?")
+        self.shown = f"{scheme}://{'***@' if self._userinfo else ''}{place}"
+        _check_options(query)
+        self._options = _defaults(query)
+
+    def open(self) -> MongoClient[Record]:
+        """A small client of our own; connects at first use."""
+        client: MongoClient[Record] = self._open(MongoClient)
+        return client
+
+    def open_async(self) -> AsyncMongoClient[Record]:
+        client: AsyncMongoClient[Record] = self._open(AsyncMongoClient)
+        return client
+
+    def _open(self, make: Callable[..., Any]) -> Any:
+        try:
+            return make(self._url, connect=False, **self._options)
+        except (PyMongoError, ValueError, TypeError) as error:
+            if "dnspython" in str(error):
+                raise ConfigurationError("mongodb+srv:// needs the package dnspython: pip install dnspython") from None
+            # The words of the driver may quote what is before the host, where a password can be.
+            words = "" if self._userinfo else f": {error}"
+        raise ConfigurationError(f"store URL: not of the form mongodb://user@host/database?option=value{words}")
+
+    def redact(self, message: str) -> str:
+        """``message`` without the password, should it be in there."""
+        password = self._userinfo.partition(":")[2]
+        for text in {password, unquote_plus(password)} - {""}:
+            message = message.replace(text, "***")
+        return message
+
+
+def _check_options(query: str) -> None:
+    """PyMongo itself only warns, and goes without: without a time limit, say."""
+    try:
+        if query:
+            split_options(query, validate=True, warn=False)
+    except (PyMongoError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"store URL: {error}") from None
+
+
+def _defaults(query: str) -> dict[str, Any]:
+    """What we set; PyMongo prefers it to the URL, so it is only what the URL does not say."""
+    given = {name.lower() for name in re.findall("([^=&;]+)=", query)}
+    limits = dict.fromkeys(
+        ("connectTimeoutMS", "serverSelectionTimeoutMS", "socketTimeoutMS", "waitQueueTimeoutMS"), ANSWER_MS
+    )
+    defaults: dict[str, Any] = {
+        **limits,
+        "appname": "shedlock_py",
+        "maxPoolSize": POOL_SIZE,
+        # Nothing hidden: the programs know what may be asked again, and a retryable write writes more.
+        "retryWrites": False,
+        "retryReads": False,
+    }
+    if not given & {limit.lower() for limit in limits}:
+        defaults["timeoutMS"] = ANSWER_MS  # the limit of all of them together, which would override each
+    return {name: value for name, value in defaults.items() if name.lower() not in given}
+
+
+class OwnClients:
+    """Our own clients of one URL: one for each process, because none survives a fork."""
+
+    def __init__(self, url: str, collection: str) -> None:
+        self._url = StoreUrl(url)
+        self.shown, self.redact = f" at {self._url.shown}", self._url.redact
+        self._name = collection
+        self._clients: dict[int, MongoClient[Record]] = {}
+        self.full_name = self.collection().full_name
+
+    def collection(self) -> Collection[Record]:
+        # Those of the parent stay where they are: neither to use, nor to close, nor to forget.
+        client = self._clients.get(os.getpid())
+        if client is None:
+            client = self._clients.setdefault(os.getpid(), self._url.open())  # a second one, of a race, is not opened
+        collection: Collection[Record] = _of_client(client, self._name)
+        return collection
+
+    def close(self) -> None:
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+
+class OwnAsyncClients:
+    """:class:`OwnClients` for asyncio: one for each event loop, to which connections belong."""
+
+    def __init__(self, url: str, collection: str) -> None:
+        self._url = StoreUrl(url)
+        self.shown, self.redact = f" at {self._url.shown}", self._url.redact
+        self._name = collection
+        self._clients: dict[asyncio.AbstractEventLoop, AsyncMongoClient[Record]] = {}
+        self._inherited: list[dict[asyncio.AbstractEventLoop, AsyncMongoClient[Record]]] = []
+        self._process = os.getpid()
+        self.full_name = str(_of_client(self._url.open_async(), collection).full_name)
+
+    def collection(self) -> AsyncCollection[Record]:
+        if self._process != os.getpid():
+            self._inherited.append(self._clients)
+            self._clients = {}
+            self._process = os.getpid()
+        # Loops run in several threads, but each adds only itself, and each step is atomic: no lock, which a fork could
+        # leave taken.
+        loop = asyncio.get_running_loop()
+        mine = self._clients.get(loop)
+        if mine is None:
+            for other in list(self._clients):
+                if other.is_closed():
+                    self._clients.pop(other, None)  # its sockets end when they are collected; nothing else can end them
+            mine = self._clients[loop] = self._url.open_async()
+        collection: AsyncCollection[Record] = _of_client(mine, self._name)
+        return collection
+
+    async def close(self) -> None:
+        client = self._clients.pop(asyncio.get_running_loop(), None) if self._process == os.getpid() else None
+        if client is not None:
+            await client.close()
+
+
+def _of_client(client: Any, name: str) -> Any:
+    return _collection_of(client.get_default_database(DATABASE), name)

@@ -1,0 +1,36 @@
+"""The contract suite on JsonFileLockProvider."""
+
+import fcntl
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.providers.json_file import JsonFileLockProvider
+from shedlock_py import LockProvider
+from shedlock_py.testing.contract import LockProviderContract, LockProviderFactory, ProcessContract
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "locks.json"
+    JsonFileLockProvider(path).create_schema()
+    return path
+
+
+class TestJsonFile(LockProviderContract, ProcessContract):
+    @pytest.fixture
+    def make_provider(self, path: Path) -> LockProviderFactory:
+        return lambda: JsonFileLockProvider(path)
+
+    @pytest.fixture
+    def process_factory(self, path: Path) -> Any:
+        return partial(JsonFileLockProvider, path)  # can be pickled, for processes that are not forked
+
+    @pytest.fixture
+    def failing_provider(self, path: Path) -> Iterator[LockProvider]:
+        with open(f"{path}.lock") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # as a process that stands still in the middle of an operation
+            yield JsonFileLockProvider(path, wait_for="50ms")

@@ -1,0 +1,173 @@
+"""The server did what it was asked, and nobody heard. I12: nothing stays locked that nobody knows to hold."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.providers.mongodb import MongoLockProvider, commands
+from shedlock_py.rules import Claim
+from tests.mongodb.stores import PATIENT, Store
+from tests.services.lossy import LossyProxy
+from tests.sql.stores import acquired, record_of
+
+MOST = 1000
+
+
+@pytest.fixture(params=["url", "client", "client without retries"])
+def provider(request: pytest.FixtureRequest, store: Store, lossy: LossyProxy) -> LockProvider:
+    if request.param == "url":
+        provider = store.provider(lossy.address, **PATIENT)
+    else:
+        retries = request.param == "client"
+        provider = store.provider_of_client(lossy.address, retryWrites=retries, retryReads=retries)
+    provider.record("warm")
+    return provider
+
+
+@pytest.fixture
+def witness(store: Store) -> LockProvider:
+    """Another replica, with a better line."""
+    return store.provider(**PATIENT)
+
+
+def assert_ours(witness: LockProvider, lease: Lease | None) -> Lease:
+    assert lease is not None, "the lock is ours"
+    assert lease.is_trusted()
+    record = record_of(witness, lease.name)
+    assert (record.locked_by, record.fencing_token, record.is_held) == (lease.locked_by, lease.fencing_token, True)
+    return lease
+
+
+def test_i12_acquire(provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+    tokens = []
+    for _ in range(3):  # the first time there is no record
+        lossy.drop_replies_to(name)
+        lease = assert_ours(witness, provider.acquire(LockRequest(name, "1m")))
+        assert lossy.left == 0
+        tokens.append(lease.fencing_token or 0)
+        assert provider.release(lease)
+        assert not record_of(witness, name).is_held
+    assert tokens == sorted(set(tokens))
+
+
+def test_i12_the_second_half_of_a_first_acquire(
+    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str
+) -> None:
+    lossy.drop_next_reply(skip=1)
+    lease = assert_ours(witness, provider.acquire(LockRequest(name, "1m")))
+    assert lossy.replies_dropped == 1
+    assert provider.release(lease)
+
+
+def test_a_skip(provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+    lease = acquired(witness, name)
+    lossy.drop_replies_to(name)
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert lossy.left == 0
+    assert_ours(witness, lease)
+
+
+def test_take_over(provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+    acquired(witness, name)
+    lossy.drop_replies_to(name)
+    assert_ours(witness, provider.take_over(LockRequest(name, "1m")))
+    assert lossy.left == 0
+
+
+def test_extend(provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+    lease = acquired(provider, name)
+    lossy.drop_replies_to(name)
+    assert provider.extend(lease, "10m") is lease
+    assert lossy.left == 0
+    assert record_of(witness, name).remaining.total_seconds() > 500
+    assert lease.trusted_for().total_seconds() > 500
+    assert_ours(witness, lease)
+
+
+@pytest.mark.parametrize("at_least", [0, "50s"])
+def test_i12_release(
+    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str, at_least: int | str
+) -> None:
+    lease = acquired(provider, name, lock_at_least_for=at_least)
+    lossy.drop_replies_to(name)
+    assert provider.release(lease) is True
+    assert lossy.left == 0
+    assert record_of(witness, name).is_held is bool(at_least)
+    assert record_of(witness, name).remaining.total_seconds() < 51
+    assert provider.release(lease) is False
+
+
+@pytest.mark.parametrize("losses", [6, MOST])
+def test_i12_acquire_that_is_never_answered(
+    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str, losses: int
+) -> None:
+    lossy.drop_replies_to(name, losses)
+    with pytest.raises(ProviderUnreachable) as unreachable:
+        provider.acquire(LockRequest(name, "1m"))
+    assert (unreachable.value.operation, unreachable.value.lock_name) == ("acquire", name)
+    assert unreachable.value.__cause__ is not None
+    asked = losses - lossy.left
+    assert asked >= 3, "asked, asked again, and undone"
+    lossy.drop_replies_to(name, 0)
+    assert witness.release(acquired(witness, name))
+
+
+def test_release_that_is_never_answered(
+    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str
+) -> None:
+    lease = acquired(provider, name)
+    lossy.drop_replies_to(name, MOST)
+    with pytest.raises(ProviderUnreachable):
+        provider.release(lease)
+    assert not lease.is_trusted()
+    lossy.drop_replies_to(name, 0)
+    provider.release(lease)
+    assert witness.release(acquired(witness, name))
+
+
+def test_extend_that_is_never_answered(
+    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str
+) -> None:
+    lease = acquired(provider, name)
+    lossy.drop_replies_to(name, MOST)
+    with pytest.raises(ProviderUnreachable):
+        provider.extend(lease, "10m")
+    assert 0 < lease.trusted_for().total_seconds() <= 60, "believes no more than before"
+    lossy.drop_replies_to(name, 0)
+    assert provider.extend(lease, "5m") is lease
+    assert_ours(witness, lease)
+    assert provider.release(lease)
+
+
+@pytest.mark.parametrize("store", ["sync"], indirect=True)
+@pytest.mark.parametrize("command", [commands.acquire, commands.take_over])
+def test_i12_a_command_that_arrives_again_after_the_release(
+    command: Callable[[Claim], commands.FindOneAndUpdate], store: Store, name: str
+) -> None:
+    """As one may that was held up in the network, was asked again, and undone."""
+    provider = store.provider(**PATIENT)
+    assert isinstance(provider, MongoLockProvider)
+    claim = Claim(LockRequest(name, "1h"), time.monotonic)
+    for _ in range(2):
+        provider._execute(command(claim))
+        assert record_of(provider, name).locked_by == claim.locked_by
+    before = record_of(provider, name)
+    assert provider._execute(commands.hold(name, claim.locked_by, timedelta(0))).count == 1
+    provider._execute(command(claim))
+    after = record_of(provider, name)
+    assert not after.is_held
+    assert after.fencing_token == before.fencing_token
+
+
+@pytest.mark.parametrize("store", ["sync"], indirect=True)
+def test_i2_the_second_half_of_a_first_acquire_touches_only_its_own(store: Store, name: str) -> None:
+    provider = store.provider(**PATIENT)
+    assert isinstance(provider, MongoLockProvider)
+    claim = Claim(LockRequest(name, "1h"), time.monotonic)
+    provider._execute(commands.acquire(claim))
+    successor = provider.take_over(LockRequest(name, "1m"))
+    assert not provider._execute(commands.renumber(claim)).documents
+    assert_ours(provider, successor)

@@ -1,0 +1,15 @@
+"""Locks in an Acme: made from a URL such as ``acme://host``, and otherwise like any provider."""
+
+from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider
+
+
+class AcmeLockProvider(InMemoryLockProvider):
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+
+class AsyncAcmeLockProvider(AsyncInMemoryLockProvider):
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
