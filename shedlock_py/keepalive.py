@@ -24,7 +24,7 @@ from shedlock_py.context import Held
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFailed, logger
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import HeartbeatPlan, Lease
+from shedlock_py.rules import MARGIN, SLACK, HeartbeatPlan, Lease
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,7 +69,7 @@ class _Heart:
         self.pauses = 0
         """While the task itself extends the lease, no heartbeat begins: the store must not do the shorter one last."""
         self._beats = beats
-        self._plan = HeartbeatPlan(lease.lock_at_most_for, monotonic(), random.random)
+        self._plan = HeartbeatPlan(lease.lock_at_most_for, self._believed_since(), random.random)
 
     def wakes_at(self) -> float:
         """When there will be something to do."""
@@ -86,9 +86,13 @@ class _Heart:
         self.unanswered += 1
         return True
 
-    def extended(self, asked_at: float) -> None:
-        """A heartbeat, or the task itself, has extended the lease."""
-        self._plan.answered(self.lease.lock_at_most_for, asked_at)
+    def extended(self) -> None:
+        """A heartbeat, or the task itself, has extended the lease; or the task has tried to."""
+        self._plan.answered(self.lease.lock_at_most_for, self._believed_since())
+
+    def _believed_since(self) -> float:
+        """When the question was sent that gave the lease its trust window: an answer may have taken long."""
+        return self.lease.trusted_until - self.lease.lock_at_most_for.total_seconds() * (1 - MARGIN) + SLACK
 
     def failed(self) -> None:
         self._plan.failed(self.lease.lock_at_most_for, monotonic())
@@ -160,12 +164,12 @@ class _ThreadHeart:
             _threads_here().wake(self, heart.wakes_at())
 
     def _beat(self) -> None:
-        heart, asked_at, believed_until = self._heart, monotonic(), self._heart.lease.trusted_until
+        heart, believed_until = self._heart, self._heart.lease.trusted_until
         lost: LeaseLost | None = None
         error: Exception | None = None
         is_ours: Lease | None = None
         try:
-            if asked_at < believed_until:  # it may have waited for a thread
+            if heart.lease.is_trusted():  # it may have waited for a thread
                 is_ours = self._store.extend(heart.lease, heart.lease.lock_at_most_for)
         except Exception as raised:
             error = raised
@@ -177,7 +181,7 @@ class _ThreadHeart:
             if error is not None:
                 heart.failed()
             elif is_ours is not None:
-                heart.extended(asked_at)
+                heart.extended()
             else:
                 lost = heart.refused(believed_until)
             _threads_here().wake(self, heart.wakes_at())
@@ -197,7 +201,7 @@ class _ThreadHeart:
         if self._process == os.getpid():
             with self._changed:
                 self._heart.pauses -= 1
-                self._heart.extended(monotonic())
+                self._heart.extended()
                 _threads_here().wake(self, self._heart.wakes_at())
 
     def stop(self) -> None:
@@ -394,7 +398,7 @@ class _TaskHeart:
             self._tell(heart.lose(reason))
 
     async def _beat(self) -> None:
-        heart, asked_at, believed_until = self._heart, monotonic(), self._heart.lease.trusted_until
+        heart, believed_until = self._heart, self._heart.lease.trusted_until
         lost: LeaseLost | None = None
         error: Exception | None = None
         is_ours: Lease | None = None
@@ -409,7 +413,7 @@ class _TaskHeart:
         if error is not None:
             heart.failed()
         elif is_ours is not None:
-            heart.extended(asked_at)
+            heart.extended()
         else:
             lost = heart.refused(believed_until)
         self._changed.set()
@@ -447,7 +451,7 @@ class _TaskHeart:
 
     def resume(self) -> None:
         self._heart.pauses -= 1
-        self._heart.extended(monotonic())
+        self._heart.extended()
         self._changed.set()
 
     async def stop(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from shedlock_py import (
     ConfigurationError,
+    Lease,
     LeaseLost,
     LockExtended,
     LockReleased,
@@ -65,6 +66,24 @@ def test_a_task_outlasts_many_leases(store: MoodyProvider, heard: RecordingListe
     assert 5 * 3 - 5 <= store.extensions <= 5 * 3 + 5
     assert len(heard.of(LockExtended)) == store.extensions
     assert len(heard.of(LockReleased)) == 1
+
+
+def test_a_lease_that_took_long_to_get_is_extended_in_time(heard: RecordingListener) -> None:
+    """Its trust counts from the question, so the first heartbeat does as well."""
+
+    class Slow(MoodyProvider):
+        """Answers late; the trust window has begun long before."""
+
+        def acquire(self, request: LockRequest) -> Lease | None:
+            lease = super().acquire(request)
+            if lease is not None:
+                lease._trusted_until -= request.lock_at_most_for.total_seconds() * 0.8
+            return lease
+
+    store = Slow()
+    with hold("job", lock_at_most_for=LEASE * 3, keep_alive=True, provider=store):
+        outlasts(6)
+    assert not heard.of(LeaseLost)
 
 
 def test_without_it_nothing_is_extended(store: MoodyProvider) -> None:
