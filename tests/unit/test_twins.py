@@ -24,6 +24,10 @@ PAIRS = [
     ("_program.py", "run", "run_async"),
     ("guard.py", "_hold", "_hold_async"),
     ("context.py", "extend_lock", "extend_lock_async"),
+    *(
+        ("leader.py", f"LeaderElector.{method}", f"AsyncLeaderElector.{method}")
+        for method in ("leader", "resign", "take_over", "demote")
+    ),
     ("config.py", "_Unlocked", "_AsyncUnlocked"),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
