@@ -2,10 +2,6 @@
 
 What to do and when is in :class:`_Heart`, which waits for nothing. :func:`beating` carries it out in threads,
 :func:`beating_async` on the event loop.
-
-However many leases are kept alive, there is one thread that watches the clock, and for each provider at most
-:data:`ASKERS` that ask the store: a store that hangs can delay neither the watch nor another store's heartbeats.
-All are daemons, so they never keep the interpreter from ending.
 """
 
 from __future__ import annotations
@@ -13,12 +9,12 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from shedlock_py._clock import monotonic
+from shedlock_py._threads import threads_here
 from shedlock_py.config import emit
 from shedlock_py.context import Held
 from shedlock_py.errors import ConfigurationError, LeaseLostError
@@ -29,17 +25,13 @@ from shedlock_py.rules import MARGIN, SLACK, HeartbeatPlan, Lease
 if TYPE_CHECKING:
     import asyncio
 
-T = TypeVar("T")
-
 OnLost = str | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a call."""
 
-ASKERS = 4
 MOST_UNANSWERED = 3
 """Heartbeats of one lease that wait for an answer at the same time."""
 PATIENCE = 10.0
 """Seconds to wait, at the end of a task, for a heartbeat that the store has not answered."""
-_IDLE_SECONDS = 5.0
 
 
 def check_on_lost(on_lost: OnLost) -> None:
@@ -145,7 +137,7 @@ class _ThreadHeart:
         self._process = os.getpid()
 
     def start(self) -> None:
-        _threads_here().wake(self, self._heart.wakes_at())
+        threads_here().wake(self, self._heart.wakes_at())
 
     def wake(self) -> None:
         """In the thread that watches the clock, which must not wait for anything."""
@@ -160,8 +152,8 @@ class _ThreadHeart:
                     threading.Thread(target=_tell, args=(lost, self._on_lost), daemon=True).start()
                 return
             if heart.must_beat():
-                _threads_here().ask(self._store, self._beat)
-            _threads_here().wake(self, heart.wakes_at())
+                threads_here().ask(self._store, self._beat)
+            threads_here().wake(self, heart.wakes_at())
 
     def _beat(self) -> None:
         heart, believed_until = self._heart, self._heart.lease.trusted_until
@@ -184,7 +176,7 @@ class _ThreadHeart:
                 heart.extended()
             else:
                 lost = heart.refused(believed_until)
-            _threads_here().wake(self, heart.wakes_at())
+            threads_here().wake(self, heart.wakes_at())
         _report(heart.lease, error, is_ours)
         if lost:
             _tell(lost, self._on_lost)
@@ -202,14 +194,14 @@ class _ThreadHeart:
             with self._changed:
                 self._heart.pauses -= 1
                 self._heart.extended()
-                _threads_here().wake(self, self._heart.wakes_at())
+                threads_here().wake(self, self._heart.wakes_at())
 
     def stop(self) -> None:
         if self._process != os.getpid():
             return  # a forked child that leaves the block: nothing of this runs here
         with self._changed:
             self._heart.has_ended = True
-            _threads_here().forget(self)
+            threads_here().forget(self)
             # A heartbeat that came after the release would prolong a minimum hold.
             self._changed.wait_for(lambda: not self._heart.unanswered, PATIENCE)
 
@@ -230,112 +222,6 @@ def _report(lease: Lease, error: Exception | None, extended: Lease | None) -> No
         emit(ProviderFailed(lease.name, "extend", error))
     elif extended is not None:
         emit(LockExtended(lease.name, lease))
-
-
-class _Threads:
-    """The threads of one process."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._is_watching = False
-        self._due: dict[_ThreadHeart, float] = {}
-        self._askers: dict[int, _Askers] = {}
-
-    def wake(self, heart: _ThreadHeart, when: float) -> None:
-        """Call ``heart.wake()`` at ``when``, and not before."""
-        with self._changed:
-            self._due[heart] = when
-            if not self._is_watching:
-                self._is_watching = True
-                threading.Thread(target=self._watch, name="shedlock-keep-alive", daemon=True).start()
-            elif when <= min(self._due.values()):
-                self._changed.notify()
-
-    def forget(self, heart: _ThreadHeart) -> None:
-        with self._changed:
-            self._due.pop(heart, None)
-
-    def _watch(self) -> None:
-        while True:
-            with self._changed:
-                if not self._due:
-                    self._is_watching = False
-                    return
-                heart, when = min(self._due.items(), key=lambda due: due[1])
-                seconds = when - monotonic()
-                if seconds > 0:
-                    self._changed.wait(seconds)
-                    continue
-                del self._due[heart]
-            heart.wake()
-            del heart
-
-    def ask(self, store: object, work: Callable[[], None]) -> None:
-        """Do ``work``, which asks ``store``, in another thread."""
-        askers = self._askers.setdefault(id(store), _Askers())
-        askers.submit(work)
-
-
-class _Askers:
-    """Up to :data:`ASKERS` threads, started when there is work and ended when there has been none for a while."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._work: deque[Callable[[], None]] = deque()
-        self._threads = 0
-        self._idle = 0
-
-    def submit(self, work: Callable[[], None]) -> None:
-        with self._changed:
-            self._work.append(work)
-            if self._idle >= len(self._work):
-                self._changed.notify()
-            elif self._threads < ASKERS:
-                self._threads += 1
-                threading.Thread(target=self._run, name="shedlock-heartbeat", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._work:
-                    self._idle += 1
-                    has_work = self._changed.wait(_IDLE_SECONDS)
-                    self._idle -= 1
-                    if not has_work and not self._work:
-                        self._threads -= 1
-                        return
-                work = self._work.popleft()
-            work()
-            del work  # with it goes the heart
-
-
-_processes: dict[int, _Threads] = {}  # threads do not survive a fork: the child starts its own
-
-
-def _threads_here() -> _Threads:
-    threads = _processes.get(os.getpid())
-    return threads if threads is not None else _processes.setdefault(os.getpid(), _Threads())
-
-
-def ask_in_thread(store: object, ask: Callable[[], T], seconds: float, otherwise: T) -> T:
-    """What ``ask``, which asks ``store``, returns or raises; ``otherwise`` if that is not known after ``seconds``."""
-    from concurrent.futures import Future  # late: needed by elections only
-
-    future: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(ask())
-        except BaseException as error:
-            future.set_exception(error)
-
-    _threads_here().ask(store, work)
-    try:
-        return future.result(seconds)
-    except TimeoutError:
-        if future.done():
-            raise  # the store's own
-        return otherwise
 
 
 # On the event loop

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
+from shedlock_py._threads import ask_in_thread
 from shedlock_py.config import (
     as_async_provider,
     as_provider,
@@ -44,7 +45,6 @@ from shedlock_py.events import (
     LeadershipStopped,
     logger,
 )
-from shedlock_py.keepalive import ask_in_thread
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import LockRecord
 

@@ -17,7 +17,7 @@ LAYERS = [
     ["durations"],
     ["rules", "_clock"],
     ["events"],
-    ["provider", "_program"],
+    ["provider", "_program", "_threads"],
     ["config", "_aio"],
     ["context"],
     ["keepalive", "shutdown"],
