@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from shedlock_py._clock import monotonic
@@ -87,8 +88,10 @@ class _Askers:
             if self._idle >= len(self._work):
                 self._changed.notify()
             elif self._threads < ASKERS:
-                self._threads += 1
-                threading.Thread(target=self._run, name="shedlock-heartbeat", daemon=True).start()
+                thread = threading.Thread(target=self._run, name="shedlock-heartbeat", daemon=True)
+                with suppress(RuntimeError):  # Python 3.12 starts none while the interpreter ends; another may take it
+                    thread.start()
+                    self._threads += 1
 
     def _run(self) -> None:
         while True:

@@ -32,6 +32,9 @@ class Heart(Protocol):
     def resume(self) -> None:
         """The lease was extended, or not; go on from there."""
 
+    def tell_lost(self) -> None:
+        """The store does not have the lease any more: tell everybody, unless that is done."""
+
 
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
@@ -127,7 +130,7 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
         while _is_busy(held.heart):
             time.sleep(_MOMENT)
         with _failing(held.lease):
-            return _extended(held.lease, provider.extend(held.lease, lock_at_most_for))
+            return _extended(held, provider.extend(held.lease, lock_at_most_for))
 
 
 async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
@@ -140,7 +143,7 @@ async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
         while _is_busy_async(held.heart):  # noqa: ASYNC110 (the heartbeat may be in a thread)
             await asyncio.sleep(_MOMENT)
         with _failing(held.lease):
-            return _extended(held.lease, await provider.extend(held.lease, lock_at_most_for))
+            return _extended(held, await provider.extend(held.lease, lock_at_most_for))
 
 
 _MOMENT = 0.005
@@ -175,11 +178,15 @@ def _live(name: str | None = None) -> Held:
     return held
 
 
-def _extended(lease: Lease, extended: Lease | None) -> Lease:
+def _extended(held: Held, extended: Lease | None) -> Lease:
+    name = held.lease.name
     if extended is None:
-        emit(LeaseLost(lease.name, lease, "revoked"))
-        raise LeaseLostError(f"lock {lease.name!r} could not be extended: its lease has ended or was taken over")
-    emit(LockExtended(lease.name, extended))
+        if held.heart is not None:
+            held.heart.tell_lost()
+        else:
+            emit(LeaseLost(name, held.lease, "revoked"))
+        raise LeaseLostError(f"lock {name!r} could not be extended: its lease has ended or was taken over")
+    emit(LockExtended(name, extended))
     return extended
 
 

@@ -28,6 +28,7 @@ from shedlock_py.events import (
     StopReason,
 )
 from shedlock_py.rules import (
+    LONGEST_HOLDER,
     SLACK,
     Clock,
     Lease,
@@ -121,7 +122,8 @@ class ElectionSettings:
 class Election:
     """What one node knows of an election and does in it.
 
-    ``tell`` gets events; ``renewed`` is called when the lease was; ``is_busy`` says whether the leader's work goes on.
+    ``tell`` gets events; ``renewed`` is called when the lease was, ``changed`` when it is gone; ``is_busy`` says
+    whether the leader's work goes on.
 
     :meth:`run` is the program. Everything else is safe to call from anywhere.
     """
@@ -132,6 +134,7 @@ class Election:
         clock: Clock,
         tell: Callable[[Event], None],
         renewed: Callable[[], None],
+        changed: Callable[[], None],
         is_busy: Callable[[], bool],
     ) -> None:
         self.settings = settings
@@ -141,6 +144,7 @@ class Election:
         self._clock = clock
         self._tell = tell
         self._renewed = renewed
+        self._changed = changed
         self._is_busy = is_busy
         self._lease_seconds = settings.lease_duration.total_seconds()
         self._retry = settings.retry_period.total_seconds()
@@ -221,6 +225,7 @@ class Election:
         self._is_leading = False
         self.lease = None
         lease.lose()
+        self._changed()
         if was_leading:
             self._tell(LeadershipStopped(self.settings.name, self.holder, lease.fencing_token, reason))
 
@@ -281,10 +286,21 @@ class Election:
         """Take the lease by force, and lead when ``seconds`` later the former leader cannot believe any more."""
         former: LockRecord | None = yield Do("record", (self.settings.name,))
         asked_at = self._clock()
-        lease: Lease = yield Do("take_over", (self._request(),))
-        is_free = former is None or not former.is_held
-        # Who led may have renewed until the take-over itself, so its belief counts from now.
-        self._begin(lease, asked_at, leads_from=asked_at if is_free else self._clock() + seconds * (1 + MARGIN / 10))
+        lease: Lease | None = None
+        if self._is_free(former):
+            lease = yield Do("acquire", (self._request(),))
+        if lease is not None:
+            self._begin(lease, asked_at, leads_from=asked_at)
+        else:
+            asked_at = self._clock()
+            lease = yield Do("take_over", (self._request(),))
+            # Who led may have renewed until the take-over itself, so its belief counts from now.
+            self._begin(lease, asked_at, leads_from=self._clock() + seconds * (1 + MARGIN / 10))
+        self.wishes.discard("take_over")  # once: two nodes that go on taking over leave nobody leading
+
+    def is_seizing(self) -> bool:
+        """Whether this node may yet lead because it was told to take over."""
+        return "take_over" in self.wishes or (self.lease is not None and not self._is_leading)
 
     def _begin(self, lease: Lease, asked_at: float, leads_from: float) -> None:
         self.lease = lease
@@ -342,19 +358,23 @@ class Election:
 # Demoting: a record that is held by nobody, for as long as the former leader may believe.
 
 
-def demotion(name: str, leader: str, cooldown: timedelta, lasting: timedelta) -> LockRequest:
+def demotion(name: str, leader: str, cooldown: timedelta, renew_deadline: timedelta) -> LockRequest:
     """The request for it; ``leader`` is to rest for ``cooldown``."""
-    holder = f"{NOBODY} {in_milliseconds(cooldown)}ms {leader}"[:200]
-    return LockRequest(name, lasting, holder=holder)
+    return LockRequest(name, renew_deadline * (1 + MARGIN / 10), holder=_told(in_milliseconds(cooldown), leader))
+
+
+def _told(cooldown_ms: int, leader: str) -> str:
+    return f"{NOBODY} {cooldown_ms}ms {leader}"[:LONGEST_HOLDER]
 
 
 def demotion_of(record: LockRecord, holder: str) -> timedelta | None:
     """How long ``holder`` has to rest (perhaps not at all), if ``record`` is a demotion."""
     word, _, rest = record.holder.partition(" ")
-    cooldown, _, leader = rest.partition("ms ")
+    cooldown, _, _ = rest.partition("ms ")
     if word != NOBODY or not cooldown.isdecimal():
         return None
-    return timedelta(milliseconds=int(cooldown)) if holder.startswith(leader) else timedelta(0)
+    is_told = record.holder == _told(int(cooldown), holder)
+    return timedelta(milliseconds=int(cooldown)) if is_told else timedelta(0)
 
 
 def leader_of(record: LockRecord | None) -> LockRecord | None:

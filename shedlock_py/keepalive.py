@@ -6,6 +6,7 @@ What to do and when is in :class:`_Heart`, which waits for nothing. :func:`beati
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import threading
@@ -41,6 +42,8 @@ def check_on_lost(on_lost: OnLost) -> None:
             "on_lost='cancel' needs an async task: Python cannot stop a thread. Give a callable that tells the task to "
             "stop, or let it ask lease.is_trusted()"
         )
+    if inspect.iscoroutinefunction(on_lost):
+        raise ConfigurationError("on_lost is a coroutine function, but the guarded task is an ordinary one")
     check_on_lost_async(on_lost)
 
 
@@ -196,6 +199,12 @@ class _ThreadHeart:
                 self._heart.extended()
                 threads_here().wake(self, self._heart.wakes_at())
 
+    def tell_lost(self) -> None:
+        with self._changed:
+            lost = self._heart.lose("revoked")
+        if lost:
+            _tell(lost, self._on_lost)
+
     def stop(self) -> None:
         if self._process != os.getpid():
             return  # a forked child that leaves the block: nothing of this runs here
@@ -255,6 +264,7 @@ class _TaskHeart:
         self._heart = _Heart(lease, beats=keep_alive)
         self._store = store
         self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._body = asyncio.current_task()
         self._cancels_before = self._body.cancelling() if self._body else 0
@@ -308,7 +318,6 @@ class _TaskHeart:
 
     def _tell(self, lost: LeaseLost | None) -> None:
         import asyncio
-        import inspect
 
         if lost is None:
             return
@@ -338,7 +347,11 @@ class _TaskHeart:
     def resume(self) -> None:
         self._heart.pauses -= 1
         self._heart.extended()
-        self._changed.set()
+        self._loop.call_soon_threadsafe(self._changed.set)  # the task may extend in a worker thread
+
+    def tell_lost(self) -> None:
+        lost = self._heart.lose("revoked")
+        self._loop.call_soon_threadsafe(self._tell, lost)
 
     async def stop(self) -> None:
         import asyncio

@@ -76,7 +76,7 @@ class _Elector:
         self._election = self._new_election()
 
     def _new_election(self) -> Election:
-        return Election(self._settings, monotonic, self._tell, self._was_renewed, self._is_busy)
+        return Election(self._settings, monotonic, self._tell, self._was_renewed, self._changed_state, self._is_busy)
 
     @property
     def name(self) -> str:
@@ -210,6 +210,7 @@ class LeaderElector(_Elector):
             raise RuntimeError(f"{self!r} was started already")
         self._process = os.getpid()
         self._changed = threading.Condition()
+        self._callbacks = set()
         self._election = self._new_election()
         self._thread = threading.Thread(target=self._campaign, name=f"shedlock-elector-{self.name}", daemon=True)
         self._thread.start()
@@ -251,11 +252,16 @@ class LeaderElector(_Elector):
     def take_over(self, timeout: Duration | None = None) -> bool:
         """Lead by force. The store refuses whoever led at once; waits until that node cannot believe any more.
 
-        That is ``renew_deadline`` at most, if somebody led. False: this node did not lead within ``timeout``.
+        That is ``renew_deadline`` at most, if somebody led. False: this node did not lead within ``timeout``, or
+        another took over from it at once.
         """
+        seconds = None if timeout is None else parse_duration(timeout, "timeout", zero=True).total_seconds()
         if not self.is_leader():
             self._wish("take_over")
-        return self.wait_until_leader(timeout)
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_leader() or not self._election.is_seizing(), seconds)
+        self._election.wishes.discard("take_over")
+        return self.is_leader()
 
     def demote(self, cooldown: Duration = "0s") -> bool:
         """Force a re-election, whoever leads. The demoted node does not stand for election for ``cooldown``.
@@ -361,6 +367,7 @@ class AsyncLeaderElector(_Elector):
         if self._task is not None and not self._task.done() and self._process == os.getpid():
             raise RuntimeError(f"{self!r} was started already")
         self._process = os.getpid()
+        self._callbacks = set()
         self._election = self._new_election()
         self._task = asyncio.create_task(run_async(self._election.run(), self._execute), name=f"elector {self.name}")
 
@@ -388,19 +395,9 @@ class AsyncLeaderElector(_Elector):
 
     async def wait_until_leader(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
         """See :meth:`LeaderElector.wait_until_leader`."""
-        import asyncio
-
         until = None if timeout is None else monotonic() + parse_duration(timeout, "timeout", zero=True).total_seconds()
-        changed = asyncio.Event()
-        self._waiters.add(changed)
-        try:
-            while not self.is_leader():
-                if until is not None and monotonic() >= until:
-                    return False
-                await self._wait_for(changed, until)
-            return True
-        finally:
-            self._waiters.discard(changed)
+        await self._wait_while(lambda: not self.is_leader(), until)
+        return self.is_leader()
 
     async def leader(self) -> LockRecord | None:
         """See :meth:`LeaderElector.leader`."""
@@ -412,9 +409,12 @@ class AsyncLeaderElector(_Elector):
 
     async def take_over(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
         """See :meth:`LeaderElector.take_over`."""
+        until = None if timeout is None else monotonic() + parse_duration(timeout, "timeout", zero=True).total_seconds()
         if not self.is_leader():
             self._wish("take_over")
-        return await self.wait_until_leader(timeout)
+        await self._wait_while(lambda: not self.is_leader() and self._election.is_seizing(), until)
+        self._election.wishes.discard("take_over")
+        return self.is_leader()
 
     async def demote(self, cooldown: Duration = "0s") -> bool:
         """See :meth:`LeaderElector.demote`."""
@@ -445,6 +445,17 @@ class AsyncLeaderElector(_Elector):
     def _callbacks_later(self, asking: asyncio.Future[Any]) -> None:
         """An answer that comes too late: let it come, and say nothing of it."""
         asking.add_done_callback(lambda late: late.cancelled() or late.exception())
+
+    async def _wait_while(self, condition: Callable[[], bool], until: float | None) -> None:
+        import asyncio
+
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            while condition() and (until is None or monotonic() < until):
+                await self._wait_for(changed, until)
+        finally:
+            self._waiters.discard(changed)
 
     async def _wait_for(self, event: asyncio.Event, until: float | None) -> None:
         import asyncio

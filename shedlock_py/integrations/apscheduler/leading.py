@@ -25,8 +25,8 @@ class lead:
     ``misfire_grace_time`` longer than a fail-over takes (or None), or APScheduler drops what came due meanwhile.
 
     At the end, and when the elector resigns, the scheduler is paused, its running jobs are waited for, and only then
-    another node can lead. When leadership is *lost*, running jobs go on: let long ones ask ``elector.is_leader()``, and
-    use ``ShedLockExecutor(elector=…)``, which refuses what was about to begin.
+    another node can lead. When leadership is *lost*, nothing more is submitted, and running jobs go on: let long ones
+    ask ``elector.is_leader()``.
 
     Starts and stops both; neither may have been started. With a :class:`LeaderElector` it is a context manager, with
     an :class:`AsyncLeaderElector` an async one; ``start()`` and ``stop()`` do the same (and are to be awaited then).
