@@ -25,6 +25,7 @@ from pymongo.errors import (
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._program import run
+from shedlock_py.providers.mongodb import commands
 from shedlock_py.providers.mongodb.algorithm import MOST_TRIES, MongoAlgorithm
 from shedlock_py.providers.mongodb.commands import Answer, Command, FindOneAndUpdate, Pause, UpdateOne
 from shedlock_py.providers.mongodb.failures import Failure, classify, reason
@@ -105,7 +106,7 @@ def reply_with(*tokens: int | None) -> Callable[[Command], Any]:
             claim = command.update[0]["$replaceWith"]["$cond"][1]["$mergeObjects"][1]
             claimed_by.append(claim["lockedBy"]["$literal"])
         token = left.pop(0)
-        return None if token is None else {"lockedBy": claimed_by[0], "fencingToken": token}
+        return None if token is None else {"lockedBy": claimed_by[-1], "fencingToken": token}
 
     return reply
 
@@ -130,8 +131,10 @@ def test_i7_another_token_is_replaced_in_a_later_millisecond() -> None:
 
 
 def test_a_claim_that_is_lost_meanwhile() -> None:
-    server = Server(reply_with(5001, None))
-    assert run(server.algorithm.acquire(REQUEST), server.execute) is None
+    server = Server(reply_with(5001, None, 9000))
+    lease = run(server.algorithm.acquire(REQUEST), server.execute)
+    assert lease is not None  # the record was deleted by hand, and the lock is free
+    assert lease.fencing_token == 9000
     server = Server(reply_with(5001, None))
     assert run(server.algorithm.take_over(REQUEST), server.execute).fencing_token == 5001
 
@@ -158,7 +161,7 @@ def test_i12_a_claim_whose_second_half_fails_is_undone(step: type[Command], erro
         run(server.algorithm.acquire(REQUEST), server.execute)
     undo = server.asked[-1]
     assert isinstance(undo, UpdateOne)
-    assert undo.update == [{"$set": {"lockUntil": {"$add": ["$$NOW", 0]}}}]
+    assert undo == commands.release(REQUEST.name, undo.filter["lockedBy"], timedelta(0))
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_i12_a_command_that_arrives_again_after_the_release(
         provider._execute(command(claim))
         assert record_of(provider, name).locked_by == claim.locked_by
     before = record_of(provider, name)
-    assert provider._execute(commands.hold(name, claim.locked_by, timedelta(0))).count == 1
+    assert provider._execute(commands.release(name, claim.locked_by, timedelta(0))).count == 1
     provider._execute(command(claim))
     after = record_of(provider, name)
     assert not after.is_held
@@ -171,3 +171,19 @@ def test_i2_the_second_half_of_a_first_acquire_touches_only_its_own(store: Store
     successor = provider.take_over(LockRequest(name, "1m"))
     assert not provider._execute(commands.renumber(claim)).documents
     assert_ours(provider, successor)
+
+
+def test_what_comes_late_finds_the_lease_released(store: Store, witness: LockProvider, name: str) -> None:
+    """A heartbeat that was under way, and the release itself once more, executed after the release."""
+    if store.is_async:
+        pytest.skip("the commands are the same, and given to the sync shell here")
+    assert isinstance(witness, MongoLockProvider)
+    for at_least in ("0s", "20s"):
+        lease = witness.acquire(LockRequest(f"{name}-{at_least}", "1m", at_least))
+        assert lease is not None
+        assert witness.release(lease) is True
+        before = witness.record(lease.name)
+        late = commands.extend(lease.name, lease.locked_by, timedelta(hours=1))
+        assert witness._execute(late).count == 0
+        assert witness._execute(commands.release(lease.name, lease.locked_by, timedelta(0))).count == 1  # asked again
+        assert witness.record(lease.name) == before

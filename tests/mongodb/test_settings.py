@@ -1,9 +1,10 @@
 """What is asked of the server does not depend on the client's defaults, nor does what we make of the reply."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import AsyncMongoClient, MongoClient, timeout
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from shedlock_py import LockProvider, LockRequest
@@ -62,3 +63,16 @@ def test_majority_primary_and_byte_by_byte(store: Store, options: dict[str, Any]
         statement = (command.get("updates") or command.get("deletes") or [command])[0]
         if "delete" not in command:
             assert statement["collation"]["locale"] == "simple"
+
+
+def test_never_in_a_session_or_under_a_time_limit_of_the_caller(store: Store, name: str) -> None:
+    """PyMongo keeps both in context variables, for whatever is asked in the same context."""
+    if store.is_async:
+        pytest.skip("its facade asks from another thread, in another context")
+    client = store.stack.enter_context(MongoClient[Any](store.url()))
+    own, users = store.provider(), MongoLockProvider(client[DATABASE], collection=store.collection)
+    with client.start_session() as session, timeout(1e-9):
+        bind = getattr(session, "bind", nullcontext)  # since PyMongo 4.17
+        with bind():
+            for provider in (own, users):
+                assert provider.release(acquired(provider, name))

@@ -9,10 +9,12 @@ import redis.asyncio
 from redis.backoff import AbstractBackoff
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.providers.redis import RedisLockProvider
 from tests.redis.stores import TRIES, URL_KINDS, Store, acquired, record_of, token_of
 from tests.services.database import Address
 from tests.services.lossy import LossyProxy
 from tests.services.proxy import TcpProxy, _Link
+from tests.services.redis import RedisEndpoint
 
 MOST = 1000
 
@@ -327,3 +329,22 @@ def test_a_lost_handshake_takes_no_lock(store: Store, lossy: LossyProxy, name: s
         provider.acquire(LockRequest(f"{name}-2", "1m"))
     lossy.drop_replies_to("HELLO", 0)
     assert provider.record(f"{name}-2") is None
+
+
+@pytest.mark.parametrize("operation", ["acquire", "take_over"])
+def test_i12_a_claim_that_comes_late_finds_itself_released(
+    redis_server: RedisEndpoint, name: str, operation: str
+) -> None:
+    """The same question once more, after all was over, as from a connection that was stalled."""
+    provider = RedisLockProvider(redis_server.url())
+    program = getattr(provider._algorithm, operation)(LockRequest(name, "1h"))
+    call = next(program)
+    with pytest.raises(StopIteration) as done:
+        program.send(provider._client.execute(call))
+    lease = done.value.value
+    assert provider.release(lease)
+    before = provider.record(name)
+    assert provider._client.execute(call) == (0 if operation == "acquire" else lease.fencing_token)
+    assert provider.record(name) == before
+    assert provider.release(acquired(provider, name))
+    provider.close()

@@ -80,8 +80,10 @@ def test_i11_a_fire_time_that_another_majority_granted(quorum: Quorum, kind: str
     assert everybody.release(lease)
     for away in minorities:
         provider = quorum.provider(kind=kind, without=away)
-        assert outcome(provider, fire_time=FIRE_TIME) == "skip", away
-        assert outcome(provider, fire_time=FIRE_TIME - timedelta(days=1)) == "skip", away
+        # A skip where a majority says that it ran; an error where it might have.
+        for fire_time in (FIRE_TIME, FIRE_TIME - timedelta(days=1)):
+            said = outcome(provider, fire_time=fire_time)
+            assert said == "skip" if away == minorities[0] else said == "skip" or "did not answer" in said, away
     lease = acquired(quorum.provider(kind=kind, without=minorities[-1]), fire_time=FIRE_TIME + timedelta(seconds=1))
     assert everybody.release(lease)
     assert outcome(everybody, fire_time=FIRE_TIME + timedelta(seconds=1)) == "skip"

@@ -37,8 +37,10 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
     ([vote_a, ours, silent], Verdict.SPLIT, True),  # a vote that is not known gives nobody a lease
     ([vote_a, ours, vote_b], Verdict.SPLIT, True),
     ([ran, ran, ours], Verdict.SKIP, True),
-    ([ran, ours, silent], Verdict.SKIP, False),  # it may have run on the third
-    ([ran, ours, quarantined], Verdict.SKIP, True),
+    ([ran, ours, silent], Verdict.IMPOSSIBLE, False),  # a claim that failed may have left it on the first
+    ([ran, ours, quarantined], Verdict.IMPOSSIBLE, True),
+    ([held_a, silent, silent], Verdict.IMPOSSIBLE, False),  # too few to say that it is held
+    ([ran, silent, silent], Verdict.IMPOSSIBLE, False),
     ([ran, ours, vote_a], Verdict.SPLIT, True),
     ([ours, silent, silent], Verdict.IMPOSSIBLE, False),
     ([ours, quarantined, silent], Verdict.IMPOSSIBLE, False),
@@ -53,7 +55,7 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
     ([ours, ours, held_a, held_a, silent], Verdict.SKIP, False),
     ([ours, ours, held_a, held_a, held_a], Verdict.SKIP, True),
     ([ours, ours, ours, held_a, held_a], Verdict.WON, True),
-    ([ran, ran, ours, ours, silent], Verdict.SKIP, False),
+    ([ran, ran, ours, ours, silent], Verdict.IMPOSSIBLE, False),
     ([ran, ran, ours, ours, ours], Verdict.WON, True),
     ([vote_a, vote_a, held_a, ours, ours], Verdict.SKIP, True),
 ]
@@ -274,7 +276,7 @@ def call_of(command: Any) -> Any:
     """The script that each server is to run."""
 
     class Server:
-        def call(self, what: str, call: Any) -> Any:
+        def call(self, call: Any) -> Any:
             return call
 
     return command.program(Server())

@@ -35,7 +35,7 @@ PAIRS = [
         for method in SHELLS
     ),
     *pairs_of("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider", "verify"),
-    *pairs_of("providers/mongodb/provider.py", "MongoLockProvider", "_execute"),
+    *pairs_of("providers/mongodb/provider.py", "MongoLockProvider", "_ask"),
     *pairs_of("providers/redis/provider.py", "RedisLockProvider", "__init__"),
     *pairs_of("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "_execute"),
 ]

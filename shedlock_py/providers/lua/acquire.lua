@@ -1,9 +1,13 @@
 -- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", keep ms. Reply: fencing token; 0: held or this fire time ran.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time')
+local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time',
+    'released_token')
 local token, last_fire_time = tonumber(record[3] or 0), record[4]
 
+if record[2] == ARGV[1] and record[5] == record[3] then
+    return 0 -- it was granted, and released or undone: this question comes late
+end
 if tonumber(record[1] or 0) > now then
     return record[2] == ARGV[1] and token or 0 -- ours: asked again because the reply was lost
 end

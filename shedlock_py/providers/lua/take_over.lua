@@ -1,11 +1,12 @@
 -- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", keep ms. Reply: the fencing token.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time')
+local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time',
+    'released_token')
 local token, last_fire_time = tonumber(record[3] or 0), record[4]
 
-if tonumber(record[1] or 0) > now and record[2] == ARGV[1] then
-    return token -- asked again because the reply was lost
+if record[2] == ARGV[1] and (tonumber(record[1]) > now or record[5] == record[3]) then
+    return token -- asked again because the reply was lost; or late, when it was released or undone
 end
 
 token = math.max(token + 1, now)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -53,13 +52,17 @@ class MongoAlgorithm:
     # The programs
 
     def acquire(self, request: LockRequest) -> Program[Command, Answer, Lease | None]:
-        claim = Claim(request, self._clock)
-        token = yield from self._claim(claim, "acquire", commands.acquire(claim))
-        if not token:
-            return None
-        if token % 1000:
-            token = yield from self._renumber(claim, "acquire")
-        return claim.granted(token) if token else None  # None: taken over within milliseconds
+        for _ in range(MOST_TRIES):
+            claim = Claim(request, self._clock)
+            token = yield from self._claim(claim, "acquire", commands.acquire(claim))
+            if not token:
+                return None
+            if token % 1000:
+                token = yield from self._renumber(claim, "acquire")
+            if token:
+                return claim.granted(token)
+            # Taken over, or deleted by hand, within milliseconds: ask again which.
+        raise ProviderError("the record vanishes again and again", operation="acquire", lock_name=request.name)
 
     def take_over(self, request: LockRequest) -> Program[Command, Answer, Lease]:
         claim = Claim(request, self._clock)
@@ -96,7 +99,7 @@ class MongoAlgorithm:
         extension = lease.begin_extension(lock_at_most_for)
         if lease.has_ended():
             return None
-        command = commands.hold(lease.name, lease.locked_by, extension.lock_for)
+        command = commands.extend(lease.name, lease.locked_by, extension.lock_for)
         answer = yield from self._ask("extend", lease.name, command)
         if not answer.count:
             lease.lose()
@@ -106,11 +109,9 @@ class MongoAlgorithm:
     def release(self, lease: Lease) -> Program[Command, Answer, bool]:
         if lease.has_ended():
             return False
-        was_trusted = lease.is_trusted()
-        command = commands.hold(lease.name, lease.locked_by, lease.begin_release())
+        command = commands.release(lease.name, lease.locked_by, lease.begin_release())
         answer = yield from self._ask("release", lease.name, command)
-        # If the first of two did it, the second finds nothing to do.
-        is_done = bool(answer.count) or (answer.repeated and was_trusted)
+        is_done = bool(answer.count)
         if is_done:
             lease.end()
         else:
@@ -200,8 +201,7 @@ class MongoAlgorithm:
         tries, broken = 1, False
         while True:
             try:
-                answer = yield command
-                return replace(answer, repeated=broken)
+                return (yield command)
             except Exception as error:
                 failure = classify(error)
                 if failure in (Failure.CONFLICT, Failure.DUPLICATE) and tries < MOST_TRIES:
@@ -239,7 +239,7 @@ class MongoAlgorithm:
 
 
 def _undo(claim: Claim) -> Command:
-    return commands.hold(claim.request.name, claim.locked_by, timedelta(0))
+    return commands.release(claim.request.name, claim.locked_by, timedelta(0))
 
 
 _OUTCOME_UNKNOWN = (Failure.GONE, Failure.UNREACHABLE, Failure.FOREIGN)

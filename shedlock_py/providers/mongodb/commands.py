@@ -88,8 +88,6 @@ class Answer:
 
     documents: Sequence[Document] = ()
     count: int = 0
-    repeated: bool = False
-    """Asked twice, because the connection broke: the first may have been done."""
 
 
 # The commands on lock records
@@ -98,6 +96,7 @@ _NOW = "$$NOW"
 _NOW_MS = {"$toLong": _NOW}
 _UNTIL_MS = {"$toLong": "$lockUntil"}
 _IS_HELD = {"$gt": [_UNTIL_MS, _NOW_MS]}
+_IS_RELEASED = {"$eq": ["$releasedToken", "$fencingToken"]}
 _NOW_US = {"$multiply": [_NOW_MS, Int64(1000)]}
 _FIRST_TOKEN = {"$add": [_NOW_US, Int64(1)]}  # not the beginning of a millisecond: it is renumbered
 _REPLY = {"lockedBy": 1, "fencingToken": 1}
@@ -139,10 +138,17 @@ def renumber(claim: Claim) -> FindOneAndUpdate:
     return FindOneAndUpdate(ours, [update], upsert=False, projection=_REPLY)
 
 
-def hold(name: str, locked_by: str, lock_for: timedelta) -> UpdateOne:
-    """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it."""
-    ours = {"_id": name, "lockedBy": locked_by, "$expr": _IS_HELD}
+def extend(name: str, locked_by: str, lock_for: timedelta) -> UpdateOne:
+    """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it and was not released."""
+    ours = {"_id": name, "lockedBy": locked_by, "$expr": {"$and": [_IS_HELD, {"$not": [_IS_RELEASED]}]}}
     return UpdateOne(ours, [{"$set": {"lockUntil": _after(in_milliseconds(lock_for))}}])
+
+
+def release(name: str, locked_by: str, lock_for: timedelta) -> UpdateOne:
+    """Keep others out for ``lock_for`` more, if exactly this acquisition holds it. Done before, it matches again."""
+    ours = {"_id": name, "lockedBy": locked_by, "$expr": {"$or": [_IS_HELD, _IS_RELEASED]}}
+    until = {"$cond": [_IS_RELEASED, "$lockUntil", _after(in_milliseconds(lock_for))]}
+    return UpdateOne(ours, [{"$set": {"lockUntil": until, "releasedToken": "$fencingToken"}}])
 
 
 def force_release(name: str) -> UpdateOne:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextvars import Context
 from typing import Any
 
 from pymongo import ReturnDocument
@@ -101,6 +102,10 @@ class MongoLockProvider(LockProvider):
         return f"<{type(self).__name__} {self._store.full_name}{self._store.shown}>"
 
     def _execute(self, command: Command) -> Answer:
+        # In a context of its own: never in the session or the time limit that the caller's has for PyMongo.
+        return Context().run(self._ask, command)
+
+    def _ask(self, command: Command) -> Answer:
         if isinstance(command, Pause):
             time.sleep(command.seconds)
             return Answer()
@@ -185,6 +190,9 @@ class AsyncMongoLockProvider(AsyncLockProvider):
         return f"<{type(self).__name__} {self._store.full_name}{self._store.shown}>"
 
     async def _execute(self, command: Command) -> Answer:
+        return await asyncio.create_task(self._ask(command), context=Context())
+
+    async def _ask(self, command: Command) -> Answer:
         if isinstance(command, Pause):
             await asyncio.sleep(command.seconds)
             return Answer()

@@ -81,13 +81,21 @@ class RedisAlgorithm:
     """
 
     def __init__(
-        self, key_prefix: str, clock: Clock, redact: Redact, *, keys_per_call: int = 500, has_retries: bool = False
+        self,
+        key_prefix: str,
+        clock: Clock,
+        redact: Redact,
+        *,
+        keys_per_call: int = 500,
+        has_retries: bool = False,
+        place: str = "",
     ) -> None:
         self._keys = Keys(key_prefix)
         self._clock = clock
         self._redact = redact
         self._keys_per_call = keys_per_call
         self._has_retries = has_retries
+        self._place = place
 
     # The programs
 
@@ -168,9 +176,9 @@ class RedisAlgorithm:
 
     # Asking, and what errors mean
 
-    def call(self, what: str, call: Call) -> Program[Ask, Any, Any]:
-        """One script by itself, for the quorum. ``what`` is for the error."""
-        return self._ask(what, None, call)
+    def call(self, call: Call) -> Program[Ask, Any, Any]:
+        """One script by itself, for the quorum; an error says which server it was."""
+        return self._ask(self._place, None, call)
 
     def _ask(self, operation: str, lock_name: str | None, ask: Ask, undo: Call | None = None) -> Program[Ask, Any, Any]:
         """Ask the server; ask again where that can help, which is safe because scripts are idempotent.

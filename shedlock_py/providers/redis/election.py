@@ -56,22 +56,25 @@ class Election:
                 self._quarantines.append(detail)
 
     def verdict(self) -> Verdict:
-        return self._verdict(len(self._errors) + len(self._quarantines))
+        return self._verdict(len(self._errors))
 
     def is_settled(self) -> bool:
         """Whether those that did not answer, should they do it yet, need not be waited for."""
-        return self._verdict(len(self._quarantines)) is self.verdict()
+        return self._verdict(0) is self.verdict()
 
-    def _verdict(self, silent: int) -> Verdict:
+    def _verdict(self, unanswered: int) -> Verdict:
         majority = len(self.replies) // 2 + 1
+        silent = unanswered + len(self._quarantines)
         if len(self.voters) >= majority:
             return Verdict.WON
+        if len(self.replies) - unanswered < majority:
+            return Verdict.IMPOSSIBLE  # nobody can say that it is held, or ran
         # Servers that are silent, or have forgotten, may be with whoever is known to have others.
         if any(count + self._votes[claim] + silent >= majority for claim, count in self._leases.items()):
             return Verdict.SKIP
         if any(count + self._leases[claim] >= majority for claim, count in self._votes.items()):
             return Verdict.SKIP
-        if self._ran and self._ran + silent >= majority:
+        if self._ran >= majority:  # on fewer, a claim that failed may have left it
             return Verdict.SKIP
         if len(self.replies) - silent - self._ran < majority:
             return Verdict.IMPOSSIBLE
@@ -104,6 +107,10 @@ class Election:
                 f"or restarted and may have forgotten a lease (a new quorum: call start_new_quorum() once, by hand)"
             )
         return "; ".join(reasons)
+
+    @property
+    def errors(self) -> Sequence[Exception]:
+        return self._errors
 
     @property
     def cause(self) -> Exception | None:

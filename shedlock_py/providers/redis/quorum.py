@@ -69,6 +69,8 @@ class QuorumAlgorithm:
                         if election.voters:
                             yield self._undo(claim)
                         return None
+                    case Verdict.IMPOSSIBLE if any(map(is_refusal, election.errors)):
+                        raise self._failed("acquire", request.name, election.errors) from election.cause
                     case Verdict.IMPOSSIBLE:
                         raise self._unreachable("acquire", request.name, election.why_not()) from election.cause
                     case Verdict.SPLIT:
@@ -196,7 +198,7 @@ class QuorumAlgorithm:
         One that is empty beside others that are not has lost what it knew, and stays in quarantine.
         """
         look = _on_each(Call(script("quorum_join"), (self._node_key,), (b"",)))
-        for _ in range(5):
+        for _ in range(20):
             replies = yield from self._majority_of("start_new_quorum", None, look)
             has_joined = [bool(joined) for joined, _ in replies]
             if not any(has_joined):
@@ -205,7 +207,11 @@ class QuorumAlgorithm:
                 return
             yield Pause(0.1)  # another process may be at it
         else:
-            return
+            what = (
+                f"start_new_quorum: {sum(has_joined)} of {len(replies)} servers have voted before, the others "
+                f"not: this quorum is in use, or was started halfway; those will vote after longest_lease"
+            )
+            raise ProviderError(what, operation="start_new_quorum")
         if len(replies) < self._size:
             raise self._unreachable("start_new_quorum", None, "a new quorum needs all its servers once")
         run_ids = {run_id for _, run_id in replies}
@@ -218,9 +224,9 @@ class QuorumAlgorithm:
 
     def _join(self, server: RedisAlgorithm, run_ids: set[bytes]) -> Program[Ask, Any, None]:
         """Only as long as the server is the one that was empty when all were."""
-        _, run_id = yield from server.call("quorum", Call(script("quorum_join"), (self._node_key,), (b"",)))
+        _, run_id = yield from server.call(Call(script("quorum_join"), (self._node_key,), (b"",)))
         if run_id in run_ids:
-            yield from server.call("quorum", Call(script("quorum_join"), (self._node_key,), (run_id,)))
+            yield from server.call(Call(script("quorum_join"), (self._node_key,), (run_id,)))
 
     # Asking
 
@@ -243,9 +249,20 @@ class QuorumAlgorithm:
         answers = [reply for reply in replies if not isinstance(reply, Exception)]
         errors = [reply for reply in replies if isinstance(reply, Exception)]
         if len(answers) < self._majority:
-            why = f"{len(errors)} of {self._size} servers did not answer ({errors[0]})"
-            raise self._unreachable(operation, lock_name, why) from errors[0]
+            raise self._failed(operation, lock_name, errors) from errors[0]
         return answers
+
+    def _failed(self, operation: str, lock_name: str | None, errors: Sequence[Exception]) -> Exception:
+        """For too few answers: a refusal is a mistake that will be there the next time, silence is not."""
+        refusals = [error for error in errors if is_refusal(error)]
+        if not refusals:
+            why = f"{len(errors)} of {self._size} servers did not answer ({errors[0]})"
+            return self._unreachable(operation, lock_name, why)
+        if isinstance(refusals[0], ConfigurationError):
+            return refusals[0]
+        what = f"{operation} of lock {lock_name!r}" if lock_name is not None else operation
+        why = f"{len(refusals)} of {self._size} servers refused ({refusals[0]})"
+        return ProviderError(f"{what}: {why}", operation=operation, lock_name=lock_name)
 
     def _unreachable(self, operation: str, lock_name: str | None, why: str) -> ProviderUnreachable:
         what = f"{operation} of lock {lock_name!r}" if lock_name is not None else operation
@@ -259,10 +276,15 @@ class QuorumAlgorithm:
             )
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether a server, or we ourselves, said no."""
+    return isinstance(error, ProviderError | ConfigurationError) and not isinstance(error, ProviderUnreachable)
+
+
 def _on_each(
     call: Call, *, only: frozenset[int] | None = None, is_settled: Callable[[Sequence[Any]], bool] | None = None
 ) -> OnEach:
-    return OnEach(lambda server: server.call("quorum", call), only, is_settled)
+    return OnEach(lambda server: server.call(call), only, is_settled)
 
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:

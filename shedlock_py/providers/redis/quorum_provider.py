@@ -102,7 +102,8 @@ class RedisQuorumLockProvider(LockProvider):
     def close(self) -> None:
         """Close the connections that we opened ourselves; those of borrowed clients stay as they are."""
         for threads in self._threads.pop(os.getpid(), []):
-            threads.shutdown(cancel_futures=True)
+            # Our own clients have time limits; those of others may wait for a server that hangs as long as they like.
+            threads.shutdown(wait=all(client.is_own for client in self._clients), cancel_futures=True)
         for client in self._clients:
             client.close()
 
@@ -266,7 +267,8 @@ def _servers(clients: Sequence[Client | AsyncClient], key_prefix: str) -> list[R
         if places.count(where) > 1 and "host" in client.options:
             raise ConfigurationError(f"a quorum needs different servers, but {where} is there twice")
     return [
-        RedisAlgorithm(key_prefix, monotonic, redactor(client), has_retries=has_retries(client)) for client in clients
+        RedisAlgorithm(key_prefix, monotonic, redactor(client), has_retries=has_retries(client), place=where)
+        for client, where in zip(clients, places, strict=True)
     ]
 
 
