@@ -26,7 +26,7 @@ PAIRS = [
     ("context.py", "extend_lock", "extend_lock_async"),
     *(
         ("leader.py", f"LeaderElector.{method}", f"AsyncLeaderElector.{method}")
-        for method in ("leader", "resign", "take_over", "demote")
+        for method in ("leader", "resign", "demote")
     ),
     ("config.py", "_Unlocked", "_AsyncUnlocked"),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
