@@ -16,12 +16,13 @@ from shedlock_py import (
     LeaderElector,
     LeadershipStarted,
     LeadershipStopped,
+    Lease,
     LockRequest,
     ProviderFailed,
     leader_only,
 )
 from shedlock_py.testing import RecordingListener
-from tests.election.conftest import MakeElector
+from tests.election.conftest import DURATIONS, MakeElector
 from tests.election.stores import AnotherView, ElectionStore
 from tests.services.polling import wait_until
 
@@ -371,3 +372,74 @@ def test_a_provider_from_a_url_and_wrong_ones() -> None:
         LeaderElector(object(), "election")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ConfigurationError, match="lock name"):
         LeaderElector(InMemoryLockProvider(), "")
+
+
+def test_two_that_take_over_at_once_end_with_one_leader(make_elector: MakeElector) -> None:
+    former, one, other = (make_elector(holder) for holder in ("former", "one", "other"))
+    former.start()
+    assert former.wait_until_leader("10s")
+    one.start()
+    other.start()
+    outcomes: dict[str, bool] = {}
+
+    def take_over(elector: LeaderElector) -> None:
+        outcomes[elector.holder] = elector.take_over("10s")
+
+    threads = [threading.Thread(target=take_over, args=(elector,)) for elector in (one, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes.values()) == [False, True]
+    leader = next(elector for elector in (one, other) if outcomes[elector.holder])
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        assert [elector.holder for elector in (former, one, other) if elector.is_leader()] == [leader.holder]
+        time.sleep(0.01)
+
+
+def test_i1_whoever_leads_between_the_look_and_the_take_over_is_waited_for(store: ElectionStore) -> None:
+    rival = LeaderElector(AnotherView(store), "election", holder="rival", **DURATIONS)  # type: ignore[arg-type]  # durations
+
+    class Late(AnotherView):
+        """By the time it claims, another node leads."""
+
+        def acquire(self, request: LockRequest) -> Lease | None:
+            rival.start()
+            assert rival.wait_until_leader("10s")
+            lease: Lease | None = super().acquire(request)
+            return lease
+
+    elector = LeaderElector(Late(store), "election", holder="me", **DURATIONS)  # type: ignore[arg-type]  # durations
+    elector._wish("take_over")
+    elector.start()
+    elector._wish("take_over")
+    while not elector.is_leader():
+        assert not (rival.is_leader() and elector.is_leader())
+    assert not rival.is_leader()
+    elector.stop("10s")
+    rival.stop("10s")
+
+
+def test_a_demotion_tells_exactly_the_one_who_led(make_elector: MakeElector) -> None:
+    first, tenth = make_elector("node-1"), make_elector("node-10")
+    first.start()
+    assert first.wait_until_leader("10s")
+    tenth.start()
+    assert tenth.demote("1h")
+    assert tenth.wait_until_leader("10s")
+    assert not first.is_leader()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_may_start_an_elector_of_its_own(make_elector: MakeElector) -> None:
+    may_end = threading.Event()
+    elector = make_elector(on_started_leading=lambda: may_end.wait(20))
+    elector.start()
+    assert elector.wait_until_leader("10s")
+    child = os.fork()
+    if not child:
+        elector.start()  # the callback of the parent does not run here
+        os._exit(0 if elector.stop("5s") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    may_end.set()

@@ -13,6 +13,7 @@ from shedlock_py import (
     ConfigurationError,
     Lease,
     LeaseLost,
+    LeaseLostError,
     LockExtended,
     LockReleased,
     LockRequest,
@@ -298,3 +299,20 @@ def test_no_heartbeat_where_nothing_is_locked(store: MoodyProvider, monkeypatch:
     before = threading.active_count()
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         assert threading.active_count() == before
+
+
+def test_an_extension_that_is_refused_is_told_once(store: MoodyProvider, heard: RecordingListener) -> None:
+    lost: list[LeaseLost] = []
+    with hold("job", lock_at_most_for="1m", keep_alive=True, on_lost=lost.append, provider=store):
+        store.take_over(LockRequest("job", "1m"))
+        with pytest.raises(LeaseLostError):
+            extend_lock("1m")
+    assert [event.reason for event in lost] == ["revoked"]
+    assert heard.of(LeaseLost) == lost
+
+
+def test_on_lost_of_an_ordinary_task_cannot_be_awaited(store: MoodyProvider) -> None:
+    async def on_lost(lost: LeaseLost) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="coroutine function"):
+        hold("job", lock_at_most_for="1m", on_lost=on_lost, provider=store)
