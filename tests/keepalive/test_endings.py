@@ -83,7 +83,8 @@ def test_a_forked_child_neither_releases_nor_beats(url: str) -> None:
 
 
 CTRL_C = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell in the background ignores it
 from shedlock_py import hold, provider_from_url
 with hold("job", lock_at_most_for="1h", keep_alive=True, provider=provider_from_url(sys.argv[1])):
     print("held", flush=True)
