@@ -212,12 +212,9 @@ class Election:
         if extended is None:
             self._step_down(lease, "revoked")
         elif extended is not PENDING:
-            self._believes_until = asked_at + self._belief()
+            self._believes_until = asked_at + self._deadline
             if self._is_leading:
                 self._renewed()
-
-    def _belief(self) -> float:
-        return min(self._deadline, self._lease_seconds * (1 - MARGIN) - SLACK)
 
     def _step_down(self, lease: Lease, reason: StopReason) -> None:
         """Not the leader any more; the lease is left to end by itself, or is gone."""
@@ -304,7 +301,7 @@ class Election:
 
     def _begin(self, lease: Lease, asked_at: float, leads_from: float) -> None:
         self.lease = lease
-        self._believes_until = asked_at + self._belief()
+        self._believes_until = asked_at + self._deadline
         self._leads_from = leads_from
         self._renews_at = asked_at + self._retry
 
@@ -321,15 +318,17 @@ class Election:
                 self._notice(record.holder)
             elif before is None or before.locked_by != record.locked_by:
                 self._rests_until = self._clock() + cooldown.total_seconds()
-        was_released = (
-            before is not None
-            and record is not None
+        if before is not None and record is not None and self._was_released(before, record):
+            self._unchanged_since = float("-inf")
+
+    def _was_released(self, before: LockRecord, record: LockRecord) -> bool:
+        """Whether it was given back since the last look, rather than left to end, or ended by a jump of the clock."""
+        return (
+            not record.is_held
             and before.locked_by == record.locked_by
             and record.lock_until < before.lock_until
             and record.read_at - record.lock_until < timedelta(seconds=self._retry * JITTER + 1)
         )
-        if was_released and record is not None and not record.is_held:
-            self._unchanged_since = float("-inf")
 
     def _is_free(self, record: LockRecord | None) -> bool:
         if self._clock() < self._rests_until:

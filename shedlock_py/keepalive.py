@@ -96,13 +96,14 @@ class _Heart:
         """Why the lease is over, once it cannot be believed any more."""
         if self.lease.is_trusted():
             return None
+        return self._why_over()
+
+    def _why_over(self) -> LostReason:
         return "unreachable" if self._plan.failures or self.unanswered else "overrun"
 
     def refused(self, believed_until: float) -> LeaseLost | None:
         """The store does not have the lease, which was believed until then."""
-        if monotonic() < believed_until:
-            return self.lose("revoked")
-        return self.lose("unreachable" if self._plan.failures or self.unanswered else "overrun")
+        return self.lose("revoked" if monotonic() < believed_until else self._why_over())
 
     def lose(self, reason: LostReason) -> LeaseLost | None:
         """The lease is lost: the event, once; None if that is known, or the task has ended the lease itself."""

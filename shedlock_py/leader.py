@@ -223,7 +223,7 @@ class LeaderElector(_Elector):
         if self._thread is None or self._process != os.getpid():
             return True
         self._wish("stop")
-        self._thread.join(None if timeout is None else parse_duration(timeout, "timeout").total_seconds())
+        self._thread.join(_seconds(timeout))
         return not self._thread.is_alive()
 
     def __enter__(self) -> Self:
@@ -237,7 +237,7 @@ class LeaderElector(_Elector):
 
     def wait_until_leader(self, timeout: Duration | None = None) -> bool:
         """Wait until this node leads; False: it did not within ``timeout``."""
-        seconds = None if timeout is None else parse_duration(timeout, "timeout", zero=True).total_seconds()
+        seconds = _seconds(timeout, zero=True)
         with self._changed:
             return self._changed.wait_for(self.is_leader, seconds)
 
@@ -255,7 +255,7 @@ class LeaderElector(_Elector):
         That is ``renew_deadline`` at most, if somebody led. False: this node did not lead within ``timeout``, or
         another took over from it at once.
         """
-        seconds = None if timeout is None else parse_duration(timeout, "timeout", zero=True).total_seconds()
+        seconds = _seconds(timeout, zero=True)
         if not self.is_leader():
             self._wish("take_over")
         with self._changed:
@@ -378,7 +378,7 @@ class AsyncLeaderElector(_Elector):
         if self._task is None or self._process != os.getpid():
             return True
         self._wish("stop")
-        seconds = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
+        seconds = _seconds(timeout)
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         return bool(done)
 
@@ -395,7 +395,7 @@ class AsyncLeaderElector(_Elector):
 
     async def wait_until_leader(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
         """See :meth:`LeaderElector.wait_until_leader`."""
-        until = None if timeout is None else monotonic() + parse_duration(timeout, "timeout", zero=True).total_seconds()
+        until = _moment(timeout)
         await self._wait_while(lambda: not self.is_leader(), until)
         return self.is_leader()
 
@@ -409,7 +409,7 @@ class AsyncLeaderElector(_Elector):
 
     async def take_over(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
         """See :meth:`LeaderElector.take_over`."""
-        until = None if timeout is None else monotonic() + parse_duration(timeout, "timeout", zero=True).total_seconds()
+        until = _moment(timeout)
         if not self.is_leader():
             self._wish("take_over")
         await self._wait_while(lambda: not self.is_leader() and self._election.is_seizing(), until)
@@ -495,6 +495,15 @@ class AsyncLeaderElector(_Elector):
 
     def _is_busy(self) -> bool:
         return bool(self._callbacks)
+
+
+def _seconds(timeout: Duration | None, *, zero: bool = False) -> float | None:
+    return None if timeout is None else parse_duration(timeout, "timeout", zero=zero).total_seconds()
+
+
+def _moment(timeout: Duration | None) -> float | None:
+    seconds = _seconds(timeout, zero=True)
+    return None if seconds is None else monotonic() + seconds
 
 
 def leader_only(elector: LeaderElector | AsyncLeaderElector) -> Callable[[Callable[P, R]], Callable[P, Any]]:

@@ -10,18 +10,11 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from shedlock_py import LeaderElector, ProviderFailed, configure
+from shedlock_py import LeaderElector, ProviderFailed
 from shedlock_py.testing import RecordingListener
 from tests.keepalive.test_real_stores import STORES, Store
 
 LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
-
-
-@pytest.fixture
-def heard() -> Iterator[RecordingListener]:
-    heard = RecordingListener()
-    with configure(listeners=[heard]):
-        yield heard
 
 
 @pytest.fixture

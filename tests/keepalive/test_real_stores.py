@@ -20,7 +20,6 @@ from shedlock_py import (
     async_provider_from_url,
     attempt,
     attempt_async,
-    configure,
     hold,
     provider_from_url,
 )
@@ -35,13 +34,6 @@ STORES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "redis": ("redis_server", (), ()),
     "mongodb": ("mongodb_server", (), ()),
 }
-
-
-@pytest.fixture
-def heard() -> Iterator[RecordingListener]:
-    heard = RecordingListener()
-    with configure(listeners=[heard]):
-        yield heard
 
 
 class Store:

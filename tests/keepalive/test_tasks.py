@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -17,7 +17,6 @@ from shedlock_py import (
     TaskFinished,
     assert_locked,
     attempt_async,
-    configure,
     extend_lock,
     extend_lock_async,
     hold_async,
@@ -27,13 +26,6 @@ from shedlock_py.testing import RecordingListener
 from tests.keepalive.stores import AsyncMoodyProvider, MoodyProvider
 
 LEASE = 0.3
-
-
-@pytest.fixture
-def heard() -> Iterator[RecordingListener]:
-    heard = RecordingListener()
-    with configure(listeners=[heard]):
-        yield heard
 
 
 @pytest.fixture

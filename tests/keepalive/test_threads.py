@@ -36,13 +36,6 @@ LEASE = 0.3
 
 
 @pytest.fixture
-def heard() -> Iterator[RecordingListener]:
-    heard = RecordingListener()
-    with configure(listeners=[heard]):
-        yield heard
-
-
-@pytest.fixture
 def store() -> Iterator[MoodyProvider]:
     store = MoodyProvider()
     yield store

@@ -22,7 +22,6 @@ from redis.retry import Retry
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.redis.algorithm import Ask, Call, Redact, Scan
 
-CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 1.0
 POOL_SECONDS = 2.0
 POOL_SIZE = 20
@@ -234,11 +233,13 @@ def place(client: Client | AsyncClient) -> str:
 
 def has_retries(client: Client | AsyncClient) -> bool:
     """Whether the client asks again by itself: redis-py's own default since version 6, and always in a cluster."""
+    if client.is_cluster:
+        return True
     options = client.options
     retry = options.get("retry")
     if retry is None:
-        return client.is_cluster or bool(options.get("retry_on_timeout") or options.get("retry_on_error"))
-    return client.is_cluster or getattr(retry, "_retries", 1) != 0
+        return bool(options.get("retry_on_timeout") or options.get("retry_on_error"))
+    return bool(getattr(retry, "_retries", 1) != 0)
 
 
 def redactor(client: Client | AsyncClient) -> Redact:

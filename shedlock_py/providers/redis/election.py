@@ -29,17 +29,18 @@ class Election:
     token: int = 0
     """The greatest that any of our voters could give."""
     voters: frozenset[int] = frozenset()
+    errors: list[Exception] = field(default_factory=list)
+    """Of the servers that did not vote, nor say why."""
     _run_ids: list[bytes] = field(default_factory=list)
     _leases: Counter[bytes] = field(default_factory=Counter)
     _votes: Counter[bytes] = field(default_factory=Counter)
     _ran: int = 0
     _quarantines: list[int] = field(default_factory=list)
-    _errors: list[Exception] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for number, reply in enumerate(self.replies):
             if isinstance(reply, Exception):
-                self._errors.append(reply)
+                self.errors.append(reply)
                 continue
             kind, detail, *run_id = reply
             if kind == VOTED:
@@ -56,7 +57,7 @@ class Election:
                 self._quarantines.append(detail)
 
     def verdict(self) -> Verdict:
-        return self._verdict(len(self._errors))
+        return self._verdict(len(self.errors))
 
     def is_settled(self) -> bool:
         """Whether those that did not answer, should they do it yet, need not be waited for."""
@@ -98,8 +99,8 @@ class Election:
         """Why nobody can have a majority now, for people."""
         size = len(self.replies)
         reasons = []
-        if self._errors:
-            reasons.append(f"{len(self._errors)} of {size} servers did not answer ({self._errors[0]})")
+        if self.errors:
+            reasons.append(f"{len(self.errors)} of {size} servers did not answer ({self.errors[0]})")
         if self._quarantines:
             wait = timedelta(seconds=min(self._quarantines) // 1000)
             reasons.append(
@@ -109,9 +110,5 @@ class Election:
         return "; ".join(reasons)
 
     @property
-    def errors(self) -> Sequence[Exception]:
-        return self._errors
-
-    @property
     def cause(self) -> Exception | None:
-        return self._errors[0] if self._errors else None
+        return self.errors[0] if self.errors else None
