@@ -10,12 +10,7 @@
     def nightly_report(): ...
 """
 
-from shedlock_py.config import (
-    async_provider_from_url,
-    configure,
-    provider_from_url,
-    set_active,
-)
+from shedlock_py.config import Settings, configure, set_active
 from shedlock_py.context import assert_locked, current_lease, extend_lock, extend_lock_async
 from shedlock_py.decorator import scheduler_lock
 from shedlock_py.errors import (
@@ -50,6 +45,7 @@ from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 from shedlock_py.shutdown import release_on_sigterm
+from shedlock_py.stores import async_provider_from_url, provider_from_url
 
 __version__ = "0.1.0"
 
@@ -84,6 +80,7 @@ __all__ = [
     "ProviderFailed",
     "ProviderNotConfigured",
     "ProviderUnreachable",
+    "Settings",
     "ShedLockError",
     "Skipped",
     "TaskFinished",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, parse_duration
@@ -17,6 +16,7 @@ from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger, notify
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import Claim, Lease, LockRequest, check_hold_times, validate_holder
+from shedlock_py.stores import async_provider_from_url, provider_from_text, provider_from_url
 
 if TYPE_CHECKING:
     from shedlock_py._aio import ThreadedProvider
@@ -34,6 +34,59 @@ class Settings:
     holder: str | None = None
     listeners: tuple[Listener, ...] = (log_listener,)
 
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Settings from the variables of the environment; ``Settings.from_env().apply()`` makes them the defaults.
+
+        ``SHEDLOCK_STORE`` (a URL as for :func:`provider_from_url`, or ``"pkg.module:provider_or_factory"``),
+        ``SHEDLOCK_LOCK_AT_MOST_FOR`` ("10m"), ``SHEDLOCK_LOCK_AT_LEAST_FOR`` ("0s"), ``SHEDLOCK_KEEP_ALIVE``
+        (true or false), ``SHEDLOCK_HOLDER``. One that is absent or empty leaves the default of :func:`configure`.
+        ``SHEDLOCK_ACTIVE`` needs no call: see :func:`set_active`.
+
+        :param environ: in place of ``os.environ``.
+        :raises ConfigurationError: a value that cannot work. A store is not quoted: it may have a password.
+        """
+        given = os.environ if environ is None else environ
+
+        def value_of(variable: str, default: str) -> str:
+            return given.get(variable, "").strip() or default
+
+        store = value_of("SHEDLOCK_STORE", "")
+        try:
+            provider = provider_from_text(store) if store else None
+        except ConfigurationError as error:
+            raise ConfigurationError(f"SHEDLOCK_STORE: {error}") from error.__cause__
+        holder = value_of("SHEDLOCK_HOLDER", "")
+        keep_alive = value_of("SHEDLOCK_KEEP_ALIVE", "false").lower()
+        if keep_alive not in _BOOLEANS:
+            raise ConfigurationError(f"SHEDLOCK_KEEP_ALIVE={keep_alive!r} is neither true nor false")
+        is_for_async = provider is not None and is_async_provider(provider)
+        return cls(
+            provider=None if is_for_async else provider,
+            async_provider=provider if is_for_async else None,
+            default_lock_at_most_for=parse_duration(
+                value_of("SHEDLOCK_LOCK_AT_MOST_FOR", "10m"), "SHEDLOCK_LOCK_AT_MOST_FOR"
+            ),
+            default_lock_at_least_for=parse_duration(
+                value_of("SHEDLOCK_LOCK_AT_LEAST_FOR", "0s"), "SHEDLOCK_LOCK_AT_LEAST_FOR", zero=True
+            ),
+            keep_alive=_BOOLEANS[keep_alive],
+            holder=validate_holder(holder) if holder else None,
+        )
+
+    def apply(self) -> _Restore:
+        """Make these the defaults of this process, as a whole. The result restores the former ones, as a context."""
+        global _settings
+        if self.default_lock_at_most_for is not None:
+            check_hold_times(self.default_lock_at_most_for, self.default_lock_at_least_for)
+        previous, _settings = _settings, self
+        return _Restore(previous)
+
+
+_BOOLEANS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 
 _settings = Settings()
 
@@ -78,7 +131,6 @@ def configure(
     :param listeners: called with every event, besides the one that writes to the logger ``shedlock_py``.
     :raises ConfigurationError: for a value that cannot work.
     """
-    global _settings
     if isinstance(provider, str):
         provider = provider_from_url(provider)
     if isinstance(async_provider, str):
@@ -90,21 +142,15 @@ def configure(
     at_most = default_lock_at_most_for
     parsed_at_most = None if at_most is None else parse_duration(at_most, "default_lock_at_most_for")
     at_least = parse_duration(default_lock_at_least_for, "default_lock_at_least_for", zero=True)
-    if parsed_at_most is not None:
-        check_hold_times(parsed_at_most, at_least)
-    previous, _settings = (
-        _settings,
-        Settings(
-            provider=provider,
-            async_provider=async_provider,
-            default_lock_at_most_for=parsed_at_most,
-            default_lock_at_least_for=at_least,
-            keep_alive=keep_alive,
-            holder=None if holder is None else validate_holder(holder),
-            listeners=(log_listener, *listeners),
-        ),
-    )
-    return _Restore(previous)
+    return Settings(
+        provider=provider,
+        async_provider=async_provider,
+        default_lock_at_most_for=parsed_at_most,
+        default_lock_at_least_for=at_least,
+        keep_alive=keep_alive,
+        holder=None if holder is None else validate_holder(holder),
+        listeners=(log_listener, *listeners),
+    ).apply()
 
 
 def emit(event: Event) -> None:
@@ -230,83 +276,6 @@ def check_provider(provider: object) -> None:
         is_async_provider(provider)
 
 
-# Providers from URLs. The scheme picks the module, which is imported only then.
-
-_SQL = ("shedlock_py.providers.sqlalchemy", "SqlAlchemyLockProvider", "sqlalchemy")
-_REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
-_REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
-_MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
-_SCHEMES = {
-    "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
-    **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
-    **dict.fromkeys(("redis", "rediss", "unix"), _REDIS),
-    **dict.fromkeys(("redis+quorum", "rediss+quorum"), _REDIS_QUORUM),
-    **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
-}
-_DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
-
-ENTRY_POINTS = {"": "shedlock_py.providers", "Async": "shedlock_py.async_providers"}
-"""The entry-point groups in which other packages offer providers: the name is the scheme, the value takes the URL."""
-
-
-def provider_from_url(url: str) -> LockProvider:
-    """A provider for the store at ``url``; nothing is connected yet.
-
-    ``sqlite:///locks.db``, ``postgresql://user@host/db``, ``mysql://…``, ``mariadb://…`` (a driver may be named as
-    SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…``, ``unix:///path/to/redis.sock``,
-    ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``memory://``, and the schemes that installed packages
-    offer in the entry-point group ``shedlock_py.providers``.
-
-    :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).
-    """
-    provider: LockProvider = _from_url(url, "")
-    return provider
-
-
-def async_provider_from_url(url: str) -> AsyncLockProvider:
-    """:func:`provider_from_url` for asyncio: picks an async driver where the URL names none.
-
-    Other packages offer theirs in the entry-point group ``shedlock_py.async_providers``.
-    """
-    provider: AsyncLockProvider = _from_url(url, "Async")
-    return provider
-
-
-def _from_url(url: str, prefix: str) -> Any:
-    scheme = url.partition("://")[0].lower() if "://" in url else ""
-    known = _SCHEMES.get(scheme)
-    if known is None and _SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
-        known = _DRIVERS_IN_SCHEME
-    if known is None:
-        return _from_another_package(url, scheme, ENTRY_POINTS[prefix])
-    module, name, extra = known
-    try:
-        provider_class = getattr(import_module(module), prefix + name)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"a store at {scheme}:// needs the package {error.name!r}: pip install 'shedlock_py[{extra}]'"
-        ) from error
-    return provider_class() if scheme == "memory" else provider_class(url)
-
-
-def _from_another_package(url: str, scheme: str, group: str) -> Any:
-    from importlib.metadata import entry_points  # late: slow, and needed by few
-
-    offered = entry_points(group=group)
-    if scheme not in offered.names:
-        what = f"unknown scheme {scheme!r}" if scheme else "not a URL"
-        known = ", ".join(f"{known}://" for known in (*_SCHEMES, *sorted(offered.names)))
-        raise ConfigurationError(f"store URL: {what}; known are {known}")
-    entry_point = offered[scheme]
-    try:
-        make_provider = entry_point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"the provider for {scheme}:// that {entry_point.value!r} names cannot be loaded: {error}"
-        ) from error
-    return make_provider(url)
-
-
 # Running without locks
 
 _active: bool | None = None
@@ -326,10 +295,9 @@ def set_active(active: bool | None) -> None:
 def is_active() -> bool:
     """Whether locks are taken at all."""
     global _warned
-    if _active is None:
-        active = os.environ.get("SHEDLOCK_ACTIVE", "1").strip().lower() not in ("0", "false", "no", "off")
-    else:
-        active = _active
+    active = _active
+    if active is None:
+        active = _BOOLEANS.get(os.environ.get("SHEDLOCK_ACTIVE", "").strip().lower(), True)
     if not active and not _warned:
         _warned = True
         why = "set_active(False)" if _active is False else "SHEDLOCK_ACTIVE"

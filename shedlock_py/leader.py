@@ -20,10 +20,8 @@ from shedlock_py._threads import ask_in_thread
 from shedlock_py.config import (
     as_async_provider,
     as_provider,
-    async_provider_from_url,
     check_provider,
     emit,
-    provider_from_url,
 )
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election import (
@@ -47,6 +45,7 @@ from shedlock_py.events import (
 )
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import LockRecord
+from shedlock_py.stores import async_provider_from_url, provider_from_url
 
 if TYPE_CHECKING:
     import asyncio

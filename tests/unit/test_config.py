@@ -13,6 +13,7 @@ from shedlock_py import (
     InMemoryLockProvider,
     LockRequest,
     ProviderNotConfigured,
+    Settings,
     async_provider_from_url,
     attempt,
     attempt_async,
@@ -22,7 +23,7 @@ from shedlock_py import (
     scheduler_lock,
     set_active,
 )
-from shedlock_py.config import lock_request
+from shedlock_py.config import is_kept_alive, lock_request
 from shedlock_py.testing import RecordingListener
 
 
@@ -155,6 +156,69 @@ class TestProviderNotConfigured:
         configure(provider=sync)
         assert isinstance(await attempt_async("job", nothing), Executed)
         assert sync.record("job")
+
+
+SHARED = InMemoryLockProvider()
+SHARED_ASYNC = AsyncInMemoryLockProvider()
+
+
+class TestFromEnv:
+    def test_nothing_set_is_what_configure_does_by_default(self) -> None:
+        settings = Settings.from_env({})
+        with configure():
+            assert settings == Settings(default_lock_at_most_for=timedelta(minutes=10))
+            with settings.apply():
+                assert lock_request("job") == LockRequest("job", "10m")
+
+    def test_every_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {
+            "STORE": f"{__name__}:SHARED",
+            "LOCK_AT_MOST_FOR": "7m",
+            "LOCK_AT_LEAST_FOR": "3s",
+            "KEEP_ALIVE": "Yes",
+            "HOLDER": "replica-1",
+        }.items():
+            monkeypatch.setenv(f"SHEDLOCK_{name}", value)
+        with Settings.from_env().apply():
+            assert lock_request("job") == LockRequest("job", "7m", "3s", holder="replica-1")
+            assert is_kept_alive(None)
+            assert isinstance(attempt("from-env", lambda: None), Executed)
+        record = SHARED.record("from-env")
+        assert record is not None
+        assert record.holder == "replica-1"
+        assert not is_kept_alive(None)  # restored
+
+    def test_empty_is_absent(self) -> None:
+        names = ("STORE", "LOCK_AT_MOST_FOR", "LOCK_AT_LEAST_FOR", "KEEP_ALIVE", "HOLDER")
+        assert Settings.from_env({f"SHEDLOCK_{name}": " " for name in names}) == Settings.from_env({})
+
+    def test_the_holder_is_found_for_each_request_unless_it_is_given(self) -> None:
+        assert Settings.from_env({}).holder is None  # host:pid of the process that asks, also after a fork
+
+    def test_an_async_store(self) -> None:
+        settings = Settings.from_env({"SHEDLOCK_STORE": f"{__name__}:SHARED_ASYNC"})
+        assert settings.async_provider is SHARED_ASYNC
+        assert settings.provider is None
+
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("STORE", "redid://me:secret@host", "SHEDLOCK_STORE: store URL: unknown scheme 'redid'"),
+            ("STORE", "me:secret@host/db", "SHEDLOCK_STORE: neither a URL"),
+            ("STORE", "nosuchmodule:provider", "SHEDLOCK_STORE: cannot import 'nosuchmodule:provider'"),
+            ("LOCK_AT_MOST_FOR", "10", "SHEDLOCK_LOCK_AT_MOST_FOR='10' is not a duration"),
+            ("LOCK_AT_MOST_FOR", "0s", "SHEDLOCK_LOCK_AT_MOST_FOR='0s' is zero"),
+            ("LOCK_AT_LEAST_FOR", "-1s", "SHEDLOCK_LOCK_AT_LEAST_FOR='-1s' is"),
+            ("LOCK_AT_LEAST_FOR", "1h", "longer than lock_at_most_for"),
+            ("KEEP_ALIVE", "maybe", "SHEDLOCK_KEEP_ALIVE='maybe' is neither true nor false"),
+            ("HOLDER", "x" * 500, "holder"),
+        ],
+    )
+    def test_values_that_cannot_work_name_their_variable(self, name: str, value: str, words: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            Settings.from_env({f"SHEDLOCK_{name}": value}).apply()
+        assert words in str(caught.value)
+        assert "secret" not in str(caught.value)
 
 
 class TestUrls:

@@ -18,6 +18,7 @@ LAYERS = [
     ["rules", "_clock"],
     ["events"],
     ["provider", "_program", "_threads"],
+    ["stores"],
     ["config", "_aio"],
     ["context"],
     ["keepalive", "shutdown"],

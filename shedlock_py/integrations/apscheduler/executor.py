@@ -34,12 +34,11 @@ from shedlock_py.integrations.apscheduler.options import (
     choose,
     explicit_id,
     find_mark,
-    import_reference,
     is_predictable,
     parse_lock,
-    provider_from_text,
 )
 from shedlock_py.integrations.apscheduler.worker import Outcome, Plan, StandIn, run, run_async
+from shedlock_py.stores import import_reference, provider_from_text
 
 
 class ShedLockExecutor(BaseExecutor):

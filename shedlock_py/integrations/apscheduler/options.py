@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from apscheduler.triggers.interval import IntervalTrigger
-from apscheduler.util import ref_to_obj
 
-from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest, provider_from_url
+from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
 from shedlock_py.decorator import LockSpec
 
 T = TypeVar("T")
@@ -24,7 +21,6 @@ Lock = str | Mapping[str, Any] | LockRequest | None
 
 _AUTOMATIC_ID = re.compile(r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")  # uuid4().hex
 BOOLEANS = {"true": True, "false": False}
-_REFERENCE = re.compile(r"[\w.]+(:[\w.]+)?")
 _LOCK_FIELDS = {"name", "lock_at_most_for", "lock_at_least_for"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -69,38 +65,6 @@ def explicit_id(job: Any) -> str:
             " name its lock: give the job an id, or give it an id and exclude it with locks={id: None}"
         )
     return str(job.id)
-
-
-def import_reference(reference: str) -> Any:
-    try:
-        return ref_to_obj(reference)
-    except (LookupError, ValueError) as error:
-        if not _REFERENCE.fullmatch(reference):  # not quoted: it may be a URL with a password
-            raise ConfigurationError('neither a URL ("scheme://…") nor a reference ("pkg.module:name")') from None
-        raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error
-
-
-_providers: dict[str, Any] = {}  # one for each text, in each process
-_providers_mutex = threading.Lock()
-
-
-def provider_from_text(text: str) -> Any:
-    """The provider at a URL or reference. :raises ConfigurationError: there is none."""
-    with _providers_mutex:
-        if text not in _providers:
-            _providers[text] = provider_from_url(text) if "://" in text else _import_provider(text)
-        return _providers[text]
-
-
-def _import_provider(reference: str) -> Any:
-    found = import_reference(reference)
-    try:
-        provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
-    except Exception as error:
-        raise ConfigurationError(f"{reference} did not make a provider: {error!r}") from error
-    if not hasattr(provider, "acquire"):
-        raise ConfigurationError(f"{reference} is neither a provider nor a function that makes one")
-    return provider
 
 
 # Fire times

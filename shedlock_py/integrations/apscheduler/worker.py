@@ -19,7 +19,8 @@ from apscheduler.executors.base import run_job
 from shedlock_py import LockRequest, ProviderError, Skipped, attempt, attempt_async, current_lease
 from shedlock_py.context import stand_for
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, error_event
-from shedlock_py.integrations.apscheduler.options import find_mark, fire_time_of, provider_from_text
+from shedlock_py.integrations.apscheduler.options import find_mark, fire_time_of
+from shedlock_py.stores import provider_from_text
 
 try:
     from apscheduler.executors.base import run_coroutine_job

@@ -1,0 +1,130 @@
+"""Which store: providers from URLs and from references to objects in the application's own modules."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from importlib import import_module
+from pkgutil import resolve_name
+from typing import Any
+
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+
+# The scheme of a URL picks the module, which is imported only then.
+
+_SQL = ("shedlock_py.providers.sqlalchemy", "SqlAlchemyLockProvider", "sqlalchemy")
+_REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
+_REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
+_MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
+_SCHEMES = {
+    "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
+    **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
+    **dict.fromkeys(("redis", "rediss", "unix"), _REDIS),
+    **dict.fromkeys(("redis+quorum", "rediss+quorum"), _REDIS_QUORUM),
+    **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
+}
+_DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
+
+ENTRY_POINTS = {"": "shedlock_py.providers", "Async": "shedlock_py.async_providers"}
+"""The entry-point groups in which other packages offer providers: the name is the scheme, the value takes the URL."""
+
+
+def provider_from_url(url: str) -> LockProvider:
+    """A provider for the store at ``url``; nothing is connected yet.
+
+    ``sqlite:///locks.db``, ``postgresql://user@host/db``, ``mysql://…``, ``mariadb://…`` (a driver may be named as
+    SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…``, ``unix:///path/to/redis.sock``,
+    ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``memory://``, and the schemes that installed packages
+    offer in the entry-point group ``shedlock_py.providers``.
+
+    :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).
+    """
+    provider: LockProvider = _from_url(url, "")
+    return provider
+
+
+def async_provider_from_url(url: str) -> AsyncLockProvider:
+    """:func:`provider_from_url` for asyncio: picks an async driver where the URL names none.
+
+    Other packages offer theirs in the entry-point group ``shedlock_py.async_providers``.
+    """
+    provider: AsyncLockProvider = _from_url(url, "Async")
+    return provider
+
+
+def _from_url(url: str, prefix: str) -> Any:
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    known = _SCHEMES.get(scheme)
+    if known is None and _SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
+        known = _DRIVERS_IN_SCHEME
+    if known is None:
+        return _from_another_package(url, scheme, ENTRY_POINTS[prefix])
+    module, name, extra = known
+    try:
+        provider_class = getattr(import_module(module), prefix + name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"a store at {scheme}:// needs the package {error.name!r}: pip install 'shedlock_py[{extra}]'"
+        ) from error
+    return provider_class() if scheme == "memory" else provider_class(url)
+
+
+def _from_another_package(url: str, scheme: str, group: str) -> Any:
+    from importlib.metadata import entry_points  # late: slow, and needed by few
+
+    offered = entry_points(group=group)
+    if scheme not in offered.names:
+        what = f"unknown scheme {scheme!r}" if scheme else "not a URL"
+        known = ", ".join(f"{known}://" for known in (*_SCHEMES, *sorted(offered.names)))
+        raise ConfigurationError(f"store URL: {what}; known are {known}")
+    entry_point = offered[scheme]
+    try:
+        make_provider = entry_point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"the provider for {scheme}:// that {entry_point.value!r} names cannot be loaded: {error}"
+        ) from error
+    return make_provider(url)
+
+
+# References
+
+_REFERENCE = re.compile(r"[\w.]+(:[\w.]+)?")
+_providers: dict[str, Any] = {}  # one for each text, in each process
+_providers_mutex = threading.Lock()
+
+
+def provider_from_text(text: str) -> Any:
+    """The provider at a URL, or the one that ``"pkg.module:provider_or_factory"`` names; the same for the same text.
+
+    :raises ConfigurationError: there is none.
+    """
+    with _providers_mutex:
+        if text not in _providers:
+            _providers[text] = provider_from_url(text) if "://" in text else _import_provider(text)
+        return _providers[text]
+
+
+def import_reference(reference: str) -> Any:
+    """What ``"pkg.module:name"`` names. :raises ConfigurationError: nothing does, or importing it fails."""
+    if not _REFERENCE.fullmatch(reference):  # not quoted: it may be a URL with a password
+        raise ConfigurationError('neither a URL ("scheme://…") nor a reference ("pkg.module:name")')
+    try:
+        if ":" not in reference:
+            raise ValueError("it has no colon")
+        return resolve_name(reference)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error
+
+
+def _import_provider(reference: str) -> Any:
+    found = import_reference(reference)
+    try:
+        provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
+    except Exception as error:
+        raise ConfigurationError(f"{reference} did not make a provider: {error!r}") from error
+    if not hasattr(provider, "acquire"):
+        raise ConfigurationError(f"{reference} is neither a provider nor a function that makes one")
+    return provider
