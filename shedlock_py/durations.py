@@ -19,6 +19,7 @@ Duration = str | timedelta | int | float
 
 LONGEST = timedelta(days=3653)  # ten years
 
+_LONGEST_TEXT = 10_000
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SIMPLE = re.compile(
     "".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{unit}\s*)?" for unit in ("w", "d", "h", "m", "s", "ms")), re.IGNORECASE
@@ -68,6 +69,8 @@ def _milliseconds(value: object) -> Decimal | None:
         # repr: 0.1 means a tenth of a second, not 0.1000000000000000055 s, which would round up a whole millisecond.
         return Decimal(repr(float(value))) * 1000 if math.isfinite(value) else None
     if isinstance(value, str):
+        if len(value) > _LONGEST_TEXT:
+            return None  # reading it might take minutes
         text = value.strip()
         found = _SIMPLE.fullmatch(text) or _ISO.fullmatch(text)
         parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}

@@ -50,7 +50,7 @@ def _validate_text(text: object, what: str, longest: int) -> str:
     if not isinstance(text, str):
         raise ConfigurationError(f"{what} must be a string, not {short_repr(text)}")
     if not text.strip():
-        raise ConfigurationError(f"{what} must not be empty or blank: {text!r}")
+        raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(text)}")
     if len(text) > longest:
         raise ConfigurationError(f"{what} is {len(text)} characters long, {longest} at most: {short_repr(text)}")
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
@@ -88,18 +88,23 @@ class LockRequest:
         at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
         at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
         check_hold_times(at_most, at_least)
-        if fire_time is not None and not _is_aware(fire_time):
-            raise ConfigurationError(f"fire_time must be an aware datetime, not {fire_time!r}")
+        if fire_time is not None:
+            fire_time = _in_utc(fire_time)
         set_field = object.__setattr__  # the dataclass is frozen
         set_field(self, "name", validate_name(name))
         set_field(self, "lock_at_most_for", at_most)
         set_field(self, "lock_at_least_for", at_least)
         set_field(self, "holder", default_holder() if holder is None else validate_holder(holder))
-        set_field(self, "fire_time", fire_time.astimezone(UTC) if fire_time is not None else None)
+        set_field(self, "fire_time", fire_time)
 
 
-def _is_aware(moment: object) -> bool:
-    return isinstance(moment, datetime) and moment.utcoffset() is not None
+def _in_utc(moment: object) -> datetime:
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise ConfigurationError(f"fire_time must be an aware datetime, not {short_repr(moment)}")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:  # at the ends of time, in a zone that is on the other side of them
+        raise ConfigurationError(f"fire_time must be a moment in UTC, too: {moment!r}") from None
 
 
 def validate_prefix(prefix: object, what: str = "prefix") -> str:
@@ -107,7 +112,7 @@ def validate_prefix(prefix: object, what: str = "prefix") -> str:
     if not isinstance(prefix, str):
         raise ConfigurationError(f"{what} must be a string, not {short_repr(prefix)}")
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in prefix):
-        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {prefix!r}")
+        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {short_repr(prefix)}")
     return prefix
 
 
@@ -275,6 +280,7 @@ class Extension:
         self._lock_at_most_for = lock_at_most_for
         # An extension may be shorter than what was left, but never cuts the minimum hold.
         self.lock_for = max(lock_at_most_for, lease.remaining_minimum())
+        self._shortest = self.lock_for
         self._asked_at = lease._clock()
         # If the reply is lost the store may have done it, or may do it later: believe only what is true either way.
         lease._trusted_until = min(lease._trusted_until, trust_ends(self._asked_at, self.lock_for))
@@ -284,11 +290,14 @@ class Extension:
     def granted(self) -> Lease:
         """The same lease with its new trust window, once the store has said yes."""
         lease = self._lease
-        shortest = min(extension.lock_for for extension in (self, *lease._in_doubt))
-        until = trust_ends(self._asked_at, shortest)
-        # If another was asked for meanwhile, or the lease has ended, nobody knows which the store did last.
-        lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
         lease._in_doubt.remove(self)
+        # Of those that were under way at the same time nobody knows which the store did last.
+        for other in lease._in_doubt:
+            self._shortest = min(self._shortest, other.lock_for)
+            other._shortest = min(other._shortest, self.lock_for)
+        until = trust_ends(self._asked_at, self._shortest)
+        # If another was asked for meanwhile, or the lease has ended, this one gives no trust back.
+        lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease
 

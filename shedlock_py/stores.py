@@ -54,7 +54,13 @@ def async_provider_from_url(url: str) -> AsyncLockProvider:
     return provider
 
 
+LONGEST_URL = 10_000
+"""Characters. Reading longer ones would take drivers minutes, and nobody could read what is wrong with them."""
+
+
 def _from_url(url: str, prefix: str) -> Any:
+    if len(url) > LONGEST_URL:
+        raise ConfigurationError(f"store URL: it is {len(url)} characters long, {LONGEST_URL} at most")
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     known = _SCHEMES.get(scheme)
     if known is None and _SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:

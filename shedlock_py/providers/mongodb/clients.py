@@ -102,8 +102,10 @@ def _borrowed(given: Any, name: str, database: type, collection: type, client: t
 
 def _collection_of(database: Any, name: str) -> Any:
     try:
-        return database.get_collection(name, **_SETTINGS)
-    except (InvalidName, TypeError) as error:
+        collection = database.get_collection(name, **_SETTINGS)
+        name.encode()  # a lone surrogate PyMongo would find out at the first use
+        return collection
+    except (InvalidName, TypeError, UnicodeError) as error:
         raise ConfigurationError(f"collection={name!r}: {error}") from error
 
 

@@ -180,6 +180,8 @@ def _check(url: str) -> None:
     rest, _, query = url.partition("?")
     if "#" in url:
         raise ValueError("a '#' in a password is written %23")
+    if url.startswith("unix:") and _is_ambiguous(url):
+        raise ValueError("no host belongs before the path of a socket")
     if re.match("rediss?://[^/]*/.*[^0-9/]", rest):
         raise ValueError("the database is a number")
     for name in parse_qs(query):
@@ -210,6 +212,8 @@ def _authority(url: str) -> str:
 
 def _is_ambiguous(url: str) -> bool:
     """Whether what looks like a host may be the beginning of a password."""
+    if url.startswith("unix:") and _authority(url) and "@" not in _authority(url):
+        return True  # a socket has no host
     return "@" in url.partition("://")[2][len(_authority(url)) :]
 
 

@@ -63,6 +63,8 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         parsed = make_url(url.replace("postgres://", "postgresql://", 1) if isinstance(url, str) else url)
     except (ArgumentError, ValueError):  # ValueError: the port is no number
         raise ConfigurationError("store URL: not of the form postgresql://user@host/database") from None
+    if "@" in (parsed.host or ""):
+        raise ConfigurationError("store URL: in a password, write %40 for @")  # or its end is taken for the host
     name, _, driver = parsed.drivername.partition("+")
     if not driver:
         drivers = (_ASYNC_DRIVERS if is_async else _DRIVERS).get(name, ())

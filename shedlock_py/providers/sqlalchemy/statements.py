@@ -86,7 +86,8 @@ class Statements:
     def _upsert(self, *, by_force: bool) -> Statement:
         """Acquire in one statement: insert the record if it is absent, update it if it may be granted.
 
-        A claim that finds itself in the record was granted already, and its reply was lost: it keeps its token.
+        A claim that finds itself in the record was granted already, and its reply was lost: it keeps its token, and
+        the time that it may have been extended to meanwhile.
         """
         has_returning = self._dialect.name in ("postgresql", "sqlite")
         return self._upsert_returning(by_force) if has_returning else self._mysql_upsert(by_force)
@@ -116,7 +117,11 @@ class Statements:
         columns, values = "name, lock_until, locked_at, locked_by", f":name, {{until}}, {clock.now}, :locked_by"
         if self._dialect.name == "postgresql":
             values = f"CAST(:name AS varchar), {{until}}, {clock.now}, CAST(:locked_by AS varchar)"
-        changes = f"lock_until = {{until}}, locked_at = {clock.now}, locked_by = :locked_by"
+        is_mine = "record.locked_by = :locked_by"
+        changes = (
+            f"lock_until = CASE WHEN {is_mine} THEN record.lock_until ELSE {{until}} END, "
+            f"locked_at = CASE WHEN {is_mine} THEN record.locked_at ELSE {clock.now} END, locked_by = :locked_by"
+        )
         reply = "1"
         if self._extra_columns:
             columns += ", fencing_token, last_fire_time"
@@ -161,8 +166,12 @@ class Statements:
                 f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {clock.now}, locked_at), "
                 f"locked_by = IF({granted}, :locked_by, locked_by), "
             )
+        # Never shorter: it may have been granted before, and extended meanwhile.
+        longer = "GREATEST(lock_until, {until})"
+        if by_force:
+            changes = f"lock_until = IF(locked_by = :locked_by, {longer}, {{until}}), {changes[:-2]}"
+        else:
+            changes = f"{changes}lock_until = IF({granted}, {longer}, lock_until)"
         return self._compile(
-            f"INSERT INTO {{table}} ({columns}) VALUES ({values}) "
-            f"ON DUPLICATE KEY UPDATE {changes}lock_until = IF({granted}, {{until}}, lock_until)",
-            "id",
+            f"INSERT INTO {{table}} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE {changes}", "id"
         )

@@ -1,0 +1,123 @@
+"""Something happens to a coroutine at its n-th await, or at that of a task that works for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Way = Callable[["Moment", Coroutine[Any, Any, T]], Coroutine[Any, Any, T]]
+
+
+class Moment:
+    """The n-th time that any task of this event loop waits for something; :meth:`strike` says what happens then."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self._act: Callable[[], object] = lambda: None
+        self.has_come = False
+
+    def strike(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def waited(self) -> None:
+        self._left -= 1
+        if self._left < 0 and not self.has_come:
+            self.has_come = True
+            asyncio.get_running_loop().call_soon(self._act)
+
+    def task_factory(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(self._watched(work), loop=loop, **options)
+
+    async def _watched(self, work: Any) -> Any:
+        return await _stepped(work, self.waited)
+
+
+@types.coroutine
+def _stepped(work: Any, waited: Callable[[], None]) -> Generator[Any, Any, Any]:
+    """``work``, telling of each of its waits; what is thrown in goes through."""
+    error: BaseException | None = None
+    while True:
+        try:
+            wanted = work.send(None) if error is None else work.throw(error)
+        except StopIteration as stop:
+            return stop.value
+        waited()
+        error = None
+        try:
+            yield wanted
+        except BaseException as thrown:
+            error = thrown
+
+
+async def cancelled(moment: Moment, work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(work)
+    moment.strike(task.cancel)
+    return await task
+
+
+async def cancelled_twice(moment: Moment, work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(work)
+
+    def twice() -> None:
+        task.cancel()
+        asyncio.get_running_loop().call_soon(task.cancel)
+
+    moment.strike(twice)
+    return await task
+
+
+async def out_of_time(moment: Moment, work: Coroutine[Any, Any, T]) -> T:
+    async with asyncio.timeout(None) as limit:
+        loop = asyncio.get_running_loop()
+        moment.strike(lambda: None if limit.expired() else limit.reschedule(loop.time()))
+        result = await work
+        moment.strike(lambda: None)
+        return result
+
+
+class SiblingFailed(Exception):
+    pass
+
+
+async def with_a_failing_sibling(moment: Moment, work: Coroutine[Any, Any, T]) -> T:
+    fails, is_over = asyncio.Event(), asyncio.Event()
+
+    async def sibling() -> None:
+        await fails.wait()
+        if not is_over.is_set():
+            raise SiblingFailed
+
+    async def worker() -> T:
+        try:
+            return await work
+        finally:
+            is_over.set()
+            fails.set()
+
+    moment.strike(fails.set)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sibling())
+        task = group.create_task(worker())
+    return task.result()
+
+
+GIVEN_UP = (asyncio.CancelledError, TimeoutError, SiblingFailed)
+WAYS: dict[str, Any] = {
+    "cancelled": cancelled,
+    "cancelled twice": cancelled_twice,
+    "out of time": out_of_time,
+    "a sibling fails": with_a_failing_sibling,
+}
+
+
+async def nothing_goes_on(before: set[asyncio.Task[Any]]) -> None:
+    """Wait for what ends in the background."""
+    deadline = time.monotonic() + 30
+    while late := asyncio.all_tasks() - before - {asyncio.current_task()}:
+        assert time.monotonic() < deadline, f"these never end: {late}"
+        await asyncio.wait(late, timeout=0.1)

@@ -1,0 +1,93 @@
+"""What the states of the model are made of.
+
+Nothing holds a moment: only how many ticks are left, or nothing once they are over. So the states are finitely many,
+although time never ends.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NOBODY = -1
+AWAITED_BY_NOBODY = -1
+
+
+class Record(NamedTuple):
+    """The lock record of the one lock name."""
+
+    holder: int = NOBODY
+    """The claim id."""
+    left: int = 0
+    """Ticks until ``lock_until``; the lock is held while there are any."""
+    token: int = 0
+    is_released: bool = False
+    """The mark of a release, where the store keeps one: ``released_token == fencing_token``."""
+    kept: int = 0
+    """Only for the checks: ticks left of the minimum hold, counted from the grant on the store's clock."""
+
+
+class Message(NamedTuple):
+    """A question to the store that is under way, and may stay so for any time."""
+
+    kind: str
+    length: int = 0
+    """The duration in it: a lease, or what is left of the minimum hold."""
+    question: int = AWAITED_BY_NOBODY
+    """Which question of the claimant it asks; nobody's if the connection for its reply is gone."""
+    token: int = 0
+    """Of the acquisition that it extends."""
+
+
+class Question(NamedTuple):
+    """What a claimant waits for an answer to."""
+
+    number: int
+    kind: str
+    length: int
+    believable: int
+    """Ticks left of what may be believed if the answer is yes, counted from when it was first asked."""
+    retries: int
+    token: int = 0
+    reply: int = NOBODY
+    """The answer that is on its way back: a token, 1 for yes, 0 for no."""
+
+
+class Claim(NamedTuple):
+    """One acquisition, and the claimant that asks for it. ``phase``: "new", "asks", "holds", "releases" or "gone"."""
+
+    phase: str = "new"
+    questions: tuple[Question, ...] = ()
+    messages: tuple[Message, ...] = ()
+    belief: int = 0
+    """Ticks left of the trust window."""
+    is_flagged: bool = False
+    """Whether a watchdog has not yet cleared the flag of those who believe a flag instead of a clock."""
+    minimum: int = 0
+    """Ticks left of the minimum hold, as the claimant counts them."""
+    token: int = 0
+    doubts: tuple[tuple[int, int], ...] = ()
+    """Extensions, by number, that were asked for and not granted: how long each would let the lock last."""
+    latest: int = NOBODY
+    asked: int = 0
+    extensions: int = 0
+    """How many there were."""
+    # Only for the checks.
+    is_revoked: bool = False
+    """Somebody has ended the lease by hand."""
+    has_released: bool = False
+    """The store has carried its release out."""
+    newest: int = 0
+    """The newest token that the store has given to this claim."""
+
+
+class State(NamedTuple):
+    record: Record | None
+    claims: tuple[Claim, ...]
+    by_hand: tuple[str, ...] = ()
+    """What somebody may still do by hand: "force release", "delete"."""
+    clock: int = 0
+    """The store's clock in microseconds, of which only the order matters: it moves with each grant."""
+
+
+def with_claim(state: State, number: int, claim: Claim) -> State:
+    return state._replace(claims=(*state.claims[:number], claim, *state.claims[number + 1 :]))

@@ -1,0 +1,69 @@
+"""What the model found in shedlock_py: the same steps, on real stores."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider, LockRequest
+from shedlock_py._program import run
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.rules import Claim
+from shedlock_py.testing import FakeClock
+
+STORES = {"sqlite": "", "postgresql+psycopg": "postgres_server", "mysql+pymysql": "mariadb_server"}
+
+
+@pytest.mark.parametrize("operation", ["acquire", "take_over"])
+@pytest.mark.parametrize("driver", STORES)
+def test_i6_a_question_that_comes_twice_does_not_cut_an_extended_lease(
+    driver: str, operation: str, request: pytest.FixtureRequest, tmp_path: Any
+) -> None:
+    """Asked again after a broken connection; the first question, still under way, is carried out long after."""
+    url = request.getfixturevalue(STORES[driver]).url(driver) if STORES[driver] else f"sqlite:///{tmp_path}/locks.db"
+    provider, name = SqlAlchemyLockProvider(url), f"twice-{uuid4().hex[:8]}"
+    provider.create_schema()
+    asked = []
+
+    def execute(ask: Any) -> Any:
+        asked.append(ask)
+        return provider._execute(ask)
+
+    lease = run(getattr(provider._algorithm, operation)(LockRequest(name, "10s")), execute)
+    assert lease is not None
+    token = lease.fencing_token
+    assert provider.extend(lease, "10m")
+    provider._execute(asked[-1])
+    record = provider.record(name)
+    assert record is not None
+    assert record.remaining > timedelta(minutes=9)
+    assert record.fencing_token == token
+    assert lease.trusted_for() < record.remaining
+    assert provider.release(lease) is True
+    provider.close()
+
+
+@pytest.mark.parametrize("heard_first", ["shorter", "longer"])
+def test_i6_of_two_extensions_at_once_the_shorter_counts(heard_first: str) -> None:
+    """The store did the shorter one last; which one, the replies do not tell."""
+    clock = FakeClock()
+    lease = Claim(LockRequest("job", "1m"), clock).granted(1)
+    shorter, longer = lease.begin_extension("1m"), lease.begin_extension("10m")
+    for extension in (shorter, longer) if heard_first == "shorter" else (longer, shorter):
+        extension.granted()
+    assert lease.trusted_for() <= timedelta(minutes=1)
+    lease.begin_extension("10m").granted()
+    assert lease.trusted_for() > timedelta(minutes=9), "nothing is in doubt any more"
+
+
+def test_extensions_one_after_the_other_are_believed() -> None:
+    clock = FakeClock()
+    provider = InMemoryLockProvider(clock=clock)
+    lease = provider.acquire(LockRequest("job", "1m"))
+    assert lease is not None
+    for length in ("10m", "1m", "20m"):
+        assert provider.extend(lease, length) is lease
+    assert lease.trusted_for() > timedelta(minutes=19)

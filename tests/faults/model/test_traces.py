@@ -1,0 +1,243 @@
+"""The model is of this code: random walks through it, done step by step by the real programs on a real SQLite.
+
+Each question of a program is a real statement. The walk says when it is carried out, whether its reply arrives, and
+when it is asked again; the database tells the time that the walk says. After each step both must agree.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
+
+from shedlock_py import Lease, LockRequest, ProviderError
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.providers.sqlalchemy import provider as sql_provider
+from shedlock_py.providers.sqlalchemy.algorithm import Answer
+from shedlock_py.testing import FakeClock
+from tests.faults.model.checker import Model
+from tests.faults.model.states import NOBODY, Question, State
+
+FULL = bool(os.environ.get("FAULTS_FULL"))
+WALKS = 5000 if FULL else 150
+EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Database:
+    """A SQLite file whose clock is ``clock``: its statements call functions of ours in place of SQLite's own."""
+
+    def __init__(self, path: Path, clock: FakeClock) -> None:
+        self.clock = clock
+        self.provider = SqlAlchemyLockProvider(f"sqlite:///{path}")
+        event.listen(self.provider._engine, "connect", self._connected)
+        self.provider._algorithm._clock = clock
+        self.provider.create_schema()
+
+    def _connected(self, connection: Any, _record: object) -> None:
+        connection.execute("PRAGMA synchronous = OFF")  # for speed: no machine fails here
+        connection.create_function("strftime", 2, lambda form, now: self._time(timedelta(0)))
+        connection.create_function("strftime", 3, lambda form, now, more: self._time(_parsed(more)))
+
+    def _time(self, more: timedelta) -> str:
+        return (self.now() + more).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.clock())
+
+    def microseconds(self) -> int:
+        self.ticks = getattr(self, "ticks", 0) + 1  # two statements never see the same microsecond
+        return int(self.now().timestamp()) * 1_000_000 + self.ticks
+
+
+def _parsed(modifier: str) -> timedelta:
+    seconds, _, unit = modifier.partition(" ")
+    assert unit == "seconds"
+    return timedelta(seconds=float(seconds))
+
+
+def no_answer() -> OperationalError:
+    return OperationalError("statement", {}, OSError("database is locked"))
+
+
+def gone() -> OperationalError:
+    """The connection broke."""
+    error = OperationalError("statement", {}, OSError("gone"))
+    error.connection_invalidated = True
+    return error
+
+
+class Actor:
+    """A claimant: the real programs, and what they have asked."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.algorithm = database.provider._algorithm
+        self.lease: Lease | None = None
+        self.programs: dict[int, Any] = {}
+        self.kinds: dict[int, str] = {}
+        self.repeated: set[int] = set()
+        self.commands: dict[tuple[str, int], Any] = {}
+        """The statements under way, by what the model calls them."""
+        self.replies: dict[int, Answer] = {}
+
+    def ask(self, question: Question, request: LockRequest) -> None:
+        match question.kind:
+            case "acquire":
+                program: Any = self.algorithm.acquire(request)
+                next(program)  # the look, which is to find nothing: time may pass between it and the claim
+                command = program.send(Answer())
+            case "take over":
+                program = self.algorithm.take_over(request)
+                command = next(program)
+            case "extend":
+                program = self.algorithm.extend(self.of_lease(), question.length)
+                command = next(program)
+            case _:
+                program = self.algorithm.release(self.of_lease())
+                command = next(program)
+        self.programs[question.number], self.kinds[question.number] = program, question.kind
+        self.commands[question.kind, question.length] = command
+        if question.kind in ("acquire", "take over"):
+            self.commands["undo", 0] = None
+
+    def of_lease(self) -> Lease:
+        assert self.lease is not None
+        return self.lease
+
+    def hear(self, number: int) -> object:
+        program = self.programs.pop(number)
+        with pytest.raises(StopIteration) as end:
+            program.send(self.replies.pop(number))
+        result: object = end.value.value
+        if self.kinds[number] in ("acquire", "take over") and isinstance(result, Lease):
+            self.lease = result
+        return result
+
+    def ask_again(self, number: int) -> None:
+        self.repeated.add(number)
+        self.replies.pop(number, None)
+        self.programs[number].throw(gone())  # it yields the same statement again
+
+    def give_up(self, number: int) -> None:
+        self.replies.pop(number, None)
+        program = self.programs.pop(number)
+        if self.kinds[number] in ("acquire", "take over"):
+            self.commands["undo", 0] = program.throw(no_answer())
+        with pytest.raises(ProviderError):
+            program.throw(no_answer())
+
+
+class Walk:
+    """One random way through the model, and the same in reality."""
+
+    def __init__(self, model: Model, database: Database, name: str, dice: random.Random) -> None:
+        self.model, self.database, self.name, self.dice = model, database, name, dice
+        self.request = LockRequest(name, model.at_most, model.at_least, "me")
+        self.actors = [Actor(database) for _ in range(model.claims)]
+        self.log: list[str] = []
+
+    def go(self, steps: int) -> None:
+        state = self.model.start()
+        for _ in range(steps):
+            possible = list(self.model.steps(state))
+            # Not too much idling, and not too many crashes.
+            weights = [1 if " crashes" in label else 3 if "tick" in label else 6 for label, _, _ in possible]
+            [(label, following, broken)] = self.dice.choices(possible, weights)
+            self.log.append(label)
+            assert not broken, self.told(broken)
+            self.do(label, state, following)
+            self.compare(following)
+            state = following
+
+    def do(self, label: str, before: State, after: State) -> None:
+        words = label.split()
+        if label == "a tick":
+            self.database.clock.advance(1)
+        elif label == "by hand: force release":
+            self.database.provider.force_release(self.name)
+        elif label == "by hand: delete":
+            with self.database.provider._engine.connect() as connection:
+                connection.execute(text("DELETE FROM shedlock WHERE name = :name"), {"name": self.name})
+        elif words[0] == "claim":
+            self.claimant_does(int(words[1]), " ".join(words[2:]), before, after)
+        else:
+            self.store_does(int(words[-2].rstrip(":")), int(words[-1]), before, after)
+
+    def claimant_does(self, me: int, what: str, before: State, after: State) -> None:
+        actor = self.actors[me]
+        new = [question for question in after.claims[me].questions if question not in before.claims[me].questions]
+        if what == "asks" or what.startswith(("extends", "releases")):
+            actor.ask(new[-1], self.request)
+        elif what.startswith("asks again"):
+            actor.ask_again(int(what.split()[-1]))
+        elif what.startswith("gives up"):
+            actor.give_up(int(what.split()[-1]))
+        elif what.startswith("hears"):
+            number, reply = (int(word.rstrip(":")) for word in what.split()[1:])
+            # A release that was asked again finds nothing to do if the first of the two did it: that counts as done.
+            is_repeated = actor.kinds[number] == "release" and number in actor.repeated
+            heard = actor.hear(number)
+            assert is_repeated or bool(heard) is bool(reply), self.told(f"heard {heard}")
+        elif what == "crashes":
+            actor.lease = None
+
+    def store_does(self, me: int, reply: int, before: State, after: State) -> None:
+        actor = self.actors[me]
+        messages = list(before.claims[me].messages)
+        for message in after.claims[me].messages:
+            messages.remove(message)
+        [message] = messages
+        command = actor.commands[message.kind, message.length]
+        answer = self.database.provider._execute(command)
+        did = bool(answer.rows) or bool(answer.count)
+        assert did is bool(reply), self.told(f"{answer}, not {reply}")
+        if message.question != NOBODY and message.question in actor.programs:
+            actor.replies[message.question] = answer
+
+    def compare(self, state: State) -> None:
+        record = self.database.provider.record(self.name)
+        expected = state.record
+        if expected is None:
+            assert record is None, self.told(f"{record}")
+        else:
+            assert record is not None, self.told("no record")
+            assert record.is_held is (expected.left > 0), self.told(f"{record.remaining}, not {expected}")
+            assert record.remaining == timedelta(seconds=expected.left), self.told(f"{record.remaining}, {expected}")
+        for claim, actor in zip(state.claims, self.actors, strict=True):
+            if claim.phase == "holds":
+                assert actor.of_lease().is_trusted() is (claim.belief > 0), self.told(f"{actor.lease}, not {claim}")
+                if expected is not None and expected.token == claim.token and record is not None:
+                    assert record.fencing_token == actor.of_lease().fencing_token
+
+    def told(self, what: str) -> str:
+        return "\n".join([*self.log, what])
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    clock = FakeClock(0)
+    made = Database.__new__(Database)
+    monkeypatch.setattr(sql_provider, "sqlite_now_us", lambda: made.microseconds())
+    made.__init__(tmp_path / "locks.db", clock)  # type: ignore[misc]  # its functions are registered as it connects
+    yield made
+    made.provider.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_programs_do_as_the_model_does(database: Database, seed: int) -> None:
+    models = [
+        Model("sql", at_most=3, retries=1, lengths=(1, 5)),
+        Model("sql", at_most=3, at_least=2, lengths=(1, 4)),
+        Model("sql", at_most=2, by_hand=("force release", "delete"), lengths=(3,)),
+        Model("sql", at_most=2, claims=3, forceful=frozenset({1})),
+    ]
+    dice = random.Random(seed)
+    for number in range(WALKS):
+        Walk(models[number % len(models)], database, f"walk-{number}", dice).go(30)

@@ -1,0 +1,232 @@
+"""I12 at every await: whenever a guarded run is given up, it ran or it did not, and its lock is free soon after."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    Executed,
+    LockRequest,
+    attempt_async,
+    extend_lock_async,
+    hold_async,
+)
+from shedlock_py.providers.mongodb import AsyncMongoLockProvider
+from shedlock_py.providers.redis import AsyncRedisLockProvider, AsyncRedisQuorumLockProvider
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.rules import HeartbeatPlan
+from shedlock_py.testing import FakeClock
+from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
+
+FULL = bool(os.environ.get("FAULTS_FULL"))
+
+STORES = {
+    "sqlite+aiosqlite": "",
+    "sqlite in threads": "",
+    "postgresql+asyncpg": "postgres_server",
+    "postgresql+psycopg_async": "postgres_server",
+    "mysql+aiomysql": "mariadb_server",
+    "mysql+asyncmy": "mariadb_server",
+    "redis": "redis_server",
+    "redis quorum": "redis_nodes",
+    "mongodb": "mongodb_server",
+}
+# The way in which a run is given up has little to do with the store: all of them in the full run only.
+SHORT = [("cancelled", "attempt"), ("out of time", "keep-alive")]
+ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep-alive", "extending")]
+CASES = [
+    (store, way, kind) for store in STORES for way, kind in (ALL if FULL or store == "sqlite+aiosqlite" else SHORT)
+]
+
+MOST_AWAITS = 400
+
+
+@pytest.fixture
+def open_store(request: pytest.FixtureRequest, tmp_path: Any) -> Callable[[str], Any]:
+    def open_provider(store: str) -> Any:
+        server: Any = request.getfixturevalue(STORES[store]) if STORES[store] else None
+        match store:
+            case "sqlite+aiosqlite":
+                return AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+            case "sqlite in threads":
+                return SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
+            case "redis":
+                return AsyncRedisLockProvider(server.url(), key_prefix=f"awaits-{uuid4().hex[:8]}")
+            case "redis quorum":
+                urls = [node.url() for node in server[:3]]
+                return AsyncRedisQuorumLockProvider(urls, key_prefix=f"awaits-{uuid4().hex[:8]}")
+            case "mongodb":
+                url = server.url("awaits", timeoutMS=20_000)
+                return AsyncMongoLockProvider(url, collection=f"locks_{uuid4().hex[:8]}")
+        return AsyncSqlAlchemyLockProvider(server.url(store))
+
+    return open_provider
+
+
+@asynccontextmanager
+async def opened(make: Callable[[str], Any], store: str) -> AsyncIterator[Any]:
+    provider = make(store)
+    if store == "sqlite in threads":
+        provider.create_schema()
+        yield provider
+        provider.close()
+        return
+    await provider.create_schema()
+    if store == "redis quorum":
+        await provider.start_new_quorum()
+    yield provider
+    await provider.close()
+
+
+class Run:
+    """One guarded run, and what became of it."""
+
+    def __init__(self, provider: Any, name: str) -> None:
+        self.provider, self.name = provider, name
+        self.started = self.finished = False
+
+    async def task(self) -> str:
+        assert not self.started
+        self.started = True
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        self.finished = True
+        return "done"
+
+    async def attempt(self) -> object:
+        return await attempt_async(self.name, self.task, lock_at_most_for="1h", provider=self.provider)
+
+    async def hold(self) -> object:
+        async with hold_async(self.name, lock_at_most_for="1h", provider=self.provider) as lease:
+            assert lease is not None
+            return await self.task()
+
+    async def keep_alive(self) -> object:
+        async with hold_async(self.name, lock_at_most_for="1h", keep_alive=True, provider=self.provider) as lease:
+            assert lease is not None
+            await asyncio.sleep(0.02)  # some heartbeats
+            return await self.task()
+
+    async def extending(self) -> object:
+        async with hold_async(self.name, lock_at_most_for="30m", provider=self.provider) as lease:
+            assert lease is not None
+            await extend_lock_async("1h")
+            return await self.task()
+
+    def of(self, kind: str) -> Coroutine[Any, Any, object]:
+        work: Callable[[], Coroutine[Any, Any, object]] = getattr(self, kind.replace("-", "_"))
+        return work()
+
+
+@pytest.mark.parametrize(("store", "way", "kind"), CASES)
+def test_i12_at_every_await(
+    store: str, way: str, kind: str, open_store: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Heartbeats each 8 ms, of leases of an hour: a lock that is left held does not hide by ending.
+    monkeypatch.setattr(HeartbeatPlan, "BEATS", 450_000)
+
+    async def main() -> list[str]:
+        async with opened(open_store, store) as provider:
+            warm = Run(provider, f"warm-{uuid4().hex[:8]}")
+            assert await warm.of(kind)
+            return await given_up_at_each(provider, way, kind)
+
+    ends = asyncio.run(main())
+    gc.collect()  # coroutines that nobody awaited complain here, not in another test
+    print(f"{store}, {kind}, {way}: {len(ends)} awaits, {ends.count('was given up')} in or after the task")
+    assert ends[-1] == "ran to its end"
+    given_up = [end for end in ends if end != "ran to its end"]
+    assert len(given_up) >= 4, ends
+    assert "did not run" in given_up, ends
+    assert "was given up" in given_up, ends
+
+
+async def given_up_at_each(provider: Any, way: str, kind: str) -> list[str]:
+    """What became of the run that was given up at the first await, at the second one, …"""
+    loop = asyncio.get_running_loop()
+    name, before = f"awaits-{uuid4().hex[:8]}", asyncio.all_tasks()
+    ends: list[str] = []
+    for number in count():
+        assert number < MOST_AWAITS, "it never got to its end"
+        run, moment = Run(provider, f"{name}-{number}"), Moment(number)
+        loop.set_task_factory(moment.task_factory)
+        try:
+            result = await WAYS[way](moment, run.of(kind))
+        except* GIVEN_UP:
+            result = None
+        finally:
+            loop.set_task_factory(None)
+        assert result is None or run.finished
+        await nothing_goes_on(before)
+        await assert_free(provider, run.name)
+        ends.append("did not run" if not run.started else "ran to its end" if result is not None else "was given up")
+        if not moment.has_come:
+            return ends
+    raise AssertionError("unreachable")
+
+
+async def assert_free(provider: Any, name: str) -> None:
+    record = provider.record(name)
+    if inspect.isawaitable(record):
+        record = await record
+    assert record is None or not record.is_held, f"{name}: {record}"
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_i12_out_of_time_at_any_moment(store: str, open_store: Callable[[str], Any]) -> None:
+    """By the clock, while the server works on it; and the pool is as good as before."""
+
+    async def main() -> None:
+        async with opened(open_store, store) as provider:
+            before, name = asyncio.all_tasks(), f"moments-{uuid4().hex[:8]}"
+            ended = 0
+            for number in range(100 if FULL else 25):
+                run = Run(provider, f"{name}-{number}")
+                try:
+                    async with asyncio.timeout(number * 0.0004):
+                        await run.attempt()
+                    ended += 1
+                except TimeoutError:
+                    pass
+                await nothing_goes_on(before)
+                await assert_free(provider, run.name)
+            many = [Run(provider, f"{name}-many-{number}").attempt() for number in range(30)]
+            results = await asyncio.gather(*many)
+            assert all(isinstance(result, Executed) for result in results)
+
+    asyncio.run(main())
+    gc.collect()
+
+
+async def test_a_minimum_hold_survives_a_cancellation() -> None:
+    """I4: a task that ran, however briefly, keeps others out."""
+    clock = FakeClock()
+    provider = AsyncInMemoryLockProvider(clock=clock)
+
+    async def task() -> None:
+        await asyncio.Event().wait()
+
+    work = asyncio.ensure_future(
+        attempt_async("job", task, lock_at_most_for="1h", lock_at_least_for="10m", provider=provider)
+    )
+    while await provider.record("job") is None:  # noqa: ASYNC110 (tests poll)
+        await asyncio.sleep(0)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    clock.advance(timedelta(minutes=9, seconds=59))
+    assert await provider.acquire(LockRequest("job", "1m")) is None
+    clock.advance("1s")
+    assert await provider.acquire(LockRequest("job", "1m"))

@@ -1,0 +1,368 @@
+"""Nothing is injected, nothing hangs, no secret is told: what is accepted is carried exactly, the rest refused clearly.
+
+Also: tests/sql/test_refusals.py, tests/mongodb/test_inputs.py, tests/redis/test_keys.py, the contract's names.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shedlock_py import (
+    ConfigurationError,
+    InMemoryLockProvider,
+    Lease,
+    LockProvider,
+    LockRequest,
+    ShedLockError,
+)
+from shedlock_py.durations import parse_duration
+from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.testing.blocking import BlockingLockProvider
+
+FULL = bool(os.environ.get("FAULTS_FULL"))
+SETTINGS = settings(
+    deadline=None,
+    database=None,
+    derandomize=not FULL,
+    max_examples=500 if FULL else 40,
+    suppress_health_check=list(HealthCheck),
+)
+HUGE = 10_000_000
+
+SQL = {
+    "postgresql+psycopg": "postgres_server",
+    "postgresql+asyncpg": "postgres_server",
+    "mysql+pymysql": "mariadb_server",
+    "mysql+asyncmy": "mariadb_server",
+}
+STORES = ["memory", "sqlite", "sqlite+aiosqlite", *SQL, "redis", "async redis", "mongodb", "async mongodb"]
+
+
+@contextmanager
+def quick(seconds: float = 10.0) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+def refusal(ask: Callable[[], object], kind: type[ShedLockError] = ConfigurationError) -> str:
+    """What is said when it is refused, in few words; nothing if it is not."""
+    try:
+        ask()
+    except kind as refused:
+        said = str(refused)
+    else:
+        return ""
+    assert 0 < len(said) < 2000, f"{len(said)} characters: {said[:200]}"
+    return said
+
+
+@contextmanager
+def opened(request: pytest.FixtureRequest, store: str, directory: Any, **options: Any) -> Iterator[LockProvider]:
+    with ExitStack() as stack:
+
+        def closing(provider: Any) -> LockProvider:
+            stack.callback(provider.close)
+            opened_provider: LockProvider = provider
+            return opened_provider
+
+        def blocking(make: Callable[[], Any]) -> LockProvider:
+            return stack.enter_context(BlockingLockProvider(make))
+
+        prefix = f"hostile-{uuid4().hex[:8]}"
+        if store == "memory":
+            provider: LockProvider = InMemoryLockProvider()
+        elif store.endswith("redis"):
+            url = request.getfixturevalue("redis_server").url()
+            options = {"key_prefix": prefix, **options}
+            is_sync = store == "redis"
+            provider = (
+                closing(RedisLockProvider(url, **options))
+                if is_sync
+                else blocking(lambda: AsyncRedisLockProvider(url, **options))
+            )
+        elif store.endswith("mongodb"):
+            url = request.getfixturevalue("mongodb_server").url("hostile", timeoutMS=20_000)
+            options = {"collection": prefix, **options}
+            is_sync = store == "mongodb"
+            provider = (
+                closing(MongoLockProvider(url, **options))
+                if is_sync
+                else blocking(lambda: AsyncMongoLockProvider(url, **options))
+            )
+        else:
+            is_sync = store in ("sqlite", "postgresql+psycopg", "mysql+pymysql")
+            url = request.getfixturevalue(SQL[store]).url(store) if store in SQL else f"{store}:///{directory}/locks.db"
+            provider = (
+                closing(SqlAlchemyLockProvider(url, **options))
+                if is_sync
+                else blocking(lambda: AsyncSqlAlchemyLockProvider(url, **options))
+            )
+        yield provider
+
+
+@pytest.fixture(scope="module", params=STORES)
+def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LockProvider]:
+    with opened(request, request.param, tmp_path_factory.mktemp("hostile")) as provider:
+        provider.create_schema()
+        yield provider
+
+
+def ours(provider: LockProvider, name: str, holder: str) -> None:
+    """The whole life of one lock: whatever is in its name, it is this lock, and no other."""
+    before = {record.name for record in provider.records()}
+    lease = provider.acquire(LockRequest(name, "10m", holder=holder))
+    assert lease is not None
+    assert provider.acquire(LockRequest(name, "10m")) is None
+    record = provider.record(name)
+    assert record is not None
+    assert (record.name, record.holder, record.is_held) == (name, holder, True)
+    assert {found.name for found in provider.records()} == before | {name}
+    assert name in {found.name for found in provider.records(name)}
+    assert provider.extend(lease, "20m") is lease
+    assert provider.release(lease) is True
+    taken = provider.take_over(LockRequest(name, "10m", holder=holder))
+    assert provider.force_release(name) is True
+    assert provider.release(taken) is False
+    assert provider.prune(0) == len(before) + 1 or not before
+    assert provider.records() == []
+
+
+FRAGMENTS = [
+    "'; DROP TABLE shedlock; --",
+    "x'); DELETE FROM shedlock; SELECT ('",
+    '" OR "1"="1',
+    "\\'; DROP TABLE shedlock; --",
+    "/* */ UNION SELECT NULL --",
+    ":name :locked_by %(name)s %s ? $1",
+    "$$; DROP TABLE shedlock; $$",
+    "E'\\x00'::bytea",
+    "]]; redis.call('FLUSHALL'); --[[",
+    "') redis.call('FLUSHALL') return ('",
+    "'..redis.call('FLUSHALL')..'",
+    "KEYS[1] ARGV[1] %.0f %s",
+    "{a}{b} }{ {} {{name}}",
+    "*?[a-z]^\\",
+    '{"$where": "while(1);"}',
+    "$$ROOT.$lockUntil",
+    "__proto__.constructor",
+    "\u202eesrever\u202c",
+    "\u2066isolate\u2069",
+    "\u200b\u200d\ufeffzero width",
+    "e\u0301\u0327\u0323 combining",
+    "\u1e9e\u0130\u0131\ufb01\uff21",
+    "a" + "\u0301" * 63,
+    "line\u2028separator\u2029",
+    "\U0010ffff\ufffe\uffff",
+    "../../etc/passwd",
+    "${jndi:ldap://h/x}",
+    "<script>alert(1)</script>",
+    "\xa0no-break\xa0",
+]
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS)
+def test_fragments_are_names_like_others(provider: LockProvider, fragment: str) -> None:
+    with quick(30):
+        ours(provider, fragment, holder=fragment)
+
+
+@SETTINGS
+@given(name=st.text(max_size=70), holder=st.text(max_size=210))
+def test_any_text_is_carried_exactly_or_refused(provider: LockProvider, name: str, holder: str) -> None:
+    with quick(30):
+        if refusal(lambda: LockRequest(name, "1m", holder=holder)):
+            refusal(lambda: provider.record(name))  # or None: wrong may have been the holder
+            refusal(lambda: provider.force_release(name))
+        else:
+            ours(provider, name, holder)
+
+
+@SETTINGS
+@given(name=st.text(min_size=1, max_size=60))
+def test_twins_are_two_locks(provider: LockProvider, name: str) -> None:
+    twins = {name, name.upper(), name.lower(), name.swapcase(), name + " ", " " + name, name + "\u0301"}
+    twins |= {unicodedata.normalize(form, name) for form in ("NFC", "NFD", "NFKC", "NFKD")}
+    leases = {}
+    for twin in twins:
+        try:
+            request = LockRequest(twin, "10m")
+        except ConfigurationError:
+            continue
+        leases[twin] = provider.acquire(request)
+        assert leases[twin] is not None, f"{twin!a} is taken for another one of {sorted(map(ascii, twins))}"
+    assert {record.name for record in provider.records()} == set(leases)
+    assert [provider.release(lease) for lease in leases.values() if lease] == [True] * len(leases)
+    assert provider.prune(0) == len(leases)
+
+
+UNNAMEABLE = [
+    "", " ", "\t", "\n", "a\nb", "a\x00b", "\x00", "\x7f", "\x85", "\ud800", "a\udfffb", "x" * 65, "\u0301" * 65,
+    "\u2003", "x" * HUGE, "\x00" * HUGE, " " * HUGE, "\ud800" * HUGE, b"bytes", None, 7, ["job"], {"$ne": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNNAMEABLE, ids=lambda name: ascii(name)[:20])
+def test_what_cannot_be_a_name(provider: LockProvider, name: Any) -> None:
+    """Before the store is asked, in few words."""
+    asked: list[Callable[[], object]] = [
+        lambda: LockRequest(name, "1m"),
+        lambda: LockRequest("job", "1m", holder=name if name is not None and name != "x" * 65 else ""),
+        lambda: provider.record(name),
+        lambda: provider.force_release(name),
+    ]
+    for ask in asked:
+        if name == "\u0301" * 65 and ask is asked[1]:
+            continue  # 200 characters for holders
+        with quick(5), pytest.raises(ConfigurationError) as refused:
+            ask()
+        assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("prefix", ["%", "_", "*", "[", "\\", "'", "$", "{", "\u202e", "x" * 1000, "🐑" * 300])
+def test_prefixes_find_nothing_that_is_not_there(provider: LockProvider, prefix: str) -> None:
+    lease = provider.acquire(LockRequest("job", "1m"))
+    assert lease
+    with quick():
+        assert provider.records(prefix) == []
+    assert provider.release(lease)
+    assert provider.prune(0) == 1
+
+
+# Moments and durations
+
+EAST, WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
+FIRE_TIMES = [
+    datetime(1, 1, 1, tzinfo=UTC),
+    datetime(1, 1, 1, 0, 0, 0, 1, WEST),
+    datetime(999, 12, 31, 23, 59, 59, 999999, UTC),
+    datetime(1582, 10, 10, tzinfo=UTC),
+    datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+    datetime(1970, 1, 1, tzinfo=UTC),
+    datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC),
+    datetime(2106, 2, 7, 6, 28, 16, tzinfo=UTC),
+    datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
+    datetime(9999, 12, 31, 23, 59, 59, 999999, EAST),
+]
+
+
+@pytest.mark.parametrize("fire_time", FIRE_TIMES, ids=str)
+def test_fire_times_at_the_ends_of_time(provider: LockProvider, fire_time: datetime) -> None:
+    name, leases = f"fire-{uuid4().hex[:8]}", []
+    request = LockRequest(name, "1m", fire_time=fire_time)
+    with quick():
+        if refusal(lambda: leases.append(provider.acquire(request)), ShedLockError):
+            assert provider.record(name) is None
+            return
+    [lease] = leases
+    assert lease
+    record = provider.record(name)
+    assert record is not None
+    assert record.last_fire_time == fire_time
+    assert provider.release(lease)
+    assert provider.acquire(LockRequest(name, "1m", fire_time=fire_time)) is None, "I11"
+    provider.prune(0)
+
+
+@pytest.mark.parametrize(
+    "fire_time", [datetime(1, 1, 1, tzinfo=EAST), datetime(9999, 12, 31, 23, 59, 59, tzinfo=WEST), datetime(2030, 1, 1)]
+)
+def test_fire_times_that_are_no_moments_in_utc(fire_time: datetime) -> None:
+    with pytest.raises(ConfigurationError, match="fire_time"):
+        LockRequest("job", "1m", fire_time=fire_time)
+
+
+@pytest.mark.parametrize(
+    "duration",
+    [
+        "9" * HUGE + "s", "1." + "0" * HUGE + "1s", "1" + " " * HUGE + "s", "P" * HUGE, " " * HUGE, "1s" * 1_000_000,
+        10**5000, -(10**5000), 1e308, float("inf"), "١٢s", "1e9s", "0x10s", "1_000s", "\x00", "\ud800", timedelta.max,
+        timedelta.min,
+    ],
+    ids=lambda duration: (ascii(duration) if not isinstance(duration, int) else "huge")[:20],
+)  # fmt: skip
+def test_durations_that_are_none(duration: Any) -> None:
+    with quick(5), pytest.raises(ConfigurationError) as refused:
+        parse_duration(duration)
+    assert len(str(refused.value)) < 1000
+
+
+# Tables, schemas, collections, keys
+
+TABLES = [
+    "order", "select", "Mixed Case", 'quo"te', "back`tick", "it's", "dot.ted", "a;b", "x--y", "größe", "表", "🐑",
+    "{t}", "{table}", "{0}", "[t]", "$1", "?", "a b", "back\\slash", "x" * 63, "x" * 64, "x" * 65, "x" * 300, "", " ",
+    "a\nb", "a\x00b", "\ud800", "%s", ":name", "x%%y", "t; DROP TABLE victim", 't" (x int); DROP TABLE victim; --',
+    "t` (x int); DROP TABLE victim; -- ", "pg_class", "sqlite_master",
+]  # fmt: skip
+
+
+def use_table(request: pytest.FixtureRequest, store: str, directory: Any, table: str, other: Lease) -> None:
+    with opened(request, store, directory, table_name=table) as provider:
+        provider.create_schema()
+        mine = provider.acquire(LockRequest("job", "1h")) or provider.take_over(LockRequest("job", "1h"))
+        assert mine.locked_by != other.locked_by
+        assert [record.locked_by for record in provider.records()] == [mine.locked_by], table
+        assert provider.release(mine)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "sqlite+aiosqlite", *SQL])
+def test_table_names(store: str, request: pytest.FixtureRequest, tmp_path: Any) -> None:
+    """A table of that name, or a refusal; nothing else happens."""
+    with opened(request, store, tmp_path, table_name="victim") as victim:
+        victim.create_schema()
+        lease = victim.acquire(LockRequest("job", "1h")) or victim.take_over(LockRequest("job", "1h"))
+        accepted = []
+        for table in TABLES:
+            with quick(20):
+                if not refusal(lambda table=table: use_table(request, store, tmp_path, table, lease), ShedLockError):  # type: ignore[misc]  # a lambda
+                    accepted.append(table)
+        assert {"order", "Mixed Case", "größe", "it's"} <= set(accepted), accepted
+        assert victim.release(lease) is True, "the other table is as it was"
+
+
+@pytest.mark.parametrize("schema", ["no such", 'quo"te', "a.b", "x" * 300, "a\x00b", "\ud800", "pg_catalog"])
+@pytest.mark.parametrize("store", ["sqlite", *SQL])
+def test_schemas_that_are_not_there(store: str, schema: str, request: pytest.FixtureRequest, tmp_path: Any) -> None:
+    with (
+        pytest.raises(ShedLockError) as refused,
+        quick(20),
+        opened(request, store, tmp_path, schema=schema) as provider,
+    ):
+        provider.acquire(LockRequest("job", "1m"))
+    assert len(str(refused.value)) < 2000
+
+
+@pytest.mark.parametrize(
+    "collection", ["x" * 300, "a b", "größe", "🐑", "system.x", "a.b", "{}", "\ud800", "x" * 60_000]
+)
+@pytest.mark.parametrize("store", ["mongodb", "async mongodb"])
+def test_collections(store: str, collection: str, request: pytest.FixtureRequest, tmp_path: Any) -> None:
+    def use() -> None:
+        with opened(request, store, tmp_path, collection=collection) as provider:
+            lease = provider.take_over(LockRequest("job", "1m"))
+            assert [record.locked_by for record in provider.records()] == [lease.locked_by]
+            assert provider.release(lease)
+
+    with quick(30):
+        refusal(use, ShedLockError)
+
+
+@pytest.mark.parametrize("key_prefix", ["\x00", "a\nb", "\ud800", b"x", None, 7])
+def test_key_prefixes_that_are_refused(key_prefix: Any) -> None:
+    for make in (RedisLockProvider, AsyncRedisLockProvider):
+        with pytest.raises(ConfigurationError, match="key_prefix"):
+            make("redis://h", key_prefix=key_prefix)

@@ -1,0 +1,77 @@
+"""URLs of every kind: quick, clear, and without the password. Also: test_urls.py of the other directories."""
+
+from __future__ import annotations
+
+import traceback
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shedlock_py import ConfigurationError, async_provider_from_url, provider_from_url
+from tests.faults.test_hostile_input import FULL, HUGE, SETTINGS, quick, refusal
+
+SCHEMES = {
+    "postgresql": "postgresql+psycopg", "postgresql async": "postgresql+asyncpg", "mysql": "mysql+pymysql",
+    "mysql async": "mysql+asyncmy", "redis": "redis", "redis async": "redis", "rediss": "rediss",
+    "quorum": "redis+quorum", "mongodb": "mongodb", "mongodb async": "mongodb", "unix": "unix",
+}  # fmt: skip
+SPECIAL = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \t\n\x00äß🐑"
+SECRET = "hunter2"
+
+
+def open_url(kind: str, url: str) -> object:
+    return (async_provider_from_url if kind.endswith("async") else provider_from_url)(url)
+
+
+def told(kind: str, url: str) -> str:
+    """All that is said about a URL."""
+    try:
+        with quick(10):
+            return repr(open_url(kind, url))
+    except ConfigurationError as refused:
+        return "".join([repr(refused), *traceback.format_exception(refused)])
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+@pytest.mark.parametrize("is_encoded", [True, False])
+def test_no_password_is_told(kind: str, is_encoded: bool) -> None:
+    hosts = "h1,h2,h3" if kind == "quorum" else "h"
+    for character in SPECIAL:
+        for password in (f"{character}{SECRET}", f"{SECRET}{character}") if FULL else (f"{SECRET}{character}{SECRET}",):
+            written = quote(password, safe="") if is_encoded else password
+            for url in (
+                f"{SCHEMES[kind]}://user:{written}@{hosts}/0", f"{SCHEMES[kind]}://:{written}@{hosts}",
+                f"{SCHEMES[kind]}://user:{written}@{hosts}:port/0", f"{SCHEMES[kind]}://user:{written}@[::1/0",
+                f"{SCHEMES[kind]}://user:{written}@{hosts}/0?nonsense=1&{written}",
+            ):  # fmt: skip
+                if "nonsense" in url and not is_encoded:
+                    continue  # there it is no password, but an option
+                assert SECRET not in told(kind, url.replace(f"&{written}", "")), url
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_urls_of_any_length(kind: str) -> None:
+    scheme = SCHEMES[kind]
+    for url in (
+        f"{scheme}://user:{SECRET * (HUGE // 7)}@h/0", f"{scheme}://{'h' * HUGE}/0", f"{scheme}://h/{'d' * HUGE}",
+        f"{scheme}://{'h,' * (HUGE // 2)}h", f"{scheme}://h/0?{'a=b&' * 100_000}", f"{scheme}://{'@' * HUGE}",
+        f"{scheme}://{'[' * HUGE}", f"{scheme}://{':' * HUGE}",
+    ):  # fmt: skip
+        with quick(20):
+            assert SECRET not in refusal(lambda url=url: open_url(kind, url))  # type: ignore[misc]  # a lambda
+
+
+@SETTINGS
+@given(kind=st.sampled_from(list(SCHEMES)), rest=st.text(max_size=60))
+def test_any_text_after_the_scheme(kind: str, rest: str) -> None:
+    with quick():
+        refusal(lambda: open_url(kind, f"{SCHEMES[kind]}://{rest}"))
+
+
+@SETTINGS
+@given(text=st.text(max_size=60) | st.text("redisonglqym:/+@?%[]", max_size=40))
+def test_any_text_as_a_url(text: str) -> None:
+    with quick():
+        refusal(lambda: provider_from_url(text))
