@@ -14,6 +14,8 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-warn-scri
 export PYTHON
 # More arguments for pytest: make test ARGS="-k postgres -x"
 ARGS ?=
+# More arguments for the fault suite: make faults FAULTS_ARGS="--minutes 5 --only kill --store redis"
+FAULTS_ARGS ?=
 # More arguments for the demo
 DEMO_ARGS ?=
 # What the demo's locks are on: a file, or a private server that lives as long as the demo
@@ -29,7 +31,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers demo test test-apscheduler-3.10 check format clean
+.PHONY: help setup servers demo test faults test-apscheduler-3.10 check format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +48,9 @@ demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, on
 
 test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)
 	$(BIN)/python -m pytest $(ARGS)
+
+faults: servers $(VENV)/.test ## try to break the promises for half an hour, and rewrite the table in docs/reliability.md
+	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 test-apscheduler-3.10: servers $(VENV_APS310)/.test ## run the APScheduler tests on APScheduler 3.10.4
 	$(VENV_APS310)/bin/python -m pytest tests/apscheduler $(ARGS)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # install-servers.sh PYTHON [SERVER...]: what the tests need from Debian, and only what is missing:
-# PostgreSQL, MariaDB, Redis, and the compiler and headers that PYTHON needs to build mysqlclient.
+# PostgreSQL, MariaDB, Redis, the compiler and headers that PYTHON needs to build mysqlclient, and libfaketime. The
+# compiler also makes the clocks that tests set (tests/faults/clocks.py).
 # With SERVER (postgres, mariadb, redis) only these, also where a SHEDLOCK_TEST_..._URL names one.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
@@ -28,8 +29,11 @@ if wants redis "${SHEDLOCK_TEST_REDIS_URL:-}" && ! has redis-server; then
     missing+=(redis-server)
     services+=(redis-server)
 fi
-if [ ${#only[@]} -eq 0 ] && ! "$python" -c 'import MySQLdb' 2>/dev/null; then
+if [ ${#only[@]} -eq 0 ]; then
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+    compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing+=(libfaketime)
+fi
+if [ ${#only[@]} -eq 0 ] && ! "$python" -c 'import MySQLdb' 2>/dev/null; then
     has pkg-config || missing+=(pkg-config)
     pkg-config --exists libmariadb 2>/dev/null || pkg-config --exists mysqlclient 2>/dev/null || missing+=(libmariadb-dev)
     "$python" -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(s.get_path("include") + "/Python.h"))' \

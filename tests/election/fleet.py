@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,14 +29,23 @@ class Reign:
 
 
 class Node:
-    def __init__(self, url: str, directory: Path, holder: str, names: list[str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        holder: str,
+        names: list[str],
+        options: Mapping[str, str],
+        environment: Mapping[str, str],
+    ) -> None:
         self.holder = holder
         self.log = directory / f"{holder}.log"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.election.node", url, str(self.log), holder, *names],
+            [sys.executable, "-m", "tests.election.node", url, str(self.log), holder, json.dumps({**options}), *names],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **environment},
         )
 
     def say(self, words: str) -> None:
@@ -88,11 +100,25 @@ class Node:
 
 
 class Fleet:
-    """``size`` nodes that stand for election under ``names``."""
+    """``size`` nodes that stand for election under ``names``.
 
-    def __init__(self, url: str, directory: Path, names: list[str], size: int = 5) -> None:
+    :param options: of their electors, beside the durations of ``node.py``.
+    :param environment: added to ours in their processes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        names: list[str],
+        size: int = 5,
+        *,
+        options: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.names = names
         self._url, self._directory, self._started = url, directory, 0
+        self._options, self._environment = options or {}, environment or {}
         self.nodes: list[Node] = []
         self.all: list[Node] = []
         for _ in range(size):
@@ -109,7 +135,8 @@ class Fleet:
 
     def add(self) -> Node:
         self._started += 1
-        node = Node(self._url, self._directory, f"node-{self._started}", self.names)
+        holder = f"node-{self._started}"
+        node = Node(self._url, self._directory, holder, self.names, self._options, self._environment)
         self.nodes.append(node)
         self.all.append(node)
         return node

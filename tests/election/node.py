@@ -1,16 +1,20 @@
-"""One node of several elections, as a process: python -m tests.election.node URL LOG HOLDER NAME...
+"""One node of several elections, as a process: python -m tests.election.node URL LOG HOLDER OPTIONS NAME...
 
 Says in LOG, every few milliseconds, in which elections it leads; a line is ``before after name=term …``, with the
-moments around the questions, on the clock that all processes of a machine share. Obeys its standard input.
+moments around the questions, on the clock that all processes of a machine share. OPTIONS are the electors', in JSON.
+Obeys its standard input.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from shedlock_py import LeaderElector, provider_from_url
 
@@ -18,9 +22,10 @@ PAUSE = 0.004
 DURATIONS = {"lease_duration": "3s", "renew_deadline": "2s", "retry_period": "500ms"}
 
 
-def main(url: str, log: str, holder: str, names: list[str]) -> None:
+def main(url: str, log: str, holder: str, options: dict[str, Any], names: list[str]) -> None:
+    logging.disable(logging.WARNING)  # changes of leader are in the log
     provider = provider_from_url(url)
-    electors = {name: LeaderElector(provider, name, holder=holder, **DURATIONS) for name in names}  # type: ignore[arg-type]  # durations
+    electors = {name: LeaderElector(provider, name, holder=holder, **{**DURATIONS, **options}) for name in names}
     for elector in electors.values():
         elector.start()
     obeyed = threading.Thread(target=obey, args=(electors,))
@@ -55,4 +60,4 @@ def obey(electors: dict[str, LeaderElector]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), sys.argv[5:])

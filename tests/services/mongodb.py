@@ -99,6 +99,11 @@ class PrivateMongoServer(MongoServer):
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"mongodb://{self.userinfo}{host}:{port}/{database}{'?' if query else ''}{query}"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Added to ours when the server starts."""
+        return self._process.environment
+
     def restart_with(self, *arguments: str) -> None:
         self.stop()
         self._process.arguments = arguments

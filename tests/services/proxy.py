@@ -111,6 +111,10 @@ class TcpProxy:
             self._acceptor = threading.Thread(target=self._accept_from, args=(self._socket,), daemon=True)
             self._acceptor.start()
 
+    def retarget(self, upstream: Address) -> None:
+        """Lead new connections elsewhere, as a fail-over does; those that are open stay where they are."""
+        self._upstream = upstream
+
     def cut(self) -> None:
         """Close every connection at once; what a stall has held back is lost."""
         with self._changed:

@@ -58,6 +58,8 @@ class ServerProcess(Server):
         self.directory = Path(tempfile.mkdtemp(prefix=f"shedlock-{self.product}-", dir="/tmp"))
         self.data = self.directory / "data"
         self.log = self.directory / "log"
+        self.environment: dict[str, str] = {}
+        """Added to ours when the server starts."""
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._as_user: dict[str, Any] = {}
@@ -146,12 +148,10 @@ class ServerProcess(Server):
             self._process = None
 
     def pause(self) -> None:
-        if self.pid is not None:
-            signal_tree(self.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        if self.pid is not None:
-            signal_tree(self.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def close(self) -> None:
         """Stop for good and remove the directory."""
@@ -160,6 +160,11 @@ class ServerProcess(Server):
             atexit.unregister(self.close)
             self.stop()
             remove_leftovers(self.directory)
+
+    def _signal(self, signum: signal.Signals) -> None:
+        pid = self.pid  # asked once: it may end at any moment
+        if pid is not None:
+            signal_tree(pid, signum)
 
     def _start_on(self, port: int) -> None:
         log_before = self.log.stat().st_size if self.log.exists() else 0
@@ -170,6 +175,7 @@ class ServerProcess(Server):
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
+                env={**os.environ, **self.environment},
                 start_new_session=True,  # Ctrl-C is for pytest, whose fixtures then stop the server
                 **self._as_user,
             )

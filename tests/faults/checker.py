@@ -1,0 +1,279 @@
+"""Was any promise broken? A pure function from a history to findings.
+
+Operations take time, so what happened inside the store is known only to lie between an operation's two moments. Every
+rule claims no more than that: a store that keeps its promises never has a finding, however the processes are scheduled.
+The rules, with the promises of docs/design.md that they hold the library to:
+
+overlap (I1, I6)
+    A lease is *trusted* from the end of its acquire until ``trusted_until`` as the holder then knew it, its release
+    began, or its process died. No two leases of one name are trusted at the same moment.
+token (I7)
+    An acquire that began after another of the name had ended has the greater token. Of concurrent ones nothing is said,
+    but that no two tokens are equal.
+stale write (I7)
+    A fenced write that began after one with a greater token was accepted is refused.
+refused write (I1, I7)
+    A holder whose lease is still trusted when its write has ended was not refused: nobody else can have written.
+minimum hold (I4)
+    No later acquire has ended before the earlier one began plus its ``lock_at_least_for``.
+crash bound, grant lost (I3, I12)
+    An attempt is not skipped if, from its begin to its end, no other can have held the name: after a release, after
+    ``lock_at_most_for`` from the last answer, or from the death of a holder that was waiting for one.
+belief (I6)
+    A lease that says it is trusted is so by the clock, however long its process was stopped.
+keep-alive
+    The heart of a lease goes on beating after an error: while its process runs, no kept-alive lease runs out of its
+    trust window without anybody having tried to extend it in the second half of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from tests.faults.history import History, Operation
+from tests.faults.leases import LeaseHistory, leases_of
+
+INFINITY = float("inf")
+CHECKS = 10
+"""So many looks at its lease prove that a process was running."""
+Hold = tuple[float, float, bool]
+"""Between these two the store can have kept others out; whether the holder died meanwhile."""
+TROUBLES = ("killed", "stopped", "cut")
+"""Marks after which somebody else is to take over."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a scenario may ask for. Durations are seconds."""
+
+    off: frozenset[str] = frozenset()
+    """Names of rules that cannot hold here."""
+    resolution: float = 0.005
+    """Stores round their clocks and our durations to the millisecond, and their clocks may be slewed."""
+    late: float = 0.0
+    """How long after an operation failed its request may still reach the store."""
+    attempts_block: bool = False
+    """A quorum: attempts at the same moment may prevent each other, and for ``late`` after."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    rule: str
+    name: str
+    text: str
+    at: float
+
+
+@dataclass
+class Report:
+    """What came of one or more trials."""
+
+    trials: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    worst_overlap: float = 0.0
+    """Seconds for which two leases of one name were trusted at the same time."""
+    takeovers: list[float] = field(default_factory=list)
+    """Seconds from a holder's trouble until another has the lease."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """``"acquire granted"``, ``"write refused"``, ``"killed"``, …: how often."""
+
+    notes: list[str] = field(default_factory=list)
+    """What else was measured, in words: for docs/reliability.md."""
+
+    def add(self, other: Report) -> None:
+        self.trials += other.trials
+        self.findings += other.findings
+        self.worst_overlap = max(self.worst_overlap, other.worst_overlap)
+        self.takeovers += other.takeovers
+        self.counts += other.counts
+        self.notes += other.notes
+
+
+def check(history: History, rules: Rules | None = None) -> Report:
+    """The findings of one trial."""
+    rules = rules or Rules()
+    report = Report(trials=1, counts=_counts(history))
+    by_name: dict[str, list[LeaseHistory]] = defaultdict(list)
+    for lease in leases_of(history):
+        by_name[lease.name].append(lease)
+    for name, leases in by_name.items():
+        overlaps = list(_overlaps(leases))
+        report.worst_overlap = max([report.worst_overlap, *(length for length, _ in overlaps)])
+        operations = [operation for operation in history.operations if operation.name == name]
+        found = [
+            *(finding for _, finding in overlaps),
+            *_tokens(leases),
+            *_writes([operation for operation in operations if operation.kind == "write"]),
+            *_minimum_holds(leases, rules),
+            *_beliefs(operations),
+            *(finding for lease in leases for finding in _hearts(lease)),
+        ]
+        report.findings += [finding for finding in found if finding.rule not in rules.off]
+        report.takeovers += _takeovers(leases, history)
+    for name in {operation.name for operation in history.operations}:
+        attempts = [o for o in history.operations if o.name == name and o.kind == "acquire"]
+        found = list(_lost_grants(attempts, by_name[name], history, rules))
+        report.findings += [finding for finding in found if finding.rule not in rules.off]
+    return report
+
+
+def _counts(history: History) -> Counter[str]:
+    counts = Counter(f"{operation.kind} {operation.outcome or 'unended'}" for operation in history.operations)
+    return counts + Counter(mark.kind for mark in history.marks)
+
+
+# Mutual exclusion
+
+
+def _overlaps(leases: list[LeaseHistory]) -> Iterator[tuple[float, Finding]]:
+    spans = sorted((begin, end, number) for number, lease in enumerate(leases) for begin, end in lease.trusted())
+    open_spans: list[tuple[float, int]] = []
+    for begin, end, number in spans:
+        open_spans = [(until, other) for until, other in open_spans if until > begin]
+        for until, other in open_spans:
+            if other != number:
+                length = min(until, end) - begin
+                text = f"{leases[other]} and {leases[number]} were both trusted for {length * 1000:.3f} ms"
+                yield length, Finding("overlap", leases[number].name, text, begin)
+        open_spans.append((end, number))
+
+
+# Fencing
+
+
+def _tokens(leases: list[LeaseHistory]) -> Iterator[Finding]:
+    fenced = [lease for lease in leases if lease.token is not None]
+    by_token: dict[int, LeaseHistory] = {}
+    for lease in fenced:
+        other = by_token.setdefault(lease.token or 0, lease)
+        if other is not lease:
+            yield Finding("token", lease.name, f"{other} and {lease} have the same token", lease.known_at)
+    ended = sorted(fenced, key=lambda lease: lease.known_at)
+    ends = [lease.known_at for lease in ended]
+    greatest = list(accumulate(ended, _greater))
+    for lease in fenced:
+        before = bisect_left(ends, lease.acquire.started)
+        if before and (greatest[before - 1].token or 0) > (lease.token or 0):
+            text = f"{lease} came after {greatest[before - 1]} and has a smaller token"
+            yield Finding("token", lease.name, text, lease.known_at)
+
+
+def _greater(one: LeaseHistory, other: LeaseHistory) -> LeaseHistory:
+    return one if (one.token or 0) >= (other.token or 0) else other
+
+
+def _writes(writes: list[Operation]) -> Iterator[Finding]:
+    accepted = sorted((write for write in writes if write.outcome == "done"), key=lambda write: write.end)
+    ends = [write.end for write in accepted]
+    greatest = list(accumulate((write.token or 0 for write in accepted), max))
+    for write in accepted:
+        before = bisect_left(ends, write.started)
+        if before and greatest[before - 1] > (write.token or 0):
+            text = f"{write.worker} wrote with token {write.token}, and {greatest[before - 1]} had been seen"
+            yield Finding("stale write", write.name, text, write.started)
+    for write in writes:
+        if write.outcome == "refused" and write.end < write.trusted_until:
+            text = f"{write.worker} with token {write.token} was refused, but its lease was trusted"
+            yield Finding("refused write", write.name, text, write.started)
+
+
+# Hold times
+
+
+def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding]:
+    ordered = sorted(leases, key=lambda lease: lease.acquire.started)
+    begins = [lease.acquire.started for lease in ordered]
+    for number, lease in enumerate(ordered):
+        until = lease.acquire.started + lease.acquire.at_least - rules.resolution
+        for later in ordered[number + 1 : bisect_left(begins, until)]:
+            is_later = later.acquire.started > lease.known_at or (later.token or 0) > (lease.token or 0)
+            if is_later and later.known_at < until:
+                early = (until - later.known_at) * 1000
+                text = f"{later} was granted {early:.3f} ms before the minimum hold of {lease} was over"
+                yield Finding("minimum hold", lease.name, text, later.known_at)
+
+
+def _lost_grants(
+    attempts: list[Operation], leases: list[LeaseHistory], history: History, rules: Rules
+) -> Iterator[Finding]:
+    deaths = {mark.worker: mark.after for mark in history.marks if mark.kind == "killed"}
+    holds = [(lease.acquire.started, lease.held_until(rules.late), lease.died < INFINITY) for lease in leases]
+    for attempt in attempts:
+        if attempt.outcome not in ("granted", "skipped"):  # the store may have granted it
+            end = min(attempt.end, deaths.get(attempt.worker, INFINITY))
+            holds.append((attempt.started, end + rules.late + attempt.at_most, attempt.ended is None))
+    holds.sort()
+    begins = [begin for begin, _, _ in holds]
+    longest = list(accumulate(holds, _longer))
+    blocked = _blocked_by_attempts(attempts, rules) if rules.attempts_block else set()
+    for number, attempt in enumerate(attempts):
+        if attempt.outcome != "skipped" or number in blocked:
+            continue
+        before = bisect_right(begins, attempt.end)
+        until, died = longest[before - 1][1:] if before else (-INFINITY, False)
+        if until + rules.resolution < attempt.started:
+            rule = "crash bound" if died else "grant lost"
+            since = f"{(attempt.started - until) * 1000:.0f} ms before" if before else "from the start"
+            text = f"{attempt.worker} was skipped, but the name was free {since}"
+            yield Finding(rule, attempt.name, text, attempt.started)
+
+
+def _longer(one: Hold, other: Hold) -> Hold:
+    return one if one[1] >= other[1] else other
+
+
+def _blocked_by_attempts(attempts: list[Operation], rules: Rules) -> set[int]:
+    """The numbers of those that were made while others were, or soon after."""
+    blocked: set[int] = set()
+    latest = -INFINITY
+    for number, attempt in enumerate(attempts):  # in the order in which they began
+        following = attempts[number + 1].started if number + 1 < len(attempts) else INFINITY
+        if latest + rules.late >= attempt.started or following <= attempt.end:
+            blocked.add(number)
+        latest = max(latest, attempt.end)
+    return blocked
+
+
+# The holder's own knowledge
+
+
+def _beliefs(operations: Iterable[Operation]) -> Iterator[Finding]:
+    for check in operations:
+        if check.kind != "check" or check.outcome != "trusted":
+            continue
+        until = max(check.believed, check.trusted_until)
+        if check.started >= until:
+            text = f"{check.worker} believed its lease {(check.started - until) * 1000:.3f} ms after it had ended"
+            yield Finding("belief", check.name, text, check.started)
+
+
+def _hearts(lease: LeaseHistory) -> Iterator[Finding]:
+    ran_out = lease.ran_out()
+    if not lease.acquire.keep_alive or ran_out is None or any(beat.ended is None for beat in lease.extends):
+        return
+    last = max([lease.known_at, *(beat.end for beat in lease.extends)])
+    looks = sum(last < look.started < ran_out for look in lease.checks)
+    window = max([lease.acquire.at_most, *(beat.at_most for beat in lease.extends)])
+    if ran_out - last > window / 2 and looks >= CHECKS:
+        text = f"{lease} ran out, and nobody had tried to extend it for {(ran_out - last) * 1000:.0f} ms"
+        yield Finding("keep-alive", lease.name, text, ran_out)
+
+
+# Figures
+
+
+def _takeovers(leases: list[LeaseHistory], history: History) -> Iterator[float]:
+    for mark in history.marks:
+        if mark.kind not in TROUBLES:
+            continue
+        for lease in leases:
+            if lease.worker == mark.worker and any(begin <= mark.before <= end for begin, end in lease.trusted()):
+                later = [
+                    other.known_at for other in leases if other.worker != mark.worker and other.known_at > mark.before
+                ]
+                if later:
+                    yield min(later) - mark.before

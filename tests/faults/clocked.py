@@ -1,0 +1,115 @@
+"""Stores whose clock a scenario sets, and workers whose clocks it sets."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from tests.faults.clocks import Clock, ServerClock, WorkerClock
+from tests.faults.fleet import Nursery
+from tests.faults.stores import MongoStore, QuorumStore, RedisStore, SqliteStore, Store, mariadb_store, postgres_store
+from tests.services.availability import private_server
+from tests.services.mongodb import PrivateMongoServer
+from tests.services.redis import RedisServer
+from tests.services.servers import MariaDbServer, PostgresServer
+
+SERVERS: dict[str, type[Any]] = {
+    "postgres": PostgresServer,
+    "mariadb": MariaDbServer,
+    "redis": RedisServer,
+    "quorum": RedisServer,
+    "mongodb": PrivateMongoServer,
+}
+
+
+@dataclass
+class ClockedStore:
+    store: Store
+    clocks: list[Clock]
+    """One for each server. SQLite has none: it is the workers' clock."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """What workers need to have the store's clock, where it is theirs."""
+
+    def set(self, offset: float) -> None:
+        """All servers' clocks, as if it were one."""
+        for clock in self.clocks:
+            clock.set(offset)
+
+
+@contextmanager
+def clocked(
+    name: str, *, is_async: bool = False, servers: int = 3, environment: Mapping[str, str] | None = None
+) -> Iterator[ClockedStore]:
+    """A store of our own; a quorum has so many ``servers``. ``environment`` is the servers', or SQLite's workers'."""
+    with ExitStack() as stack:
+        if name == "sqlite":
+            clock = stack.enter_context(WorkerClock())
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shedlock-faults-"))
+            found = ClockedStore(SqliteStore(Path(directory)), [clock], {**clock.environment, **(environment or {})})
+        else:
+            clocks = [stack.enter_context(ServerClock()) for _ in range(servers if name == "quorum" else 1)]
+            started = [
+                stack.enter_context(private_server(name, lambda clock=clock: _server(name, clock, environment or {})))  # type: ignore[misc]  # bound
+                for clock in clocks
+            ]
+            found = ClockedStore(_store(name, started), [*clocks])
+        found.store.is_async = is_async
+        yield found
+
+
+@contextmanager
+def worker_clocks(number: int, *environments: Mapping[str, str]) -> Iterator[list[tuple[WorkerClock, Nursery]]]:
+    """Clocks for workers, and where to start those that have them; the environments are given out in turn."""
+    with ExitStack() as stack:
+        found = []
+        for index in range(number):
+            clock = stack.enter_context(WorkerClock())
+            more = environments[index % len(environments)] if environments else {}
+            nursery = stack.enter_context(closing(Nursery({**clock.environment, **more})))
+            found.append((clock, nursery))
+        yield found
+
+
+def server_time(store: Store) -> float:
+    """What the (first) server itself says that it is, in seconds since 1970; without our library."""
+    server = store.servers[0]
+    if store.name == "mongodb":
+        with server.connect() as client:
+            return float(client.admin.command("hello")["localTime"].timestamp())
+    if store.name in ("redis", "quorum"):
+        with server.client() as client:
+            seconds, microseconds = client.time()
+            return float(seconds + microseconds / 1e6)
+    question = (
+        "SELECT extract(epoch FROM clock_timestamp())"
+        if store.name == "postgres"
+        else "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000000"
+    )
+    with server.connect() as connection:
+        return float(connection.execute(text(question)).scalar_one())
+
+
+def _server(name: str, clock: Clock, environment: Mapping[str, str]) -> Any:
+    server = SERVERS[name]()
+    server.environment.update({**clock.environment, **environment})
+    return server
+
+
+def _store(name: str, servers: list[Any]) -> Store:
+    match name:
+        case "postgres":
+            return postgres_store(servers[0])
+        case "mariadb":
+            return mariadb_store(servers[0])
+        case "redis":
+            return RedisStore(servers[0])
+        case "quorum":
+            return QuorumStore(servers)
+        case _:
+            return MongoStore(servers[0])

@@ -1,0 +1,112 @@
+"""Negative controls: planted faults that the checker must find, and the sound copy in the same circumstances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults import stores
+from tests.faults.checker import Report, check
+from tests.faults.faulty import NO_DELAY, Delay, FaultyProxy
+from tests.faults.fleet import Fleet
+from tests.faults.report import Control
+from tests.faults.rules import rules_of
+from tests.faults.stores import Store
+from tests.faults.worker import Behaviour
+
+MOST_TRIALS = 5
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One fault, and circumstances under which it breaks a promise."""
+
+    variant: str
+    fault: str
+    circumstances: str
+    rules: frozenset[str]
+    """Those that may find it."""
+    behaviour: Behaviour
+    sound: str = "Sound"
+    seconds: float = 0.8
+    slow_replies: Delay = NO_DELAY
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """For the last worker, and for the variant only."""
+    kills: bool = False
+
+
+_EXCLUSION = frozenset({"overlap", "token", "stale write", "refused write"})
+_EAGER = Behaviour(at_most=0.5, work=(0.0, 0.02), pause=(0.0, 0.004))
+_OVERRUNS = Behaviour(at_most=0.3, work=(0.1, 0.6), pause=(0.0, 0.02), extends=0.0, is_careless=True)
+_LONG = Behaviour(at_most=0.4, work=(0.6, 0.8), pause=(0.0, 0.02), extends=0.0)
+_KEPT = Behaviour(at_most=0.6, work=(1.2, 1.4), pause=(0.0, 0.02), keeps_alive=1.0)
+
+PLANTS = (
+    Plant("ReadThenWrite", "acquire reads, then writes", "eager workers", _EXCLUSION, _EAGER),
+    Plant("ReleasesAnybodys", "release without the claim id", "tasks that outlive their leases", _EXCLUSION, _OVERRUNS),
+    Plant("ClientClock", "the client's wall clock decides", "one worker's clock is 2 s fast",
+          _EXCLUSION | {"grant lost"}, _EAGER,
+          arguments={"offset": 2.0}),
+    Plant("RestartingCounter", "a fencing counter that restarts", "eager workers", _EXCLUSION, _EAGER),
+    Plant("DeadlineFromReply", "the deadline is counted from the reply", "replies that take up to 0.3 s",
+          frozenset({"overlap"}), _LONG, slow_replies=(0.0, 0.3), seconds=2.5),
+    Plant("DeadHeart", "a heartbeat dies of one exception", "every third extension fails", frozenset({"keep-alive"}),
+          _KEPT, sound="Flaky", seconds=2.5),
+    Plant("NoMinimumHold", "a release ends the minimum hold", "short tasks", frozenset({"minimum hold"}),
+          Behaviour(at_most=0.5, at_least=0.2, work=(0.0, 0.02), pause=(0.0, 0.02))),
+    Plant("HoldsTooLong", "the store holds three times the lease", "kill -9 of holders", frozenset({"crash bound"}),
+          Behaviour(at_most=0.3, work=(0.0, 0.1), pause=(0.0, 0.02)), kills=True),
+)  # fmt: skip
+
+
+def run(plant: Plant, store: Store, seed: int, *, planted: bool = True) -> Report:
+    """One trial, with the planted fault or with the sound copy."""
+    variant = plant.variant if planted else plant.sound
+    with ExitStack() as stack:
+        fleet = Fleet(
+            store,
+            size=0,
+            behaviour=plant.behaviour,
+            seed=seed,
+            provider="tests.faults.planted:open_variant",
+            arguments={"variant": variant},
+        )
+        stack.enter_context(fleet)
+        via = []
+        if plant.slow_replies != NO_DELAY:
+            proxy = stack.enter_context(FaultyProxy(store.addresses[0]))
+            proxy.delay(to_client=plant.slow_replies)
+            via.append(proxy.address)
+        for _ in range(3):
+            fleet.add(via=via)
+        fleet.add(via=via, arguments=plant.arguments if planted else None)
+        if plant.kills:
+            fleet.kill(fleet.wait_for_holder())
+        fleet.run_for(plant.seconds)
+        return check(fleet.end(), rules_of(store))
+
+
+def control(plant: Plant, store: Store, seed: int) -> Control:
+    """Whether, and by which rule, the fault is found; and that nothing is found without it."""
+    sound = run(plant, store, seed, planted=False)
+    if sound.findings:
+        return Control(plant.fault, plant.circumstances, None, 1, f"the sound copy has {sound.findings[0]}")
+    for trial in range(MOST_TRIALS):
+        found = {finding.rule for finding in run(plant, store, seed + trial).findings}
+        if found & plant.rules:
+            return Control(plant.fault, plant.circumstances, ", ".join(sorted(found)), trial + 1)
+    return Control(plant.fault, plant.circumstances, None, MOST_TRIALS)
+
+
+def run_controls(seed: int, say: Callable[[str], None]) -> list[Control]:
+    """All of them, on a Redis of their own."""
+    results = []
+    with stores.OPEN["redis"]() as store:
+        for plant in PLANTS:
+            result = control(plant, store, seed)
+            results.append(result)
+            verdict = f"found by: {result.caught_by}" if result.caught_by else f"NOT FOUND {result.trouble}"
+            say(f"control  {plant.fault:42} {verdict}")
+    return results

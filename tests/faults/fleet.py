@@ -1,0 +1,313 @@
+"""Several workers on one store, and what is done to them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+from shedlock_py._clock import monotonic
+from tests.faults.history import History, Logbook, Reader
+from tests.faults.stores import Store
+from tests.faults.worker import Behaviour, Config
+from tests.services.database import Address
+from tests.services.polling import wait_until
+from tests.services.processes import is_running
+
+PATIENCE = 30.0
+"""Seconds, on a busy machine."""
+
+
+class Nursery:
+    """A process that forks workers; they die with it. ``environment`` is added to ours (for ``LD_PRELOAD``, say)."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        # Appended to: our reading must not move where they write. Open as long as the nursery.
+        self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115  # closed in close()
+        self._read = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
+        )
+        self._is_ready = False
+
+    def fork(self, config: Config) -> int:
+        """The process id of a new worker."""
+        if not self._is_ready:
+            self._hear()
+            self._is_ready = True
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{config.to_json()}\n")
+        self._process.stdin.flush()
+        return int(self._hear())
+
+    def complaints(self) -> str:
+        """What its workers have died of since the last call."""
+        self._stderr.seek(self._read)
+        complaints = self._stderr.read()
+        self._read += len(complaints)
+        return complaints.decode(errors="replace")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(PATIENCE)
+        for file in (self._process.stdin, self._process.stdout, self._stderr):
+            if file is not None:
+                file.close()
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the nursery of workers has ended:\n{self.complaints()}")
+        return line.strip()
+
+
+@cache
+def shared_nursery() -> Nursery:
+    """One for all fleets of this process: it takes a second to start."""
+    nursery = Nursery()
+    atexit.register(nursery.close)
+    return nursery
+
+
+@dataclass
+class WorkerProcess:
+    name: str
+    pid: int
+    via: Sequence[Address] = ()
+
+    @property
+    def is_alive(self) -> bool:
+        return is_running(self.pid)
+
+
+class Fleet:
+    """``size`` workers on a store, with lock names of their own. Read the history while they run, or after ``end()``.
+
+    :param names: how many lock names they share.
+    :param nursery: what forks the workers; by default one that all fleets of this process share.
+    :param provider, arguments: a variant of the provider for all workers; by default the store's own.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        size: int = 3,
+        names: int = 1,
+        behaviour: Behaviour | None = None,
+        seed: int = 0,
+        nursery: Nursery | None = None,
+        provider: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.store = store
+        self.names = [f"job-{uuid4().hex[:8]}" for _ in range(names)]
+        self.random = random.Random(seed)
+        self.behaviour = behaviour or Behaviour()
+        self._provider, self._arguments = provider, dict(arguments or {})
+        self._nursery = nursery or shared_nursery()
+        self._nurseries = {self._nursery}
+        self._temporary = tempfile.TemporaryDirectory(prefix="shedlock-fleet-")
+        self._directory = Path(self._temporary.name)
+        self._logbook = Logbook(self._directory / "history", "fleet")
+        self.reader = Reader(self._directory / "history")
+        self.workers: list[WorkerProcess] = []
+        """Those that were neither killed nor ended."""
+        self._all: list[WorkerProcess] = []
+        self._size = size
+
+    def __enter__(self) -> Self:
+        try:
+            for _ in range(self._size):
+                self.add()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def add(
+        self,
+        *,
+        via: Sequence[Address] = (),
+        behaviour: Behaviour | None = None,
+        nursery: Nursery | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> WorkerProcess:
+        """One more worker, through proxies of its own (one for each of ``store.addresses``), if there are any."""
+        name = f"w{len(self._all) + 1}"
+        chosen = nursery or self._nursery
+        self._nurseries.add(chosen)
+        config = Config(
+            worker=name,
+            history=str(self._directory / "history"),
+            fenced_log=str(self._directory / "fenced"),
+            names=self.names,
+            seed=self.random.getrandbits(32),
+            is_async=self.store.is_async,
+            provider=self._provider or self.store.provider,
+            arguments={**self.store.arguments(via), **self._arguments, **(arguments or {})},
+            behaviour=behaviour or self.behaviour,
+        )
+        worker = WorkerProcess(name, chosen.fork(config), via)
+        self.workers.append(worker)
+        self._all.append(worker)
+        return worker
+
+    # What is done to workers
+
+    def kill(self, worker: WorkerProcess) -> None:
+        """SIGKILL, and wait until it is gone."""
+        with self.marked("killed", worker):
+            os.kill(worker.pid, signal.SIGKILL)
+            wait_until(lambda: not worker.is_alive, timeout=PATIENCE, what=f"{worker.name} dead")
+        self.workers.remove(worker)
+
+    def stop_at_work(self) -> WorkerProcess:
+        """SIGSTOP to some holder: it does nothing until :meth:`resume`, and knows nothing of it.
+
+        Not in the middle of an operation: it might have locked SQLite's file, or the fenced log.
+        """
+        while True:
+            victim = self.wait_for_holder()
+            before = monotonic()
+            os.kill(victim.pid, signal.SIGSTOP)
+            wait_until(partial(is_stopped, victim.pid), timeout=PATIENCE, what=f"{victim.name} stopped")
+            if self.is_working(victim):
+                self._logbook.mark("stopped", victim.name, before)
+                return victim
+            os.kill(victim.pid, signal.SIGCONT)
+            time.sleep(0.005)
+
+    def resume(self, worker: WorkerProcess) -> None:
+        with self.marked("resumed", worker):
+            os.kill(worker.pid, signal.SIGCONT)
+
+    @contextmanager
+    def marked(self, kind: str, worker: WorkerProcess) -> Iterator[None]:
+        """The block does something to ``worker`` that the history shall know of."""
+        before = monotonic()
+        yield
+        self._logbook.mark(kind, worker.name, before)
+
+    # What is seen of them
+
+    def is_working(self, worker: WorkerProcess) -> bool:
+        """Whether it holds a lease and is not just asking the store for something, nor writing."""
+        self.reader.update()
+        return worker.name in self.reader.holding and not self.reader.is_busy(worker.name)
+
+    def holders(self) -> list[WorkerProcess]:
+        """Those that hold a lease, as far as they have said."""
+        self.reader.update()
+        return [worker for worker in self.workers if worker.name in self.reader.holding]
+
+    def count(self, kind: str, outcome: str, *, worker: WorkerProcess | None = None, but: str = "") -> int:
+        """How many operations ended so; of one worker, or of all ``but`` one."""
+        self.reader.update()
+        return sum(
+            number
+            for (name, of_kind, how), number in self.reader.counts.items()
+            if (of_kind, how) == (kind, outcome) and name != but and (worker is None or name == worker.name)
+        )
+
+    def wait_for_holder(self, timeout: float = PATIENCE) -> WorkerProcess:
+        wait_until(self.holders, timeout=timeout, what="a worker that holds a lease")
+        return self.random.choice(self.holders() or self.workers)
+
+    def wait_for_grants(self, more: int, *, worker: WorkerProcess | None = None, but: str = "") -> None:
+        """Until ``more`` leases have been granted from now on."""
+        self.wait_for_count("acquire", "granted", more, worker=worker, but=but)
+
+    def wait_for_count(
+        self, kind: str, outcome: str, more: int, *, worker: WorkerProcess | None = None, but: str = ""
+    ) -> None:
+        """Until ``more`` operations have ended so from now on; of one worker, or of all ``but`` one."""
+        target = self.count(kind, outcome, worker=worker, but=but) + more
+        what = f"{more} more of: {kind} {outcome}"
+        self.wait(lambda: self.count(kind, outcome, worker=worker, but=but) >= target, what)
+
+    def wait_until_working(self, worker: WorkerProcess, *, is_working: bool = True) -> None:
+        """Until it holds a lease and is in the middle of no operation; or until that is not so."""
+        what = f"{worker.name} {'holds a lease' if is_working else 'holds none'}"
+        self.wait(lambda: self.is_working(worker) == is_working, what)
+
+    def wait(self, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
+        """Until it is so; fails, too, if a worker has died of something else than us."""
+
+        def is_so() -> object:
+            self._check_alive()
+            return condition()
+
+        wait_until(is_so, timeout=timeout, what=what)
+
+    def wait_for_each_name(self) -> None:
+        """Until a lease of each name has been granted from now on."""
+        now = monotonic()
+        for name in self.names:
+            self.wait(partial(self._is_granted_since, now, name), f"a grant of {name}")
+
+    def _is_granted_since(self, moment: float, name: str) -> bool:
+        return self.reader.update().last_grants.get(name, 0.0) > moment
+
+    def run_for(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= until, "the time", timeout=seconds + PATIENCE)
+
+    # The end
+
+    def end(self) -> History:
+        """Let every worker finish what it does, and return all that has happened."""
+        for worker in self.workers:
+            for signum in (signal.SIGCONT, signal.SIGTERM):
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, signum)
+        wait_until(
+            lambda: not any(worker.is_alive for worker in self.workers), timeout=PATIENCE, what="all workers ended"
+        )
+        self._check_complaints()
+        self.workers.clear()
+        return self.reader.update().history()
+
+    def close(self) -> None:
+        for worker in self._all:
+            if worker in self.workers and worker.is_alive:
+                os.kill(worker.pid, signal.SIGKILL)
+        self._logbook.close()
+        wait_until(lambda: not any(worker.is_alive for worker in self._all), timeout=PATIENCE, what="all workers gone")
+        self._temporary.cleanup()
+
+    def _check_alive(self) -> None:
+        if not all(worker.is_alive for worker in self.workers):
+            self._check_complaints()
+            raise AssertionError("a worker has ended by itself")
+
+    def _check_complaints(self) -> None:
+        complaints = "".join(nursery.complaints() for nursery in self._nurseries)
+        if complaints:
+            raise AssertionError(f"a worker failed:\n{complaints}")
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -1,0 +1,199 @@
+"""What happened: every operation of every worker, with the moments before and after it.
+
+All processes of a trial append to one file. A line is one ``os.write``, so that it is there, whole, however the process
+ends. An operation has two lines: one that never ended (its process was killed) has only the first. The clock is the
+one by which leases are trusted, ``shedlock_py._clock.monotonic``: one machine, one clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shedlock_py import Lease
+from shedlock_py._clock import monotonic
+
+NEVER = float("-inf")
+"""``trusted_until`` of a lease that is not believed any more."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that a worker did. Times are seconds of the common clock.
+
+    ============  ==================================================================================
+    kind          outcome
+    ============  ==================================================================================
+    acquire       granted, skipped, error, cancelled
+    extend        done, lost, error, cancelled
+    release       done, lost, error, cancelled
+    write         done, refused: a fenced write
+    check         trusted, untrusted: what ``lease.is_trusted()`` said
+    ============  ==================================================================================
+
+    An error leaves open whether the store did it. None: it never ended.
+    """
+
+    worker: str
+    kind: str
+    name: str
+    started: float
+    ended: float | None = None
+    outcome: str | None = None
+    claim: str = ""
+    """The claim id of the lease; empty for an acquire that was not granted."""
+    token: int | None = None
+    at_most: float = 0.0
+    """What the acquire or the extend asked for."""
+    at_least: float = 0.0
+    believed: float = NEVER
+    """``lease.trusted_until`` when it began."""
+    trusted_until: float = NEVER
+    """``lease.trusted_until`` when it ended."""
+    keep_alive: bool = False
+    error: str = ""
+
+    @property
+    def end(self) -> float:
+        """When it ended; infinity if it never did."""
+        return float("inf") if self.ended is None else self.ended
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What was done to a worker from outside: killed, stopped, resumed, cut, healed, …; it happened between the two."""
+
+    kind: str
+    worker: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class History:
+    operations: tuple[Operation, ...]
+    """In the order in which they began."""
+    marks: tuple[Mark, ...] = ()
+
+    def of(self, *kinds: str, outcome: str | None = None, worker: str | None = None) -> list[Operation]:
+        return [
+            operation
+            for operation in self.operations
+            if operation.kind in kinds
+            and (outcome is None or operation.outcome == outcome)
+            and (worker is None or operation.worker == worker)
+        ]
+
+
+class Logbook:
+    """Where one process writes its part of the history. Safe to use from many threads."""
+
+    def __init__(self, path: Path, worker: str) -> None:
+        self.worker = worker
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._numbers = itertools.count()
+
+    def mark(self, kind: str, worker: str, before: float) -> None:
+        """Something was done to ``worker`` after ``before``."""
+        self._write({"mark": kind, "of": worker, "before": before, "after": monotonic()})
+
+    @contextmanager
+    def operation(self, kind: str, name: str, lease: Lease | None = None, **asked: Any) -> Iterator[Entry]:
+        """The block is the operation; it says in the entry how it came out."""
+        entry = Entry()
+        if lease is not None:
+            asked |= {"claim": lease.claim_id, "token": lease.fencing_token, "believed": lease.trusted_until}
+        number = next(self._numbers)
+        self._write({"number": number, "started": monotonic(), "kind": kind, "name": name, **asked})
+        entry.lease = lease
+        try:
+            yield entry
+        except Exception as error:
+            entry.outcome, entry.error = "error", f"{type(error).__name__}: {error}"[:200]
+            raise
+        except BaseException:
+            entry.outcome = "cancelled"
+            raise
+        finally:
+            ended = monotonic()
+            known: dict[str, Any] = {"error": entry.error} if entry.error else {}
+            if entry.lease is not None:
+                known |= {"claim": entry.lease.claim_id, "token": entry.lease.fencing_token}
+                known["trusted_until"] = entry.lease.trusted_until
+            self._write({"number": number, "ended": ended, "outcome": entry.outcome, **known})
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write(self, facts: dict[str, Any]) -> None:
+        os.write(self._file, f"{json.dumps({'worker': self.worker, **facts})}\n".encode())
+
+
+class Entry:
+    """How an operation came out."""
+
+    outcome = ""
+    error = ""
+    lease: Lease | None = None
+
+
+class Reader:
+    """Reads a file of history that is still being written: each :meth:`update` goes on where the last one ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self._operations: dict[tuple[str, int], Operation] = {}
+        self._marks: list[Mark] = []
+        self.holding: dict[str, Operation] = {}
+        """By worker: the acquire that granted the lease which it has not begun to release."""
+        self._under_way: Counter[str] = Counter()
+        self.last_grants: dict[str, float] = {}
+        """By lock name: when the last lease was granted, as far as is known."""
+        self.counts: Counter[tuple[str, str, str | None]] = Counter()
+        """How often each worker ended each kind of operation with each outcome."""
+
+    def update(self) -> Reader:
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break  # being written
+                    self._position += len(line)
+                    self._take(json.loads(line))
+        return self
+
+    def is_busy(self, worker: str) -> bool:
+        """Whether it is in the middle of an operation."""
+        return self._under_way[worker] > 0
+
+    def history(self) -> History:
+        operations = sorted(self._operations.values(), key=lambda operation: operation.started)
+        return History(tuple(operations), tuple(self._marks))
+
+    def _take(self, facts: dict[str, Any]) -> None:
+        worker = facts.pop("worker")
+        if "mark" in facts:
+            self._marks.append(Mark(facts["mark"], facts["of"], facts["before"], facts["after"]))
+            return
+        key = (worker, facts.pop("number"))
+        if "started" in facts:
+            operation = self._operations[key] = Operation(worker, **facts)
+            self._under_way[worker] += 1
+            if operation.kind == "release":
+                self.holding.pop(worker, None)
+        else:
+            operation = self._operations[key] = replace(self._operations[key], **facts)
+            self._under_way[worker] -= 1
+            self.counts[worker, operation.kind, operation.outcome] += 1
+            if operation.kind == "acquire" and operation.outcome == "granted":
+                self.holding[worker] = operation
+                self.last_grants[operation.name] = operation.end

@@ -1,0 +1,225 @@
+"""A small copy of the algorithm on Redis, and variants of it with one fault each, such as others have shipped.
+
+The checker must find each of them, and nothing in the sound copy; see controls.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from datetime import timedelta
+from typing import Any
+
+import redis
+
+from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, keepalive
+from shedlock_py._clock import monotonic
+from shedlock_py.durations import Duration, in_milliseconds
+from shedlock_py.rules import Claim
+
+_NOW = "local time = redis.call('TIME') local now = time[1] * 1000000 + time[2] "
+_FORMAT = "local function text(number) return string.format('%.0f', number) end "
+_ACQUIRE = (
+    _NOW
+    + _FORMAT
+    + """
+local record = redis.call('HMGET', KEYS[1], 'until', 'token')
+if tonumber(record[1] or 0) > now then return 0 end
+local token = math.max(tonumber(record[2] or 0) + 1, now)
+redis.call('HSET', KEYS[1], 'until', text(now + ARGV[2] * 1000), 'claim', ARGV[1], 'token', text(token))
+return token
+"""
+)
+_HOLD = (
+    _NOW
+    + _FORMAT
+    + """
+local record = redis.call('HMGET', KEYS[1], 'until', 'claim')
+if record[2] ~= ARGV[1] or tonumber(record[1] or 0) <= now then return 0 end
+redis.call('HSET', KEYS[1], 'until', text(now + ARGV[2] * 1000))
+return 1
+"""
+)
+_COUNTER = "tonumber(record[2] or 0) + 1"
+_DELETE = "return redis.call('HGET', KEYS[1], 'claim') == ARGV[1] and redis.call('DEL', KEYS[1]) or 0"
+ROUND_TRIP = 0.002
+"""Seconds between two commands of one client, on a network that is not a loopback."""
+
+
+class Sound(LockProvider):
+    """Nothing is wrong with it."""
+
+    def __init__(self, where: str, options: dict[str, Any]) -> None:
+        self._client = redis.Redis.from_url(where, socket_timeout=2)
+        self._prefix = f"{options['key_prefix']}-planted"
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        claim = Claim(request, monotonic)
+        token = self._try(self._key(request.name), claim.claim_id, in_milliseconds(request.lock_at_most_for))
+        return claim.granted(token) if token else None
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        extension = lease.begin_extension(lock_at_most_for)
+        if self._hold(lease, extension.lock_for):
+            return extension.granted()
+        lease.lose()
+        return None
+
+    def release(self, lease: Lease) -> bool:
+        was_ours = self._hold(lease, lease.begin_release())
+        if was_ours:
+            lease.end()
+        return was_ours
+
+    def _try(self, key: str, claim_id: str, milliseconds: int) -> int:
+        """The fencing token; 0 if it is held."""
+        return self._script(_ACQUIRE, key, claim_id, milliseconds)
+
+    def _hold(self, lease: Lease, lock_for: timedelta) -> bool:
+        return bool(self._script(_HOLD, self._key(lease.name), lease.claim_id, in_milliseconds(lock_for)))
+
+    def _script(self, script: str, key: str, *values: str | int) -> int:
+        return int(self._client.eval(script, 1, key, *values))
+
+    def _now(self) -> int:
+        seconds, microseconds = self._client.time()
+        return int(seconds) * 1_000_000 + int(microseconds)
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}:{name}"
+
+    # Workers do not ask for these.
+
+    def record(self, name: str) -> LockRecord | None:
+        raise NotImplementedError
+
+    def records(self, prefix: str = "") -> list[LockRecord]:
+        raise NotImplementedError
+
+    def force_release(self, name: str) -> bool:
+        raise NotImplementedError
+
+    def take_over(self, request: LockRequest) -> Lease:
+        raise NotImplementedError
+
+    def prune(self, unused_for: Duration) -> int:
+        raise NotImplementedError
+
+    def create_schema(self) -> None:
+        raise NotImplementedError
+
+
+class ReadThenWrite(Sound):
+    """Looks whether the lock is free, and then takes it: two steps."""
+
+    def _try(self, key: str, claim_id: str, milliseconds: int) -> int:
+        until, last = self._client.hmget(key, "until", "token")
+        now = self._now()
+        if int(until or 0) > now:
+            return 0
+        time.sleep(ROUND_TRIP)
+        token = max(int(last or 0) + 1, now)
+        self._client.hset(key, mapping={"until": now + milliseconds * 1000, "claim": claim_id, "token": token})
+        return token
+
+
+class ReleasesAnybodys(Sound):
+    """Releases by the lock name alone: whoever is late frees the lease of a successor."""
+
+    def release(self, lease: Lease) -> bool:
+        lease.begin_release()
+        self._client.hset(self._key(lease.name), "until", 0)
+        lease.end()
+        return True
+
+
+class ClientClock(Sound):
+    """Compares and stores the time of the client's own wall clock, which is off by ``offset`` seconds."""
+
+    def __init__(self, where: str, options: dict[str, Any], offset: float = 0.0) -> None:
+        super().__init__(where, options)
+        self._offset = offset
+
+    def _script(self, script: str, key: str, *values: str | int) -> int:
+        now = int((time.time() + self._offset) * 1_000_000)
+        return super()._script(script.replace(_NOW, f"local now = {now} "), key, *values)
+
+
+class RestartingCounter(Sound):
+    """Deletes the record with the release, and the counter of the fencing tokens with it."""
+
+    def _try(self, key: str, claim_id: str, milliseconds: int) -> int:
+        script = _ACQUIRE.replace(f"math.max({_COUNTER}, now)", _COUNTER)
+        return self._script(script, key, claim_id, milliseconds)
+
+    def release(self, lease: Lease) -> bool:
+        lease.begin_release()
+        lease.end()
+        return bool(self._script(_DELETE, self._key(lease.name), lease.claim_id))
+
+
+class DeadlineFromReply(Sound):
+    """Counts the lease from when the reply came, not from before the request was sent."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        claim = Claim(request, monotonic)
+        token = self._try(self._key(request.name), claim.claim_id, in_milliseconds(request.lock_at_most_for))
+        claim.ask_again()
+        return claim.granted(token) if token else None
+
+
+class NoMinimumHold(Sound):
+    """A release frees the lock at once."""
+
+    def release(self, lease: Lease) -> bool:
+        lease.begin_release()
+        was_ours = self._hold(lease, timedelta(0))
+        lease.end()
+        return was_ours
+
+
+class HoldsTooLong(Sound):
+    """Asks the store for three times the lease."""
+
+    def _try(self, key: str, claim_id: str, milliseconds: int) -> int:
+        return super()._try(key, claim_id, 3 * milliseconds)
+
+
+class Flaky(Sound):
+    """Every third extension fails. That is no fault: a heartbeat must survive it."""
+
+    def __init__(self, where: str, options: dict[str, Any]) -> None:
+        super().__init__(where, options)
+        self._count = itertools.count()
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        if next(self._count) % 3 == 1:
+            raise ProviderUnreachable("planted", operation="extend", lock_name=lease.name) from OSError("planted")
+        return super().extend(lease, lock_at_most_for)
+
+
+class DeadHeart(Flaky):
+    """The heartbeat of the whole process dies of one exception."""
+
+    def __init__(self, where: str, options: dict[str, Any]) -> None:
+        super().__init__(where, options)
+
+        def die(heart: keepalive._Heart) -> None:
+            heart._plan.failures += 1
+            heart._plan.due = float("inf")
+
+        keepalive._Heart.failed = die  # type: ignore[method-assign, assignment]  # planted, in this process
+
+
+VARIANTS = {
+    variant.__name__: variant
+    for variant in (
+        Sound, ReadThenWrite, ReleasesAnybodys, ClientClock, RestartingCounter, DeadlineFromReply, NoMinimumHold,
+        HoldsTooLong, Flaky, DeadHeart,
+    )
+}  # fmt: skip
+
+
+def open_variant(variant: str, family: str, is_async: bool, where: str, options: dict[str, Any], **more: Any) -> Sound:
+    """What workers open: the arguments of a store, and which variant to put in the provider's place."""
+    return VARIANTS[variant](where, options, **more)

@@ -1,0 +1,107 @@
+"""Providers that write down what they are asked and what came of it; whoever asks: a worker, a guard, a heartbeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shedlock_py import AsyncLockProvider, Lease, LockProvider, LockRecord, LockRequest
+from shedlock_py.durations import Duration, parse_duration
+from tests.faults.history import Logbook
+
+
+def _asked(request: LockRequest, keep_alive: bool) -> dict[str, Any]:
+    return {
+        "keep_alive": keep_alive,
+        "at_most": request.lock_at_most_for.total_seconds(),
+        "at_least": request.lock_at_least_for.total_seconds(),
+    }
+
+
+def _seconds(duration: Duration) -> float:
+    return parse_duration(duration, "lock_at_most_for").total_seconds()
+
+
+class RecordedProvider(LockProvider):
+    def __init__(self, inner: LockProvider, logbook: Logbook, *, keep_alive: bool = False) -> None:
+        self.inner = inner
+        self._logbook = logbook
+        self._keep_alive = keep_alive
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        with self._logbook.operation("acquire", request.name, **_asked(request, self._keep_alive)) as entry:
+            entry.lease = self.inner.acquire(request)
+            entry.outcome = "granted" if entry.lease else "skipped"
+        return entry.lease
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        with self._logbook.operation("extend", lease.name, lease, at_most=_seconds(lock_at_most_for)) as entry:
+            extended = self.inner.extend(lease, lock_at_most_for)
+            entry.outcome = "done" if extended else "lost"
+        return extended
+
+    def release(self, lease: Lease) -> bool:
+        with self._logbook.operation("release", lease.name, lease) as entry:
+            was_ours = self.inner.release(lease)
+            entry.outcome = "done" if was_ours else "lost"
+        return was_ours
+
+    def record(self, name: str) -> LockRecord | None:
+        return self.inner.record(name)
+
+    def records(self, prefix: str = "") -> list[LockRecord]:
+        return self.inner.records(prefix)
+
+    def force_release(self, name: str) -> bool:
+        return self.inner.force_release(name)
+
+    def take_over(self, request: LockRequest) -> Lease:
+        return self.inner.take_over(request)
+
+    def prune(self, unused_for: Duration) -> int:
+        return self.inner.prune(unused_for)
+
+    def create_schema(self) -> None:
+        self.inner.create_schema()
+
+
+class AsyncRecordedProvider(AsyncLockProvider):
+    def __init__(self, inner: AsyncLockProvider, logbook: Logbook, *, keep_alive: bool = False) -> None:
+        self.inner = inner
+        self._logbook = logbook
+        self._keep_alive = keep_alive
+
+    async def acquire(self, request: LockRequest) -> Lease | None:
+        with self._logbook.operation("acquire", request.name, **_asked(request, self._keep_alive)) as entry:
+            entry.lease = await self.inner.acquire(request)
+            entry.outcome = "granted" if entry.lease else "skipped"
+        return entry.lease
+
+    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        with self._logbook.operation("extend", lease.name, lease, at_most=_seconds(lock_at_most_for)) as entry:
+            extended = await self.inner.extend(lease, lock_at_most_for)
+            entry.outcome = "done" if extended else "lost"
+        return extended
+
+    async def release(self, lease: Lease) -> bool:
+        with self._logbook.operation("release", lease.name, lease) as entry:
+            was_ours = await self.inner.release(lease)
+            entry.outcome = "done" if was_ours else "lost"
+        return was_ours
+
+    async def record(self, name: str) -> LockRecord | None:
+        return await self.inner.record(name)
+
+    async def records(self, prefix: str = "") -> list[LockRecord]:
+        return await self.inner.records(prefix)
+
+    async def force_release(self, name: str) -> bool:
+        return await self.inner.force_release(name)
+
+    async def take_over(self, request: LockRequest) -> Lease:
+        return await self.inner.take_over(request)
+
+    async def prune(self, unused_for: Duration) -> int:
+        return await self.inner.prune(unused_for)
+
+    async def create_schema(self) -> None:
+        await self.inner.create_schema()

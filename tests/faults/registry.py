@@ -1,0 +1,77 @@
+"""Which scenarios there are. A module in tests/faults/scenarios adds its own with the decorator; see README.md."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tests.faults import scenarios
+from tests.faults.checker import Report
+from tests.faults.stores import ALL, Store
+
+
+class Budget:
+    """For how long a scenario goes on with trials; ``least`` of them whatever time they take."""
+
+    def __init__(self, seconds: float, least: int = 1) -> None:
+        self.seconds = seconds
+        self.least = least
+        self._until = time.monotonic() + seconds
+
+    def trials(self) -> Iterator[int]:
+        number = 0
+        while number < self.least or time.monotonic() < self._until:
+            yield number
+            number += 1
+
+
+class Run(Protocol):
+    """A scenario on one store, with one kind of provider, sync or async, as ``store.is_async`` says."""
+
+    def __call__(self, store: Store, budget: Budget, seed: int) -> Report: ...
+
+
+@dataclass(frozen=True)
+class Scenario:
+    number: int
+    """The one in the issue; of several variants of one scenario all have the same."""
+    name: str
+    stores: tuple[str, ...]
+    run: Run
+    kinds: tuple[str, ...]
+    weight: float
+    """How much of the time it gets, compared with the others."""
+    least: int
+    """So many trials are made in a full run, for each store and kind, whatever time they take."""
+
+
+_scenarios: dict[str, Scenario] = {}
+
+
+def scenario(
+    number: int,
+    name: str,
+    *,
+    stores: tuple[str, ...] = ALL,
+    kinds: tuple[str, ...] = ("sync", "async"),
+    weight: float = 1.0,
+    least: int = 1,
+) -> Callable[[Run], Run]:
+    """Register ``run(store, budget, seed)``, which stays a function that tests call."""
+
+    def register(run: Run) -> Run:
+        _scenarios[name] = Scenario(number, name, stores, run, kinds, weight, least)
+        return run
+
+    return register
+
+
+def all_scenarios() -> list[Scenario]:
+    """In the order of their numbers; imports every module of tests/faults/scenarios."""
+    for module in pkgutil.iter_modules(scenarios.__path__, f"{scenarios.__name__}."):
+        importlib.import_module(module.name)
+    return sorted(_scenarios.values(), key=lambda scenario: (scenario.number, scenario.name))

@@ -1,0 +1,100 @@
+"""The figures: lines for the terminal, and the tables in docs/reliability.md."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.faults.checker import Report
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN = "<!-- begin: written by `make faults` -->"
+END = "<!-- end: written by `make faults` -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one scenario on one store, sync and async together."""
+
+    number: int
+    scenario: str
+    store: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class Control:
+    """A planted fault: what it is, and which rule of the checker found it; None if none did."""
+
+    fault: str
+    scenario: str
+    caught_by: str | None
+    trials: int
+    trouble: str = ""
+
+
+def percentile(values: Sequence[float], part: float) -> float | None:
+    """The smallest of the values that at least ``part`` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-part * len(ordered) // 1) - 1)] if ordered else None
+
+
+def milliseconds(seconds: float) -> str:
+    return "0" if seconds <= 0 else f"{seconds * 1000:.1f}"
+
+
+def takeover(report: Report, part: float) -> str:
+    seconds = percentile(report.takeovers, part)
+    return "–" if seconds is None else f"{seconds:.2f}"
+
+
+def line(scenario: str, store: str, kind: str, report: Report) -> str:
+    """For the terminal: under 120 columns."""
+    verdict = "ok  " if not report.findings else f"{len(report.findings)} VIOLATIONS"
+    return (
+        f"{verdict} {scenario[:34]:34} {store:9}{kind:6}{report.trials:4} trials  "
+        f"overlap {milliseconds(report.worst_overlap):>5} ms  "
+        f"take-over {takeover(report, 0.5):>5} / {takeover(report, 0.99):>5} s"
+    )
+
+
+def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, seconds: float) -> str:
+    """In Markdown."""
+    counts = sum((row.report.counts for row in rows), start=Report().counts)
+    trials = sum(row.report.trials for row in rows)
+    lines = [
+        f"Run of {datetime.now(UTC):%Y-%m-%d}: {seconds / 60:.0f} minutes, seed {seed}, Python "
+        f"{platform.python_version()}. {trials} trials, {counts['acquire granted']} leases granted, "
+        f"{counts['acquire skipped']} attempts skipped, {counts['killed']} processes killed, "
+        f"{counts['write refused']} stale writes refused.",
+        "",
+        "| scenario | store | trials | violations | worst overlap, ms | take-over p50, s | p99, s |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        report = row.report
+        lines.append(
+            f"| {row.number}. {row.scenario} | {row.store} | {report.trials} | {len(report.findings)} "
+            f"| {milliseconds(report.worst_overlap)} | {takeover(report, 0.5)} | {takeover(report, 0.99)} |"
+        )
+    notes = [f"- {row.scenario}, {row.store}: {note}" for row in rows for note in row.report.notes]
+    if notes:
+        lines += ["", *notes]
+    lines += ["", "| planted fault | in | found by the rule | trials |", "|---|---|---|--:|"]
+    for control in controls:
+        lines.append(
+            f"| {control.fault} | {control.scenario} | {control.caught_by or '**not found**'} | {control.trials} |"
+        )
+    return "\n".join(lines)
+
+
+def write_page(text: str, page: Path = PAGE) -> None:
+    """Put ``text`` between the markers."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no place for the tables: {BEGIN} … {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")

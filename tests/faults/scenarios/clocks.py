@@ -1,0 +1,245 @@
+"""Wall clocks that are wrong, and that jump: the workers', the store's, those of some servers of a quorum."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from shedlock_py._clock import monotonic
+from tests.faults.checker import Finding, Report, check
+from tests.faults.clocked import ClockedStore, clocked, worker_clocks
+from tests.faults.clocks import Clock, WorkerClock
+from tests.faults.fleet import Fleet, Nursery
+from tests.faults.registry import Budget, scenario
+from tests.faults.rules import rules_of
+from tests.faults.stores import WITH_NETWORK, Store
+from tests.faults.worker import Behaviour
+
+MINUTE, HOUR = 60.0, 3600.0
+SIZES = (HOUR, -HOUR, MINUTE, -MINUTE, 0.0)
+JUMPS = 15
+"""Of the clocks of workers, or of a minority of servers, in one trial."""
+
+BEHAVIOUR = Behaviour(at_most=0.8, at_least=0.05, work=(0.05, 0.3), pause=(0.0, 0.03), extends=0.4, keeps_alive=0.3)
+
+FORWARD = frozenset({"overlap", "refused write", "minimum hold"})
+"""Rules that a store whose clock is set forward breaks: it takes leases to be over that are not."""
+BACK = frozenset({"crash bound", "grant lost"})
+"""Rules that a store whose clock is set back breaks: it takes leases to be valid that are over."""
+UNDER_WAY = 0.1
+"""So many seconds before a jump an operation may have begun that met it."""
+
+
+# Workers
+
+
+@scenario(7, "workers' clocks jump", stores=WITH_NETWORK)
+def worker_jumps(store: Store, budget: Budget, seed: int) -> Report:
+    """Three workers, one on time and two an hour off; the clock of whoever holds the lock jumps. Nothing changes."""
+    report = Report()
+    with worker_clocks(3) as clocks:
+        for trial in budget.trials():
+            report.add(jump_workers(store, clocks, seed + trial))
+    return report
+
+
+def jump_workers(store: Store, clocks: Sequence[tuple[WorkerClock, Nursery]], seed: int) -> Report:
+    """One trial, with three clocks."""
+    for (clock, _), offset in zip(clocks, (0.0, HOUR, -HOUR), strict=True):
+        clock.set(offset)
+    with _fleet(store, clocks, seed) as fleet:
+        by_worker = dict(zip([worker.name for worker in fleet.workers], clocks, strict=True))
+        for _ in range(JUMPS):
+            clock, _ = by_worker[fleet.wait_for_holder().name]
+            clock.set(fleet.random.choice(SIZES))
+            fleet.run_for(fleet.random.uniform(0.0, 0.1))
+        fleet.wait_for_each_name()
+        return _checked(fleet, clocks)
+
+
+@scenario(7, "workers' clocks differ", stores=("sqlite",), weight=0.5)
+def sqlite_workers_differ(store: Store, budget: Budget, seed: int) -> Report:
+    """Cannot happen on one machine, and is not promised: one worker an hour ahead takes the lock from one on time."""
+    report, stolen = Report(), 0
+    with worker_clocks(2) as clocks:
+        clocks[1][0].set(HOUR)
+        for trial in budget.trials():
+            with _fleet(store, clocks[:1], seed + trial) as fleet:
+                fleet.wait_for_holder()
+                ahead = fleet.add(nursery=clocks[1][1])
+                fleet.wait_for_grants(2, worker=ahead)
+                one = _checked(fleet, clocks, off=FORWARD | BACK)
+            stolen += one.worst_overlap > 0
+            report.add(one)
+    report.notes.append(
+        f"{_kind(store)}: not promised, the machine has one clock. A worker an hour ahead took the lock from its "
+        f"holder in {stolen} of {report.trials} trials, for up to {report.worst_overlap * 1000:.0f} ms. Tokens grew "
+        f"all the same, {report.counts['write refused']} stale writes were refused"
+    )
+    return report
+
+
+def _fleet(store: Store, clocks: Sequence[tuple[WorkerClock, Nursery]], seed: int) -> Fleet:
+    """A worker for each clock."""
+    fleet = Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, nursery=clocks[0][1])
+    for _, nursery in clocks:
+        fleet.add(nursery=nursery)
+    return fleet
+
+
+def _checked(fleet: Fleet, clocks: Sequence[tuple[WorkerClock, Nursery]], off: frozenset[str] = frozenset()) -> Report:
+    history = fleet.end()
+    for _, nursery in clocks:
+        complaints = nursery.complaints()
+        assert not complaints, complaints
+    return check(history, rules_of(fleet.store, off=off))
+
+
+# The store
+
+
+@dataclass(frozen=True)
+class Jump:
+    size: float
+    """Seconds; forward, if positive."""
+    before: float
+    after: float
+    """It happened between the two, by the common clock."""
+
+
+@scenario(7, "store's clock jumps, plain rule", weight=1.5, least=2)
+def store_jumps(store: Store, budget: Budget, seed: int) -> Report:
+    """The clock is set forward by a minute or an hour while the lock is held, and back, some of whose holders die.
+
+    It is excused for as long as a lease lasts that leases end early, and until the clock is forward again that the name
+    is not free. Nothing else is: tokens grow and stale writes are refused all the time.
+    """
+    report = Report()
+    figures = Figures()
+    with clocked(store.name, is_async=store.is_async) as ours, closing(Nursery(ours.environment)) as nursery:
+        for trial in budget.trials():
+            size = (MINUTE, HOUR)[trial % 2]
+            low = random.Random(seed + trial).choice((0.0, -size))
+            ours.set(low)
+            with Fleet(ours.store, size=3, behaviour=BEHAVIOUR, seed=seed + trial, nursery=nursery) as fleet:
+                jumps = _back_and_forth(fleet, ours, low, low + size)
+                one = check(fleet.end(), rules_of(store))
+            one.takeovers.clear()  # they are as long as the clock is wrong
+            figures.add(one, jumps)
+            one.findings = [finding for finding in one.findings if not is_excused(finding, jumps)]
+            report.add(one)
+    report.notes.append(f"{_kind(store)}: {figures}")
+    return report
+
+
+def _back_and_forth(fleet: Fleet, ours: ClockedStore, low: float, high: float) -> list[Jump]:
+    jumps: list[Jump] = []
+    for offset in (high, low, high, low, high):
+        size = offset - ours.clocks[0].offset
+        is_free = not jumps or jumps[-1].size > 0
+        holder = fleet.wait_for_holder() if is_free else None  # set back, it may stay locked until the clock catches up
+        if holder and size < 0 and fleet.random.random() < 0.7:
+            fleet.kill(holder)
+            fleet.add()
+        before = monotonic()
+        ours.set(offset)
+        jumps.append(Jump(size, before, monotonic()))
+        if size > 0:
+            fleet.wait_for_grants(2)
+        else:
+            fleet.run_for(BEHAVIOUR.at_most * 1.2)
+    return jumps
+
+
+def is_excused(finding: Finding, jumps: Iterable[Jump]) -> bool:
+    """Whether it is what the plain rule cannot promise while the store's clock jumps."""
+    later = [jump for jump in jumps if jump.after >= finding.at]
+    earlier = [jump for jump in jumps if jump.before - UNDER_WAY <= finding.at]
+    if finding.rule in FORWARD:
+        return any(jump.size > 0 and finding.at <= jump.after + BEHAVIOUR.at_most for jump in earlier)
+    if finding.rule in BACK:
+        is_back = bool(earlier) and earlier[-1].size < 0
+        return is_back or (bool(later) and later[0].size > 0 and len(earlier) > 1)
+    return False
+
+
+@dataclass
+class Figures:
+    """What the plain rule costs."""
+
+    forward: int = 0
+    back: int = 0
+    overlapped: int = 0
+    worst: float = 0.0
+    blocked: int = 0
+    refused: int = 0
+
+    def add(self, report: Report, jumps: Sequence[Jump]) -> None:
+        overlaps = [finding.at for finding in report.findings if finding.rule == "overlap"]
+        skips = [finding.at for finding in report.findings if finding.rule in BACK]
+        for jump, following in zip(jumps, [*jumps[1:], None], strict=True):
+            until = following.before if following else float("inf")
+            if jump.size > 0:
+                self.forward += 1
+                self.overlapped += any(jump.before <= at < until for at in overlaps)
+            else:
+                self.back += 1
+                self.blocked += any(jump.before <= at <= until for at in skips)
+        self.worst = max(self.worst, report.worst_overlap)
+        self.refused += report.counts["write refused"]
+
+    def __str__(self) -> str:
+        return (
+            f"set forward by a minute or an hour {self.forward} times: two holders after {self.overlapped} of them, "
+            f"for up to {self.worst * 1000:.0f} ms, {self.refused} stale writes refused; set back {self.back} times: "
+            f"a free name stayed locked after {self.blocked} of them"
+        )
+
+
+# Servers of a quorum
+
+
+@scenario(7, "clocks of a minority wrong", stores=("quorum",))
+def minority_wrong(store: Store, budget: Budget, seed: int) -> Report:
+    """One or two of five servers are up to an hour off, and stay so. Nothing changes."""
+    return _minority(store, budget, seed, jumps=0)
+
+
+@scenario(7, "clocks of a minority jump", stores=("quorum",))
+def minority_jumps(store: Store, budget: Budget, seed: int) -> Report:
+    """They jump while the lock is held. Reported: a lease that only three of five have granted ends when one jumps."""
+    report = _minority(store, budget, seed, jumps=JUMPS, off=FORWARD | BACK)
+    report.notes.append(
+        f"{_kind(store)}: the clocks of one or two of five servers jumped {JUMPS * report.trials} times: two holders "
+        f"for up to {report.worst_overlap * 1000:.0f} ms, {report.counts['write refused']} stale writes refused"
+    )
+    return report
+
+
+def _minority(store: Store, budget: Budget, seed: int, *, jumps: int, off: frozenset[str] = frozenset()) -> Report:
+    report = Report()
+    with clocked("quorum", is_async=store.is_async, servers=5) as ours:
+        for trial in budget.trials():
+            choice = random.Random(seed + trial)
+            wrong = choice.sample(ours.clocks, 1 + trial % 2)
+            ours.set(0.0)
+            _set_any(wrong, choice)
+            with Fleet(ours.store, size=3, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
+                for _ in range(jumps):
+                    fleet.wait_for_holder()
+                    _set_any(wrong, choice)
+                    fleet.run_for(choice.uniform(0.0, 0.1))
+                fleet.wait_for_grants(5)
+                report.add(check(fleet.end(), rules_of(store, off=off)))
+    return report
+
+
+def _set_any(clocks: Iterable[Clock], choice: random.Random) -> None:
+    for clock in clocks:
+        clock.set(choice.choice([size for size in SIZES if size != clock.offset]))
+
+
+def _kind(store: Store) -> str:
+    return "async" if store.is_async else "sync"

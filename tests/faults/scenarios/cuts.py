@@ -1,0 +1,75 @@
+"""The network between one worker and the store is cut, one way or both, and heals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tests.faults.checker import Report, check
+from tests.faults.faulty import FaultyProxy
+from tests.faults.fleet import Fleet
+from tests.faults.registry import Budget, scenario
+from tests.faults.rules import rules_of
+from tests.faults.stores import WITH_NETWORK, Store
+from tests.faults.worker import Behaviour
+
+OTHERS = Behaviour(at_most=0.6, work=(0.0, 0.05), pause=(0.03, 0.1))
+VICTIM = Behaviour(at_most=0.6, work=(0.3, 1.2), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5)
+LATE = 8.0
+"""Seconds: what was held back arrives when the network heals, long after whoever sent it has given up."""
+
+
+def cut(store: Store, budget: Budget, seed: int, cut_off: Callable[[FaultyProxy], None]) -> Report:
+    """A holder is cut off until others have had the lock, and then gets it again."""
+    report = Report()
+    for trial in budget.trials():
+        report.add(_trial(store, seed + trial, cut_off, arrives=trial % 2 == 0 and cut_off is not _close))
+    return report
+
+
+def _trial(store: Store, seed: int, cut_off: Callable[[FaultyProxy], None], *, arrives: bool) -> Report:
+    """``arrives``: what was held back is passed on in the end."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultyProxy(address)) for address in store.addresses]
+        fleet = stack.enter_context(Fleet(store, size=2, behaviour=OTHERS, seed=seed))
+        victim = fleet.add(via=[proxy.address for proxy in proxies], behaviour=VICTIM)
+        fleet.wait_until_working(victim)
+        fleet.run_for(fleet.random.uniform(0.0, 0.3))
+        fleet.wait_until_working(victim)
+        with fleet.marked("cut", victim):
+            for proxy in proxies:
+                cut_off(proxy)
+        fleet.wait_for_grants(3, but=victim.name)
+        with fleet.marked("healed", victim):
+            for proxy in proxies:
+                if not arrives:
+                    proxy.cut()
+                proxy.let_pass()
+                proxy.accept()
+        fleet.wait_for_grants(1, worker=victim)
+        return check(fleet.end(), rules_of(store, late=LATE if arrives else 0.5))
+
+
+def _close(proxy: FaultyProxy) -> None:
+    proxy.refuse()
+    proxy.cut()
+
+
+@scenario(4, "network cut, both ways", stores=WITH_NETWORK, least=2)
+def both_ways(store: Store, budget: Budget, seed: int) -> Report:
+    return cut(store, budget, seed, lambda proxy: proxy.hold_back(to_server=True, to_client=True))
+
+
+@scenario(4, "network cut, to the store", stores=WITH_NETWORK, least=2)
+def to_the_store(store: Store, budget: Budget, seed: int) -> Report:
+    return cut(store, budget, seed, lambda proxy: proxy.hold_back(to_server=True, to_client=False))
+
+
+@scenario(4, "network cut, to the worker", stores=WITH_NETWORK, least=2)
+def to_the_worker(store: Store, budget: Budget, seed: int) -> Report:
+    return cut(store, budget, seed, lambda proxy: proxy.hold_back(to_server=False, to_client=True))
+
+
+@scenario(4, "connections closed and refused", stores=WITH_NETWORK, least=2)
+def closed(store: Store, budget: Budget, seed: int) -> Report:
+    return cut(store, budget, seed, _close)

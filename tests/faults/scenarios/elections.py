@@ -1,0 +1,158 @@
+"""Leader election on a store whose clock jumps: the plain rule and ``takeover="observed"``."""
+
+from __future__ import annotations
+
+import random
+import signal
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from shedlock_py import provider_from_url
+from tests.election.fleet import Fleet, Reign, now
+from tests.faults.checker import Finding, Report
+from tests.faults.clocked import ClockedStore, clocked
+from tests.faults.registry import Budget, scenario
+from tests.faults.stores import Store
+from tests.services.polling import wait_until
+
+LEASE, DEADLINE, RETRY = 1.5, 1.0, 0.25
+DURATIONS = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}s", "retry_period": f"{RETRY}s"}
+NODES, ELECTIONS = 3, 8
+PATIENCE = 30.0
+MINUTE, HOUR = 60.0, 3600.0
+SIZES = (MINUTE, -MINUTE, HOUR, -HOUR)
+"""Seconds by which the clock is set; and back."""
+
+
+@scenario(7, "clock jumps, plain election", kinds=("sync",))
+def plain(store: Store, budget: Budget, seed: int) -> Report:
+    """For contrast: two leaders are counted, not forbidden."""
+    return elections(store, budget, seed, "expired")
+
+
+@scenario(7, "clock jumps, observed election", kinds=("sync",))
+def observed(store: Store, budget: Budget, seed: int) -> Report:
+    """Never two leaders, whatever the clock does; and a dead leader is followed though the clock was set back."""
+    return elections(store, budget, seed, "observed")
+
+
+@dataclass
+class Figures:
+    forward: int = 0
+    back: int = 0
+    two_leaders: int = 0
+    orphaned: int = 0
+    """Elections whose leader was killed and the clock set back."""
+    followed: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.forward} elections with a clock set forward and {self.back} with one set back, by a minute or an "
+            f"hour: two leaders {self.two_leaders} times. Of {self.orphaned} whose leader died and the clock was set "
+            f"back {self.followed} had a new one before it was right again"
+        )
+
+
+def elections(store: Store, budget: Budget, seed: int, takeover: str, sizes: Sequence[float] = SIZES) -> Report:
+    report, figures = Report(), Figures()
+    with clocked(store.name) as ours, tempfile.TemporaryDirectory(prefix="shedlock-elections-") as directory:
+        url = _url(ours.store)
+        for trial in budget.trials():
+            choice = random.Random(seed + trial)
+            path = Path(directory, str(trial))
+            path.mkdir()
+            names = [f"election-{uuid4().hex[:8]}" for _ in range(ELECTIONS)]
+            ours.set(0.0)
+            options = {**DURATIONS, "takeover": takeover}
+            with Fleet(url, path, names, NODES, options=options, environment=ours.environment) as fleet:
+                fleet.wait_for_leaders(PATIENCE)
+                for size in choice.sample(sizes, len(sizes)):
+                    for offset in (size, 0.0):
+                        _jump(fleet, ours, offset, figures, choice)
+                report.takeovers += _orphans(fleet, ours, choice.choice((MINUTE, HOUR)), figures, takeover)
+                _judge(fleet, report, figures, takeover)
+    report.notes.append(str(figures))
+    return report
+
+
+def _jump(fleet: Fleet, ours: ClockedStore, offset: float, figures: Figures, choice: random.Random) -> None:
+    """Set the clock at a random moment between two renewals, and wait until everybody has noticed."""
+    begin = now()
+    pause = choice.uniform(0.0, RETRY)
+    wait_until(lambda: now() > begin + pause)
+    if offset > ours.clocks[0].offset:
+        figures.forward += ELECTIONS
+    else:
+        figures.back += ELECTIONS
+    ours.set(offset)
+    begin = now()
+    wait_until(lambda: now() > begin + 3 * RETRY)
+    fleet.wait_for_leaders(PATIENCE)
+
+
+def _orphans(fleet: Fleet, ours: ClockedStore, size: float, figures: Figures, takeover: str) -> list[float]:
+    """A leader dies and the clock is set back: seconds until others lead; until it is set right, by the plain rule."""
+    ours.set(size)
+    begin = now()
+    wait_until(lambda: now() > begin + 3 * RETRY)
+    fleet.wait_for_leaders(PATIENCE)
+    victim = fleet.busiest()
+    orphans = victim.leads()
+    victim.send(signal.SIGKILL)
+    died = now()
+    ours.set(0.0)
+    victim.process.wait(PATIENCE)
+    fleet.remove(victim)
+    if takeover == "observed":
+        fleet.wait_for_leaders(PATIENCE)
+    else:
+        wait_until(lambda: now() > died + 3 * LEASE)
+    figures.orphaned += len(orphans)
+    figures.followed += len(orphans & set(fleet.leaders()))
+    ours.set(size)
+    fleet.wait_for_leaders(PATIENCE)
+    return fleet.successions(died, victim) if takeover == "observed" else []
+
+
+def _judge(fleet: Fleet, report: Report, figures: Figures, takeover: str) -> None:
+    report.trials += 1
+    for one, other in fleet.overlaps():
+        length = min(one.ended, other.ended) - other.began
+        report.worst_overlap = max(report.worst_overlap, length)
+        figures.two_leaders += 1
+        if takeover == "observed":
+            text = f"{one.node} and {other.node} both led for {length * 1000:.3f} ms"
+            report.findings.append(Finding("two leaders", one.name, text, other.began))
+    report.counts["reign"] += len(fleet.reigns())
+    for name in fleet.names:
+        report.findings += _terms([reign for reign in fleet.reigns() if reign.name == name])
+
+
+def _terms(reigns: Sequence[Reign]) -> list[Finding]:
+    """Reigns in the order in which they began; a term is greater than that of every reign before it."""
+    found = []
+    # None: it was over between the question whether it leads and the one for the term.
+    for one, other in pairwise(reign for reign in reigns if reign.term is not None):
+        if (one.term or 0) >= (other.term or 0) and one.node != other.node:
+            text = f"{other.node} led with term {other.term} after {one.node} with {one.term}"
+            found.append(Finding("token", one.name, text, other.began))
+    return found
+
+
+def _url(store: Store) -> str:
+    """What electors are given; with a lock table of its own."""
+    where: Any = store.where(())
+    if store.name != "quorum":
+        with closing(provider_from_url(where)) as provider:  # type: ignore[type-var]  # all of these can be closed
+            provider.create_schema()
+        return str(where)
+    url = "redis+quorum://" + ",".join(f"{host}:{port}" for host, port in store.addresses)
+    with closing(provider_from_url(url)) as quorum:  # type: ignore[type-var]  # all of these can be closed
+        quorum.start_new_quorum()  # type: ignore[attr-defined]  # a quorum has it
+    return url

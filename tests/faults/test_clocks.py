@@ -1,0 +1,255 @@
+"""That clocks of servers and of workers can be set at all; then the short form of scenario 7. I1, I7, I10, I11."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from shedlock_py import LockRequest
+from shedlock_py._clock import monotonic
+from tests.faults.checker import Finding, Report
+from tests.faults.clocked import ClockedStore, clocked, server_time, worker_clocks
+from tests.faults.clocks import ServerClock, WorkerClock
+from tests.faults.fleet import Nursery
+from tests.faults.registry import Budget
+from tests.faults.scenarios import clocks, elections, time_zones
+from tests.faults.scenarios.clocks import HOUR, MINUTE, Jump, is_excused
+from tests.faults.stores import Store
+
+SLOW = 10.0
+"""Seconds that an answer may take on a busy machine."""
+ONCE = Budget(0.0, least=1)
+
+
+def is_ahead(seconds: float, begin: float, offset: float) -> bool:
+    """Whether ``seconds``, asked for since ``begin`` on our clock, are from a clock with that offset."""
+    return begin + offset - 0.01 <= seconds <= begin + offset + SLOW
+
+
+# Servers
+
+
+@pytest.fixture(scope="module", params=["postgres", "mariadb", "redis", "mongodb"])
+def ours(request: pytest.FixtureRequest) -> Iterator[ClockedStore]:
+    with clocked(request.param, environment={"TZ": "Pacific/Apia"}) as ours:
+        yield ours
+
+
+@pytest.mark.parametrize("offset", [MINUTE, -MINUTE, HOUR, -HOUR, 400 * 24 * HOUR, 0.0])
+def test_a_servers_clock_is_set_while_it_runs(ours: ClockedStore, offset: float) -> None:
+    ours.set(offset)
+    begin = time.time()
+    assert is_ahead(server_time(ours.store), begin, offset)
+
+
+def test_the_library_sees_the_servers_clock(ours: ClockedStore) -> None:
+    provider = ours.store.open()
+    for offset in (HOUR, -HOUR, 0.0):
+        ours.set(offset)
+        assert provider.force_release("nobody") is False  # the server works
+        begin = time.time()
+        lease = provider.acquire(LockRequest(f"clock {offset}", "1m"))
+        assert lease is not None
+        record = provider.record(f"clock {offset}")
+        assert is_ahead(record.locked_at.timestamp(), begin, offset)
+        assert abs(record.lock_until - record.locked_at - timedelta(minutes=1)) < timedelta(milliseconds=2)
+        assert is_ahead(lease.fencing_token / 1e6, begin, offset)
+    provider.close()
+
+
+@pytest.mark.parametrize("offset", [HOUR, -HOUR, 0.0])
+def test_waiting_in_the_server_takes_as_long_as_ever(ours: ClockedStore, offset: float) -> None:
+    """A thread that waits until "now + 0.2 s" by the wall clock waits for 0.2 s, however wrong the clock is."""
+    ours.set(offset)
+    begin = time.monotonic()
+    wait_in_server(ours.store)
+    assert 0.2 <= time.monotonic() - begin < 0.2 + SLOW
+
+
+def wait_in_server(store: Store) -> None:
+    server = store.servers[0]
+    match store.name:
+        case "postgres":
+            with server.connect() as connection:
+                connection.exec_driver_sql("SELECT pg_sleep(0.2)")
+        case "mariadb":
+            with server.connect() as connection:
+                connection.exec_driver_sql("SELECT SLEEP(0.2)")
+        case "redis":
+            with server.client() as client:
+                client.blpop("nobody pushes", timeout=0.2)
+        case _:
+            with server.connect() as client:
+                version = client.admin.command("hello")["topologyVersion"]
+                client.admin.command("hello", topologyVersion=version, maxAwaitTimeMS=200)
+
+
+# Workers
+
+LOOK = """
+import sys, threading, time
+for line in sys.stdin:
+    before = time.monotonic()
+    time.sleep(0.1)
+    threading.Event().wait(0.1)
+    print(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic() - before, flush=True)
+"""
+
+
+def look(process: subprocess.Popen[str]) -> tuple[float, float, float]:
+    """Its wall clock, its clock for leases, and how long it waited for 0.2 seconds."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    wall, boot, waited = map(float, process.stdout.readline().split())
+    return wall, boot, waited
+
+
+@pytest.mark.parametrize("kind", [WorkerClock, ServerClock])
+def test_a_workers_wall_clock_is_set_and_no_other(kind: type[WorkerClock | ServerClock]) -> None:
+    with (
+        kind() as clock,
+        subprocess.Popen(
+            [sys.executable, "-c", LOOK],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=clock.environment,
+        ) as process,
+    ):
+        for offset in (0.0, HOUR, -MINUTE, -HOUR + 0.5, 0.0):
+            clock.set(offset)
+            begin, boot_begin = time.time(), monotonic()
+            wall, boot, waited = look(process)
+            assert is_ahead(wall, begin, offset)
+            assert boot_begin <= boot <= monotonic()
+            assert 0.2 <= waited < 0.2 + SLOW
+        moment = datetime(2027, 3, 14, 6, 59, 58, tzinfo=UTC)
+        clock.show(moment)
+        assert moment.timestamp() - 0.01 <= look(process)[0] <= moment.timestamp() + SLOW
+        process.communicate(timeout=30)
+
+
+# What is excused while the store's clock jumps
+
+
+@pytest.mark.parametrize(
+    ("rule", "at", "expected"),
+    [
+        ("overlap", 9.0, False),
+        ("overlap", 10.3, True),
+        ("overlap", 10.1 + clocks.BEHAVIOUR.at_most + 0.1, False),
+        ("overlap", 20.3, False),
+        ("grant lost", 10.3, False),
+        ("grant lost", 20.3, True),
+        ("crash bound", 29.9, True),
+        ("grant lost", 30.5, False),
+        ("token", 10.3, False),
+        ("stale write", 10.3, False),
+        ("belief", 20.3, False),
+    ],
+)
+def test_only_what_a_jump_explains_is_excused(rule: str, at: float, expected: bool) -> None:
+    jumps = [Jump(HOUR, 10.0, 10.1), Jump(-HOUR, 20.0, 20.1), Jump(HOUR, 30.0, 30.1)]
+    assert is_excused(Finding(rule, "job", "", at), jumps) is expected
+
+
+# The scenarios
+
+
+def no_findings(report: Report) -> bool:
+    assert not report.findings, "\n".join(f"{finding.rule}: {finding.text}" for finding in report.findings)
+    return True
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[list[tuple[WorkerClock, Nursery]]]:
+    """In four time zones."""
+    with worker_clocks(len(time_zones.ZONES), *({"TZ": zone} for zone in time_zones.ZONES)) as workers:
+        yield workers
+
+
+@pytest.mark.parametrize("fault_store", ["postgres sync"], indirect=True)
+def test_i10_clocks_of_workers(fault_store: Store, workers: list[tuple[WorkerClock, Nursery]]) -> None:
+    report = clocks.jump_workers(fault_store, workers[:3], 1)
+    assert no_findings(report)
+    assert report.counts["acquire granted"] > 1
+
+
+@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
+def test_i7_clock_of_the_store(fault_store: Store) -> None:
+    report = clocks.store_jumps(fault_store, ONCE, 1)
+    assert no_findings(report)
+    assert "3 times" in report.notes[0]
+    assert report.counts["acquire granted"] > 3
+
+
+@pytest.mark.parametrize("fault_store", ["quorum sync"], indirect=True)
+def test_i1_clocks_of_a_minority(fault_store: Store) -> None:
+    report = clocks.minority_wrong(fault_store, ONCE, 1)
+    assert no_findings(report)
+    assert report.counts["acquire granted"] > 1
+
+
+def test_a_lease_of_a_bare_majority_ends_when_one_of_its_clocks_jumps() -> None:
+    """Two majorities may have only that server in common; a lease that all have granted bears a minority of jumps."""
+    with clocked("quorum", servers=5) as ours, closing(ours.store.open()) as one, closing(ours.store.open()) as other:
+        for votes, expected in (("all", False), ("three", True)):
+            name = f"job-{votes}"
+            if votes == "three":
+                for server in ours.store.servers[:2]:
+                    with server.client() as client:
+                        until = server_time(ours.store) * 1e6 + 300_000  # of a claim that has given up
+                        record = f"{ours.store.options['key_prefix']}:{{{name}}}"
+                        client.hset(record, mapping={"vote_by": "another#1", "vote_until": f"{until:.0f}"})
+            lease = one.acquire(LockRequest(name, "1m"))
+            assert lease is not None
+            assert other.acquire(LockRequest(name, "1m")) is None
+            time.sleep(0.35)  # until those votes have ended
+            ours.clocks[4].set(ours.clocks[4].offset + HOUR)
+            second = other.acquire(LockRequest(name, "1m"))
+            assert (second is not None) is expected
+            assert lease.is_trusted()
+            assert second is None or second.fencing_token > lease.fencing_token
+
+
+@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
+def test_never_two_leaders_by_the_observed_rule(fault_store: Store) -> None:
+    report = elections.elections(fault_store, ONCE, 1, "observed", sizes=())
+    assert no_findings(report)
+    assert report.counts["reign"] > elections.ELECTIONS
+    assert report.takeovers, "a dead leader was followed although the clock had been set back"
+
+
+@pytest.mark.parametrize("moment", time_zones.CHANGES, ids=lambda moment: f"{moment.zone} {moment.at:%Y-%m}")
+def test_moments_are_changes_of_the_clocks(moment: time_zones.Moment) -> None:
+    before, after = (
+        (moment.at + timedelta(seconds=seconds)).astimezone(ZoneInfo(moment.zone)).utcoffset() for seconds in (-1, 0)
+    )
+    assert before is not None
+    assert after is not None
+    assert (before < after) is (moment.what == time_zones.GAP)
+    assert before != after
+
+
+@pytest.mark.parametrize("fault_store", ["mariadb sync"], indirect=True)
+def test_time_zones(fault_store: Store, workers: list[tuple[WorkerClock, Nursery]]) -> None:
+    report = time_zones.pass_moment(fault_store, workers, time_zones.MOMENTS[2], 0)
+    assert no_findings(report)
+    assert report.counts["acquire granted"] > 5
+
+
+@pytest.mark.parametrize(("fault_store", "seed"), [("sqlite sync", 1)], indirect=["fault_store"])
+def test_i11_cron_triggers(fault_store: Store, seed: int) -> None:
+    report = time_zones.cron(fault_store, ONCE, seed)
+    assert no_findings(report)
+    assert report.counts["run"] > 1
+    assert report.counts["run skipped"] > 0, "there are three replicas"
