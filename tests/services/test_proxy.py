@@ -206,3 +206,12 @@ def assert_one_round_trip_per_statement(connection: Connection, proxy: TcpProxy)
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
         assert proxy.round_trips == count
     assert proxy.connections == 0
+
+
+def test_leads_new_connections_elsewhere(proxy: TcpProxy, echo: Echo, client: socket.socket) -> None:
+    with closing(Echo()) as other:
+        proxy.retarget(other.address)
+        assert ask(client, b"still there\n") == b"STILL THERE\n"
+        with connect(proxy) as second:
+            assert ask(second, b"over there\n") == b"OVER THERE\n"
+        assert (echo.asked, other.asked) == ([b"still there\n"], [b"over there\n"])

@@ -1,9 +1,10 @@
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -127,6 +128,16 @@ def test_a_paused_server_can_be_stopped(private: PrivateServer) -> None:
     private.stop()
     assert private.pid is None
     private.start()
+
+
+@pytest.mark.parametrize("do", [PrivateServer.pause, PrivateServer.resume])
+def test_a_server_may_end_while_it_is_signalled(
+    private: PrivateServer, do: Callable[[PrivateServer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = iter([private.pid])
+    monkeypatch.setattr(type(private), "pid", property(lambda _: next(pids, None)))
+    monkeypatch.setattr(servers, "signal_tree", lambda pid, _: os.kill(pid, 0))
+    do(private)
 
 
 def test_a_taken_port_is_left_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:

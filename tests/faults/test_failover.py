@@ -1,0 +1,41 @@
+"""The short form of scenario 9: the primary dies and its standby is promoted; a quorum loses servers. I1, I7.
+
+In `make faults` only: an asynchronous standby, a synchronous one whose commits are not cancelled, a Redis without
+``WAIT``, and one whose only replica is promoted.
+"""
+
+import pytest
+
+from tests.faults.registry import Budget, Run
+from tests.faults.scenarios import failover
+from tests.faults.stores import Store
+
+
+@pytest.mark.parametrize(
+    ("run", "fault_store"),
+    [
+        (failover.waits_for_another, "redis sync"),
+    ],
+    indirect=["fault_store"],
+)
+def test_what_the_standby_lacks_is_given_away_and_tokens_tell(fault_store: Store, run: Run) -> None:
+    report = run(fault_store, Budget(0), 1)
+    assert report.findings == []
+    assert report.worst_overlap > 0, "it was not promised, and the trial can tell"
+    assert report.notes
+
+
+@pytest.mark.parametrize(
+    ("run", "fault_store", "happened"),
+    [
+        (failover.cancelled_acquire, "postgres sync", "commit cancel"),
+        (failover.majority, "quorum sync", "acquire error"),
+        (failover.emptied_and_split, "quorum async", "cut"),
+    ],
+    indirect=["fault_store"],
+)
+def test_nothing_is_granted_twice(fault_store: Store, run: Run, happened: str) -> None:
+    report = run(fault_store, Budget(0), 1)
+    assert report.findings == []
+    assert report.worst_overlap == 0
+    assert report.counts[happened] > 0
