@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install-servers.sh PYTHON [SERVER...]: what the tests need from Debian, and only what is missing:
-# PostgreSQL, MariaDB, Redis, the compiler and headers that PYTHON needs to build mysqlclient, and libfaketime. The
-# compiler also makes the clocks that tests set (tests/faults/clocks.py).
+# PostgreSQL, MariaDB, Redis, the compiler and headers that PYTHON needs to build mysqlclient, libfaketime
+# and PgBouncer. The compiler also makes the clocks that tests set (tests/faults/clocks.py).
 # With SERVER (postgres, mariadb, redis) only these, also where a SHEDLOCK_TEST_..._URL names one.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
@@ -31,6 +31,10 @@ if wants redis "${SHEDLOCK_TEST_REDIS_URL:-}" && ! has redis-server; then
 fi
 if [ ${#only[@]} -eq 0 ]; then
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+    if [ -z "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] && ! has pgbouncer; then
+        missing+=(pgbouncer)
+        services+=(pgbouncer)
+    fi
     compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing+=(libfaketime)
 fi
 if [ ${#only[@]} -eq 0 ] && ! "$python" -c 'import MySQLdb' 2>/dev/null; then

@@ -292,6 +292,11 @@ class SqlAlgorithm:
                 f"ALTER TABLE {self.table_name} ADD COLUMN last_fire_time {time}; or go without fencing tokens and "
                 f"fire times on a table of ShedLock for Java: extra_columns=False"
             )
+        if 'prepared statement "' in message:
+            message += (
+                " — a pooler such as PgBouncer in transaction mode does not keep prepared statements: take "
+                "postgresql+psycopg; an engine of yours needs connect_args={'prepare_threshold': None}"
+            )
         answered = failure in (Failure.NO_TABLE, Failure.NO_SCHEMA, Failure.NO_COLUMN, Failure.REFUSED)
         kind = ProviderError if answered else ProviderUnreachable
         return kind(message, operation=operation, lock_name=lock_name)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
+from uuid import uuid4
 from weakref import WeakSet
 
 from sqlalchemy import URL, Pool, SingletonThreadPool, StaticPool, create_engine, event, make_url
@@ -223,7 +224,7 @@ def _time_limits(url: URL) -> dict[str, Any]:
                 limits["prepare_threshold"] = None  # prepared statements do not survive a pooler such as PgBouncer
             return limits
         case "asyncpg":
-            return {"timeout": CONNECT_SECONDS}
+            return {"timeout": CONNECT_SECONDS, "prepared_statement_name_func": _statement_name}
         case "pymysql" | "mysqldb":
             return {
                 "connect_timeout": CONNECT_SECONDS,
@@ -236,6 +237,11 @@ def _time_limits(url: URL) -> dict[str, Any]:
         case "pysqlite" | "aiosqlite":
             return {"timeout": ANSWER_SECONDS}
     return {}
+
+
+def _statement_name() -> str:
+    """Asyncpg counts them, and behind a pooler the same number is another client's statement, which would be run."""
+    return f"shedlock_{uuid4().hex}"
 
 
 def _use_write_ahead_log(connection: Any, _record: object) -> None:
@@ -272,10 +278,10 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        self._start_afresh()
+        self.start_afresh()
 
-    def _start_afresh(self) -> None:
-        self._process = os.getpid()
+    def start_afresh(self) -> None:
+        """After a fork, which the thread did not survive; before there are others, who would race for it."""
         self._changed = threading.Condition()
         self._watched: dict[int, float] = {}
         self._wakes_at = float("inf")
@@ -284,8 +290,6 @@ class Watchdog:
     @contextmanager
     def limit(self, socket_number: int, seconds: float) -> Iterator[None]:
         """While in the block, end the connection once ``seconds`` are over; the driver then raises."""
-        if self._process != os.getpid():
-            self._start_afresh()  # the thread did not survive the fork
         own = os.dup(socket_number)  # the driver may close its own, and the number be used again
         deadline = monotonic() + seconds
         with self._changed:
@@ -324,3 +328,5 @@ def _shut(socket_number: int) -> None:
 
 
 watchdog = Watchdog()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=watchdog.start_afresh)

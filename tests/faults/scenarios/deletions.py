@@ -1,0 +1,213 @@
+"""The lock record is deleted in mid-hold, the table dropped and made again, the key space flushed, while workers run.
+
+Nobody can prevent what follows: the name is free, though its holder still trusts its lease. So a lease counts as
+trusted only until the deletion here; for how long two were really trusted is a note in the report. All else must hold:
+jobs go on, tokens increase, no stale write is accepted, and the holder notices with the next thing that it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from redis import Redis
+from sqlalchemy import Connection, NullPool, create_engine
+
+from tests.faults.checker import Finding, Report, check
+from tests.faults.fleet import Fleet, WorkerProcess
+from tests.faults.history import History, Mark
+from tests.faults.registry import Budget, scenario
+from tests.faults.report import milliseconds
+from tests.faults.rules import rules_of
+from tests.faults.stores import Store
+from tests.faults.worker import Behaviour
+
+BEHAVIOUR = Behaviour(
+    at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
+)
+DELETIONS_PER_TRIAL = 3
+EVERYBODY = WorkerProcess("everybody", 0)
+UNDONE_BY_IT = frozenset({"overlap", "refused write", "minimum hold"})
+"""Rules that a deletion breaks for the leases that it meets, and for no other."""
+ALL_RULES = UNDONE_BY_IT | {"token", "stale write", "crash bound", "grant lost", "belief", "keep-alive"}
+
+Delete = Callable[[Store, Fleet], None]
+
+
+# How
+
+
+def delete_records(store: Store, fleet: Fleet) -> None:
+    """The records of this fleet, or all that this store's prefix has."""
+    if store.family == "sql":
+        table = store.options.get("table_name", "shedlock")
+        with _database(store) as connection:
+            connection.exec_driver_sql(f"DELETE FROM {table} WHERE name LIKE 'job-%%'")
+    elif store.family == "mongodb":
+        _collection(store, lambda collection: collection.delete_many({}))
+    else:
+        with _redis(store.servers[0]) as client:
+            keys = list(client.scan_iter(f"{store.options['key_prefix']}*"))
+            if keys:
+                client.delete(*keys)
+
+
+def drop(store: Store, fleet: Fleet) -> None:
+    """The table or the collection, or everything that is in Redis. SQL needs it made again, after a moment without."""
+    if store.family == "sql":
+        with _database(store) as connection:
+            connection.exec_driver_sql(f"DROP TABLE {store.options.get('table_name', 'shedlock')}")
+        fleet.wait_for_count("acquire", "error", 1)
+        store.prepare()
+    elif store.family == "mongodb":
+        _collection(store, lambda collection: collection.drop())
+    else:
+        with _redis(store.servers[0]) as client:
+            client.flushall()
+            client.script_flush()
+
+
+def empty_all(store: Store, fleet: Fleet) -> None:
+    """All servers of a quorum: nobody gets anything until somebody says that it is a new one."""
+    _flush(store.servers)
+    granted = fleet.count("acquire", "granted")
+    fleet.wait_for_count("acquire", "error", 3)
+    # One grant may have been on its way to its holder when the last server was emptied, for each worker.
+    if fleet.count("acquire", "granted") > granted + len(fleet.workers):
+        raise AssertionError("servers without data granted leases")
+    store.prepare()
+
+
+# The scenarios
+
+
+@scenario(10, "record deleted in mid-hold", stores=("sqlite", "postgres", "mariadb", "redis", "mongodb"), least=2)
+def record_deleted(store: Store, budget: Budget, seed: int) -> Report:
+    return _deletions(store, budget, seed, delete_records)
+
+
+@scenario(10, "table dropped, keys flushed", stores=("sqlite", "postgres", "mariadb", "redis", "mongodb"), least=2)
+def dropped(store: Store, budget: Budget, seed: int) -> Report:
+    return _deletions(store, budget, seed, drop)
+
+
+@scenario(10, "all of a quorum emptied", stores=("quorum",), least=2)
+def quorum_emptied(store: Store, budget: Budget, seed: int) -> Report:
+    return _deletions(store, budget, seed, empty_all)
+
+
+@scenario(10, "one of a quorum emptied", stores=("quorum",), least=2)
+def minority_emptied(store: Store, budget: Budget, seed: int) -> Report:
+    """Nothing is lost: every rule holds for every lease, also for those that were held at that moment."""
+    report = Report()
+    for trial in budget.trials():
+        with Fleet(store, size=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
+            holder = fleet.wait_for_holder()
+            with fleet.marked("emptied", holder):
+                _flush([fleet.random.choice(store.servers)])
+            fleet.wait_for_grants(4)
+            report.add(check(fleet.end(), rules_of(store)))
+        _flush(store.servers)  # or the emptied one would not vote for an hour
+        store.prepare()
+    return report
+
+
+def _deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> Report:
+    report, worst = Report(), 0.0
+    for trial in budget.trials():
+        with Fleet(store, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
+            for _ in range(DELETIONS_PER_TRIAL):
+                fleet.run_for(fleet.random.uniform(0.0, 0.2))
+                fleet.wait_for_holder()
+                with fleet.marked("deleted", EVERYBODY):
+                    delete(store, fleet)
+                fleet.wait_for_each_name()
+            history = fleet.end()
+        part, overlap = judge(history, store)
+        report.add(part)
+        worst = max(worst, overlap)
+    report.notes.append(f"a holder whose record was deleted shared the lock for up to {milliseconds(worst)} ms")
+    return report
+
+
+# What is asked of them
+
+
+def judge(history: History, store: Store) -> tuple[Report, float]:
+    """The report, and for how many seconds a deletion let two leases be trusted."""
+    report = check(history, rules_of(store, off=UNDONE_BY_IT))
+    worst = report.worst_overlap
+    strict = check(without_deleted(history), rules_of(store, off=ALL_RULES - UNDONE_BY_IT))
+    report.findings += strict.findings
+    report.worst_overlap = strict.worst_overlap
+    for operation, mark in _asked_after_deletion(history):
+        if operation.outcome == "done":
+            text = f"{operation.worker}'s {operation.kind} was done, and its record had been deleted"
+            report.findings.append(Finding("deletion", operation.name, text, mark.after))
+        else:
+            report.counts[f"{operation.kind} after deletion {operation.outcome}"] += 1
+    return report, worst
+
+
+def without_deleted(history: History) -> History:
+    """Leases that a deletion met are trusted, and hold others out, until it began."""
+    met: dict[str, float] = {}
+    for lease in history.of("acquire", outcome="granted"):
+        for mark in _deletions_of(history):
+            if lease.started <= mark.after:
+                met[lease.claim] = min(met.get(lease.claim, mark.before), mark.before)
+    operations = []
+    for operation in history.operations:
+        if operation.claim in met:
+            until = met[operation.claim]
+            operation = replace(
+                operation,
+                believed=min(operation.believed, until),
+                trusted_until=min(operation.trusted_until, until),
+                at_least=max(0.0, min(operation.at_least, until - operation.started)),
+            )
+        operations.append(operation)
+    return replace(history, operations=tuple(operations))
+
+
+def _asked_after_deletion(history: History) -> Iterator[tuple[Any, Mark]]:
+    """What holders asked for with a lease whose record had been deleted."""
+    granted = {lease.claim: lease for lease in history.of("acquire", outcome="granted")}
+    for mark in _deletions_of(history):
+        for operation in history.of("extend", "release"):
+            lease = granted.get(operation.claim)
+            if lease is not None and lease.end < mark.before and operation.started > mark.after:
+                yield operation, mark
+
+
+def _deletions_of(history: History) -> list[Mark]:
+    return [mark for mark in history.marks if mark.kind == "deleted"]
+
+
+# Tools
+
+
+@contextmanager
+def _database(store: Store) -> Iterator[Connection]:
+    engine = create_engine(store._sync_where(), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+
+
+def _collection(store: Store, do: Callable[[Any], object]) -> None:
+    with store.servers[0].connect() as client:
+        do(client["faults"][store.options["collection"]])
+
+
+@contextmanager
+def _redis(server: Any) -> Iterator[Redis]:
+    with server.client() as client:
+        yield client
+
+
+def _flush(servers: Any) -> None:
+    for server in servers:
+        with _redis(server) as client:
+            client.flushall()

@@ -1,0 +1,320 @@
+"""Two hundred attempts at one instant, from eight processes; and five thousand names.
+
+    python -m tests.faults.scenarios.herds
+
+is where crowds come from. For each line of JSON that it reads it forks the processes of one, lets all of them attempt
+at one moment, and prints what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from multiprocessing.connection import Connection
+from typing import Any
+from uuid import uuid4
+
+from shedlock_py import Lease, LockRequest, ProviderUnreachable
+from tests.faults.checker import Finding, Report
+from tests.faults.registry import Budget, scenario
+from tests.faults.report import percentile
+from tests.faults.stores import Store, open_provider
+from tests.services.connections import MostConnections
+
+PROCESSES, EACH = 8, 25
+NAMES = 5000
+PATIENCE = 120.0
+SHORTEST_LIMIT = 0.9
+"""Seconds: no store gives up earlier than this for want of an answer."""
+_OF_TIME = re.compile(r"(?i)time|is locked")
+_LEAD = 0.05
+"""Seconds from the word to the moment, for everybody to hear it."""
+
+MOST_CONNECTIONS = {"sqlite": 0, "postgres": 5, "mariadb": 5, "redis": 20, "quorum": 60, "mongodb": 22}
+"""Of a process: what docs/providers promise of connections from a URL. MongoDB's client has two more to watch it."""
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """``each`` threads or tasks in each of the ``processes``; one moment for each of ``rounds``."""
+
+    arguments: dict[str, Any]
+    rounds: list[list[str]]
+    """The names of each round: every process attempts each of them; if it is one name, everybody in it does."""
+    processes: int = PROCESSES
+    each: int = EACH
+
+
+@dataclass
+class Outcome:
+    """Of one round."""
+
+    granted: list[str] = field(default_factory=list)
+    skipped: int = 0
+    errors: list[str] = field(default_factory=list)
+    slow: int = 0
+    """Errors that say that a time limit was over: two cores may not be enough for so many. Still nobody is granted."""
+    seconds: list[float] = field(default_factory=list)
+    """From the moment to each answer."""
+
+    def add(self, other: Outcome) -> None:
+        self.granted += other.granted
+        self.skipped += other.skipped
+        self.errors += other.errors
+        self.slow += other.slow
+        self.seconds += other.seconds
+
+
+# The scenarios
+
+
+@scenario(12, "200 attempts at one instant", least=2)
+def herd(store: Store, budget: Budget, seed: int) -> Report:
+    """Cold, with every connection still to be opened, and once more, warm: one grant and no error each time."""
+    report, slowest, most = Report(), [], 0
+    for _ in budget.trials():
+        rounds = [[f"herd-{uuid4().hex[:8]}"] for _ in range(2)]
+        outcomes, connections = run(store, Crowd(store.arguments(), rounds))
+        most = max(most, connections)
+        report.trials += 1
+        for names, outcome in zip(rounds, outcomes, strict=True):
+            slowest.append(max(outcome.seconds))
+            _judge(report, names, outcome, PROCESSES * EACH)
+        _judge_connections(report, store, connections)
+    report.notes.append(
+        f"{PROCESSES * EACH} attempts at one instant from {PROCESSES} processes: all answered after "
+        f"{percentile(slowest, 0.5):.2f} s (median), {max(slowest):.2f} s at worst; {_connections(store, most)}; "
+        f"{report.counts['acquire error']} gave up after a time limit, on two cores"
+    )
+    return report
+
+
+@scenario(12, "5000 names", least=1)
+def many_names(store: Store, budget: Budget, seed: int) -> Report:
+    """Four processes race for every name."""
+    return race(store, budget, NAMES)
+
+
+def race(store: Store, budget: Budget, number: int) -> Report:
+    report, processes = Report(), 4
+    for _ in budget.trials():
+        prefix = f"many-{uuid4().hex[:8]}-"
+        names = [f"{prefix}{i}" for i in range(number)]
+        (outcome,), connections = run(store, Crowd(store.arguments(), [names], processes, each=5))
+        report.trials += 1
+        _judge(report, names, outcome, processes * number)
+        _judge_connections(report, store, connections, processes)
+        provider = store.open()
+        records = len(provider.records(prefix))
+        provider.close()
+        if records != len(outcome.granted):
+            report.findings.append(Finding("herd", prefix, f"{records} records of {len(outcome.granted)} grants", 0.0))
+        rate = processes * number / max(outcome.seconds)
+        report.notes.append(f"{number} names from {processes} processes: {rate:.0f} attempts per second")
+    return report
+
+
+def run(store: Store, crowd: Crowd) -> tuple[list[Outcome], int]:
+    """What came of each round, and how many connections there were at most."""
+    with MostConnections(store.addresses) as connections:
+        outcomes = [Outcome(**facts) for facts in json.loads(_shared_source().ask(json.dumps(asdict(crowd))))]
+    return outcomes, connections.most
+
+
+class _Source:
+    """The process that forks crowds; it takes a second or more to start."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,  # Ctrl-C is for us, who end it
+        )
+
+    def ask(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise AssertionError("a crowd failed; what it said is on the standard error")
+        return answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for file in (self._process.stdin, self._process.stdout):
+            if file is not None:
+                file.close()
+
+
+@cache
+def _shared_source() -> _Source:
+    source = _Source()
+    atexit.register(source.close)
+    return source
+
+
+def _judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int) -> None:
+    report.counts["acquire granted"] += len(outcome.granted)
+    report.counts["acquire skipped"] += outcome.skipped
+    report.counts["acquire error"] += len(outcome.errors) + outcome.slow
+    if len(outcome.granted) != len(set(outcome.granted)) or (not outcome.slow and set(outcome.granted) != set(names)):
+        text = f"{len(outcome.granted)} grants of {len(names)} names, {len(set(outcome.granted))} of them different"
+        report.findings.append(Finding("overlap", names[0], text, 0.0))
+    if outcome.errors:
+        text = f"{len(outcome.errors)} errors, such as {outcome.errors[0]}"
+        report.findings.append(Finding("error", names[0], text, 0.0))
+    answers = len(outcome.granted) + outcome.skipped + len(outcome.errors) + outcome.slow
+    if answers != attempts:
+        report.findings.append(Finding("hang", names[0], f"{answers} answers to {attempts} attempts", 0.0))
+
+
+def _judge_connections(report: Report, store: Store, connections: int, processes: int = PROCESSES) -> None:
+    most = processes * MOST_CONNECTIONS[store.name]
+    if connections > most:
+        report.findings.append(Finding("connections", "", f"{connections}; {most} would be allowed", 0.0))
+
+
+def _connections(store: Store, most: int) -> str:
+    return f"at most {most} connections" if store.addresses else "a file"
+
+
+# The crowd
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps([asdict(outcome) for outcome in _gather(Crowd(**json.loads(line)))]), flush=True)
+
+
+def _gather(crowd: Crowd) -> list[Outcome]:
+    context = multiprocessing.get_context("fork")  # no provider is opened before, and no thread runs
+    members = []
+    for _ in range(crowd.processes):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_member, args=(crowd, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        members.append((process, ours))
+    outcomes = []
+    for _ in crowd.rounds:
+        for _, pipe in members:
+            _hear(pipe)  # it is ready
+        moment = time.monotonic() + _LEAD
+        for _, pipe in members:
+            pipe.send(moment)
+        outcome = Outcome()
+        for _, pipe in members:
+            outcome.add(_hear(pipe))
+        outcomes.append(outcome)
+    for process, pipe in members:
+        process.join(PATIENCE)
+        pipe.close()
+    return outcomes
+
+
+def _hear(pipe: Any) -> Any:
+    """What a member says; :raises TimeoutError: nothing, for too long."""
+    if not pipe.poll(PATIENCE):
+        raise TimeoutError("a member of the crowd hangs")
+    return pipe.recv()
+
+
+def _member(crowd: Crowd, pipe: Connection) -> None:
+    if crowd.arguments["is_async"]:
+        asyncio.run(_member_async(crowd, pipe))
+        return
+    provider: Any = open_provider(**crowd.arguments)
+
+    def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
+        time.sleep(max(0.0, moment - time.monotonic()))
+        for name in names:
+            try:
+                answer = provider.acquire(_request(name))
+            except Exception as error:
+                answer = error
+            _note(outcome, name, moment, answer)
+
+    with ThreadPoolExecutor(crowd.each) as threads:
+        everybody = threading.Barrier(crowd.each)
+        list(threads.map(lambda _: everybody.wait(PATIENCE), range(crowd.each)))  # all threads are there
+        for names in crowd.rounds:
+            pipe.send("ready")
+            moment = pipe.recv()
+            outcomes = [Outcome() for _ in range(crowd.each)]
+            parts = [_part(names, i, crowd.each) for i in range(crowd.each)]
+            list(threads.map(attempt, parts, [moment] * crowd.each, outcomes))
+            pipe.send(_sum(outcomes))
+    provider.close()
+
+
+async def _member_async(crowd: Crowd, pipe: Connection) -> None:
+    provider: Any = open_provider(**crowd.arguments)
+
+    async def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
+        await asyncio.sleep(max(0.0, moment - time.monotonic()))
+        for name in names:
+            try:
+                answer = await provider.acquire(_request(name))
+            except Exception as error:
+                answer = error
+            _note(outcome, name, moment, answer)
+
+    for names in crowd.rounds:
+        pipe.send("ready")
+        moment = await asyncio.to_thread(pipe.recv)
+        outcomes = [Outcome() for _ in range(crowd.each)]
+        await asyncio.gather(
+            *(attempt(_part(names, i, crowd.each), moment, outcome) for i, outcome in enumerate(outcomes))
+        )
+        pipe.send(_sum(outcomes))
+    await provider.close()
+
+
+def _part(names: Sequence[str], number: int, of: int) -> Sequence[str]:
+    return names if len(names) == 1 else names[number::of]
+
+
+def _request(name: str) -> LockRequest:
+    return LockRequest(name, "10m")
+
+
+def _note(outcome: Outcome, name: str, moment: float, answer: Lease | Exception | None) -> None:
+    seconds = time.monotonic() - moment
+    outcome.seconds.append(seconds)
+    if answer is None:
+        outcome.skipped += 1
+    elif isinstance(answer, Lease):
+        outcome.granted.append(name)
+    elif seconds >= SHORTEST_LIMIT and isinstance(answer, ProviderUnreachable) and _OF_TIME.search(str(answer)):
+        outcome.slow += 1
+    else:
+        outcome.errors.append(f"{type(answer).__name__}: {answer}")
+
+
+def _sum(outcomes: Sequence[Outcome]) -> Outcome:
+    total = Outcome()
+    for outcome in outcomes:
+        total.add(outcome)
+    return total
+
+
+if __name__ == "__main__":
+    main()

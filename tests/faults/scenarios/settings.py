@@ -1,0 +1,320 @@
+"""Databases whose defaults are not what one expects, and a pooler between the workers and PostgreSQL.
+
+Settings belong to a role and a database of their own (PostgreSQL) or are the server's for a while (MariaDB). Workers
+open a URL, so that the connections are ours, or an engine as an application has it, which leaves everything at its
+default. Settings that must not be noticed at all make every error a finding; where errors are due (a statement that
+waits for longer than it may), the rest of the rules must hold, and the workers go on afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+from uuid import uuid4
+
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from tests.faults.checker import Finding, Report, check
+from tests.faults.fleet import Fleet
+from tests.faults.registry import Budget, scenario
+from tests.faults.rules import rules_of
+from tests.faults.stores import SqlServerStore, Store
+from tests.faults.worker import Behaviour
+from tests.services.availability import private_server
+from tests.services.database import DatabaseServer
+from tests.services.pgbouncer import PgBouncer
+
+BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.2)
+SLOW = replace(BEHAVIOUR, pause=(0.0, 0.3))
+"""Connections are idle for longer than a server may allow."""
+BUSY = replace(BEHAVIOUR, work=(0.0, 0.002), pause=(0.0, 0.001), keeps_alive=0.0)
+"""As many statements at the same moment as may be: for isolation levels."""
+GRANTS_PER_TRIAL = 8
+PASSWORD = "s3cret-pw"
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    values: Mapping[str, str]
+    """By variable; of ``default_transaction_isolation`` and its like."""
+    may_fail: bool = False
+    """Errors are due."""
+    connections: int = -1
+    """So many may the workers have together; -1 is no limit."""
+    behaviour: Behaviour = BEHAVIOUR
+    disturb: Callable[[Fleet, SqlServerStore], None] | None = None
+    """What else is done, while the workers run."""
+
+
+def lock_the_records(fleet: Fleet, store: SqlServerStore) -> None:
+    """Somebody has the rows locked in a transaction of his own, until operations of the workers have failed."""
+    table = store.options["table_name"]
+    with store.server.connect(make_url(store.where(())).database) as connection:
+        connection.exec_driver_sql("BEGIN")
+        # Wait for no one: a worker's own lock is gone in a moment.
+        connection.exec_driver_sql(f"SELECT * FROM {table} FOR UPDATE")
+        before = errors(fleet)
+        fleet.wait(lambda: errors(fleet) >= before + 2, "errors of workers that wait for a row")
+        connection.exec_driver_sql("ROLLBACK")
+
+
+def errors(fleet: Fleet) -> int:
+    return sum(fleet.count(kind, "error") for kind in ("acquire", "extend", "release"))
+
+
+POSTGRES = (
+    Setting(
+        "serializable",
+        {"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"},
+        behaviour=BUSY,
+    ),
+    Setting(
+        "repeatable read",
+        {"default_transaction_isolation": "repeatable read", "synchronous_commit": "off"},
+        behaviour=BUSY,
+    ),
+    Setting(
+        "formats",
+        {
+            "datestyle": "German, DMY",
+            "intervalstyle": "sql_standard",
+            "timezone": "America/St_Johns",
+            "extra_float_digits": "-15",
+            "bytea_output": "escape",
+            "standard_conforming_strings": "off",
+            "escape_string_warning": "off",
+            "lc_messages": "C",
+            "array_nulls": "off",
+            "transform_null_equals": "on",
+        },
+    ),
+    # A session that the server ends at the very moment of a statement is an error; one ended before is not noticed.
+    Setting("idle sessions ended", {"idle_session_timeout": "100ms"}, may_fail=True, behaviour=SLOW),
+    Setting(
+        "time limits",
+        {"statement_timeout": "200ms", "lock_timeout": "50ms", "idle_in_transaction_session_timeout": "20ms"},
+        may_fail=True,
+        disturb=lock_the_records,
+    ),
+    Setting("few connections", {}, may_fail=True, connections=2),
+)
+MARIADB = (
+    Setting("serializable", {"tx_isolation": "SERIALIZABLE"}, behaviour=BUSY),
+    Setting("read uncommitted", {"tx_isolation": "READ-UNCOMMITTED"}),
+    Setting("no sql_mode", {"sql_mode": "", "tx_isolation": "REPEATABLE-READ"}),
+    Setting("ANSI_QUOTES", {"sql_mode": "ANSI_QUOTES,ANSI,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES"}),
+    Setting("TRADITIONAL", {"sql_mode": "TRADITIONAL,ONLY_FULL_GROUP_BY,NO_ZERO_DATE"}),
+    Setting("no autocommit", {"autocommit": "0", "completion_type": "CHAIN", "sql_auto_is_null": "1"}),
+    Setting("formats", {"time_zone": "-09:30", "div_precision_increment": "0"}),
+    Setting("idle sessions ended", {"wait_timeout": "1"}, behaviour=replace(SLOW, pause=(0.0, 1.5))),
+    Setting(
+        "time limits",
+        {"innodb_lock_wait_timeout": "1", "lock_wait_timeout": "1", "max_statement_time": "0.2"},
+        may_fail=True,
+        disturb=lock_the_records,
+    ),
+    Setting("few connections", {}, may_fail=True, connections=2),
+)
+
+
+@scenario(8, "hostile defaults", stores=("postgres", "mariadb"), weight=1.5, least=2 * len(MARIADB))
+def hostile_defaults(store: Store, budget: Budget, seed: int) -> Report:
+    """One setting after the other, by URL and by engine."""
+    report = Report()
+    settings = POSTGRES if store.name == "postgres" else MARIADB
+    for trial in budget.trials():
+        setting = settings[trial // 2 % len(settings)]
+        report.add(one_setting(store, setting, seed + trial, by_engine=trial % 2 == 1))
+    return report
+
+
+def one_setting(store: Store, setting: Setting, seed: int, *, by_engine: bool) -> Report:
+    server = cast(SqlServerStore, store).server
+    make = postgres_role if store.name == "postgres" else mariadb_user
+    drivers = random.Random(seed).choice(_DRIVERS[store.name])
+    with make(server, setting, drivers) as hostile:
+        hostile.is_async = store.is_async
+        provider = f"{__name__}:open_with_engine" if by_engine else None
+        # Of a few connections the pools of four processes want more.
+        size = 4 if setting.connections >= 0 or setting.behaviour is BUSY else 3
+        with Fleet(hostile, size=size, names=2, behaviour=setting.behaviour, seed=seed, provider=provider) as fleet:
+            fleet.wait_for_each_name()
+            if setting.disturb is not None:
+                setting.disturb(fleet, hostile)
+            fleet.wait_for_grants(GRANTS_PER_TRIAL * (8 if setting.behaviour is BUSY else 1))
+            if setting.connections >= 0:
+                fleet.wait(lambda: errors(fleet), "an error for want of a connection")
+            history = fleet.end()
+    report = check(history, rules_of(store))
+    failed = [operation for operation in history.operations if operation.outcome == "error"]
+    if not setting.may_fail:
+        report.findings += [
+            Finding("error", o.name, f"{setting.name}, {drivers[store.is_async]}: {o.kind}: {o.error}", o.started)
+            for o in failed
+        ]
+    return report
+
+
+@scenario(8, "transaction pooling", stores=("postgres",), least=4)
+def transaction_pooling(store: Store, budget: Budget, seed: int) -> Report:
+    """PgBouncer with two sessions for everybody, and the drivers that docs/providers/postgresql.md says to take."""
+    report = Report()
+    server = cast(SqlServerStore, store).server
+    with private_server("pgbouncer", lambda: PgBouncer(server)) as pooler:
+        for trial in budget.trials():
+            driver = ("postgresql+psycopg", "postgresql+psycopg2")[trial % 2 if not store.is_async else 0]
+            by_engine = trial // 2 % 2 == 1
+            history, part = through_pooler(store, pooler, driver, seed + trial, by_engine=by_engine)
+            part.findings += [
+                Finding("error", o.name, f"{driver}: {o.kind}: {o.error}", o.started)
+                for o in history.operations
+                if o.outcome == "error"
+            ]
+            report.add(part)
+    return report
+
+
+@scenario(8, "transaction pooling, asyncpg", stores=("postgres",), kinds=("async",), least=2)
+def asyncpg_pooling(store: Store, budget: Budget, seed: int) -> Report:
+    """It prepares statements, which are then in another session: errors, and never two leases."""
+    report = Report()
+    server = cast(SqlServerStore, store).server
+    with private_server("pgbouncer", lambda: PgBouncer(server)) as pooler:
+        for trial in budget.trials():
+            _, part = through_pooler(store, pooler, "postgresql+asyncpg", seed + trial, by_engine=trial % 2 == 1)
+            report.add(part)
+    report.notes.append(f"{report.counts['acquire error']} attempts failed, {report.counts['acquire granted']} did not")
+    return report
+
+
+def through_pooler(store: Store, pooler: PgBouncer, driver: str, seed: int, *, by_engine: bool) -> tuple[Any, Report]:
+    pooled = PooledStore(cast(SqlServerStore, store).server, pooler, driver)
+    pooled.is_async = store.is_async
+    provider = f"{__name__}:open_with_engine" if by_engine else None
+    with Fleet(pooled, size=3, names=2, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
+        if driver.endswith("asyncpg"):
+            fleet.wait_for_count("acquire", "error", 20)
+        else:
+            fleet.wait_for_grants(3 * GRANTS_PER_TRIAL)
+        history = fleet.end()
+    return history, check(history, rules_of(store))
+
+
+# Stores
+
+
+class HostileStore(SqlServerStore):
+    """Reached as a user of its own, in a database of its own."""
+
+    def __init__(
+        self, server: DatabaseServer, name: str, drivers: tuple[str, str], user: str, database: str | None
+    ) -> None:
+        self._user = user
+        self._database = database
+        super().__init__(server, name, drivers)
+
+    def where(self, via: Any = ()) -> str:
+        url = make_url(super().where(via)).set(username=self._user, password=PASSWORD)
+        if self._database is not None:
+            url = url.set(database=self._database)
+        return url.render_as_string(hide_password=False)
+
+
+class PooledStore(SqlServerStore):
+    """What is asked goes through a pooler; the table is made without it."""
+
+    def __init__(self, server: DatabaseServer, pooler: PgBouncer, driver: str) -> None:
+        self._pooler: PgBouncer | None = None
+        super().__init__(server, "postgres", (driver, driver))
+        self._pooler = pooler
+
+    def prepare(self) -> None:
+        url = self.server.url("postgresql+psycopg")
+        provider = SqlAlchemyLockProvider(url, **self.options)
+        provider.create_schema()
+        provider.close()
+
+    def where(self, via: Any = ()) -> str:
+        assert self._pooler is not None
+        return self._pooler.url(self._drivers[0])
+
+
+_DRIVERS = {
+    "postgres": (
+        ("postgresql+psycopg", "postgresql+asyncpg"),
+        ("postgresql+psycopg2", "postgresql+psycopg"),
+    ),
+    "mariadb": (("mysql+pymysql", "mysql+asyncmy"), ("mysql+mysqldb", "mysql+aiomysql")),
+}
+
+
+@contextmanager
+def postgres_role(server: DatabaseServer, setting: Setting, drivers: tuple[str, str]) -> Iterator[HostileStore]:
+    name = f"hostile_{uuid4().hex[:8]}"
+    server.create_database(name)
+    try:
+        with server.connect() as connection:
+            connection.exec_driver_sql(
+                f"CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}' CONNECTION LIMIT {setting.connections}"
+            )
+            connection.exec_driver_sql(f"ALTER DATABASE {name} OWNER TO {name}")
+        hostile = HostileStore(server, "postgres", drivers, name, name)
+        with server.connect() as connection:
+            for variable, value in setting.values.items():
+                value = value if "," in value else f"'{value}'"
+                connection.exec_driver_sql(f"ALTER ROLE {name} IN DATABASE {name} SET {variable} = {value}")
+        yield hostile
+    finally:
+        server.drop_database(name)
+        with server.connect() as connection:
+            connection.exec_driver_sql(f"DROP ROLE IF EXISTS {name}")
+
+
+@contextmanager
+def mariadb_user(server: DatabaseServer, setting: Setting, drivers: tuple[str, str]) -> Iterator[HostileStore]:
+    name = f"hostile_{uuid4().hex[:8]}"
+    most = max(0, setting.connections)
+    with server.connect() as connection:
+        connection.exec_driver_sql(
+            f"CREATE USER '{name}'@'%%' IDENTIFIED BY '{PASSWORD}' WITH MAX_USER_CONNECTIONS {most}"
+        )
+        connection.exec_driver_sql(
+            f"GRANT ALL PRIVILEGES ON {make_url(server.url('mysql')).database}.* TO '{name}'@'%%'"
+        )
+        before = {
+            variable: connection.exec_driver_sql(f"SELECT @@GLOBAL.{variable}").scalar_one()
+            for variable in setting.values
+        }
+    try:
+        hostile = HostileStore(server, "mariadb", drivers, name, None)
+        _set_globals(server, setting.values)
+        yield hostile
+    finally:
+        _set_globals(server, before)
+        with server.connect() as connection:
+            connection.exec_driver_sql(f"DROP USER '{name}'@'%%'")
+
+
+def _set_globals(server: DatabaseServer, values: Mapping[str, Any]) -> None:
+    with server.connect() as connection:
+        for variable, value in values.items():
+            is_number = str(value).replace(".", "").isdecimal()
+            connection.exec_driver_sql(f"SET GLOBAL {variable} = {value if is_number else repr(str(value))}")
+
+
+def open_with_engine(family: str, is_async: bool, where: str, options: dict[str, Any]) -> Any:
+    """In a worker: an application's engine, with nothing set that a pooler does not ask for."""
+    url = make_url(where)
+    pooled = str(url.database).startswith("pooled_") and url.get_driver_name() == "psycopg"
+    arguments: dict[str, Any] = {"prepare_threshold": None} if pooled else {}
+    if is_async:
+        return AsyncSqlAlchemyLockProvider(
+            create_async_engine(url, pool_size=2, max_overflow=0, connect_args=arguments), **options
+        )
+    return SqlAlchemyLockProvider(create_engine(url, pool_size=2, max_overflow=0, connect_args=arguments), **options)

@@ -1,0 +1,105 @@
+"""Hours of work in minutes: memory, file descriptors, threads and connections of workers stay as they are.
+
+Samples are taken of a fleet at work. What is compared is the second half with the first, after a warm-up: a leak grows,
+whatever a process needs at most. The tolerances are below.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.checker import Finding, Report, check
+from tests.faults.fleet import Fleet
+from tests.faults.registry import Budget, scenario
+from tests.faults.report import percentile
+from tests.faults.rules import rules_of
+from tests.faults.stores import Store
+from tests.faults.worker import Behaviour
+from tests.services.connections import connections_to
+
+BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.005), pause=(0.0, 0.005), extends=0.3, keeps_alive=0.3, forgets=0.01)
+SIZE = 3
+SECONDS = 50.0
+"""Of each of the twelve: six stores, sync and async, are ten minutes."""
+WARM_UP = 0.2
+"""Of the time: pools fill, imports are made, memory is taken once."""
+WARM_UP_GRANTS = 5
+"""To each worker, at least."""
+SAMPLE_SECONDS = 0.1
+
+MEMORY_TOLERANCE = 2048
+"""KiB by which the median of all workers' memory together may grow from one half to the other: 0.7 MiB for each."""
+COUNT_TOLERANCE = {"descriptors": 3, "threads": 3, "connections": 3}
+"""One for each worker: a connection that is just being replaced, the thread of a heartbeat."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of all workers together."""
+
+    memory: int
+    """Resident, in KiB."""
+    descriptors: int
+    threads: int
+    connections: int
+
+    @classmethod
+    def of(cls, pids: list[int], store: Store) -> Sample:
+        status = [_status(pid) for pid in pids]
+        return cls(
+            memory=sum(int(one["VmRSS"].split()[0]) for one in status),
+            descriptors=sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids),
+            threads=sum(int(one["Threads"]) for one in status),
+            connections=connections_to(store.addresses),
+        )
+
+
+@scenario(14, "soak", weight=0.5)
+def soak(store: Store, budget: Budget, seed: int) -> Report:
+    """As long as there is time for it, and 50 s at least."""
+    return soak_for(store, max(budget.seconds, SECONDS), seed)
+
+
+def soak_for(store: Store, seconds: float, seed: int, memory: int = MEMORY_TOLERANCE) -> Report:
+    """``memory``: more is due where seconds are few, and much that a process needs is touched for the first time."""
+    samples: list[Sample] = []
+    with Fleet(store, size=SIZE, names=2, behaviour=BEHAVIOUR, seed=seed) as fleet:
+        fleet.wait_for_each_name()
+        for worker in fleet.workers:
+            fleet.wait_for_grants(WARM_UP_GRANTS, worker=worker)
+        fleet.run_for(seconds * WARM_UP)
+        until = time.monotonic() + seconds * (1 - WARM_UP)
+        while time.monotonic() < until:
+            samples.append(Sample.of([worker.pid for worker in fleet.workers], store))
+            fleet.run_for(SAMPLE_SECONDS)
+        report = check(fleet.end(), rules_of(store))
+    report.findings += compare(samples, report, memory)
+    return report
+
+
+def compare(samples: list[Sample], report: Report, memory: int = MEMORY_TOLERANCE) -> list[Finding]:
+    """The median of the second half with that of the first."""
+    half = len(samples) // 2
+    findings, words = [], []
+    for what, tolerance in {"memory": memory, **COUNT_TOLERANCE}.items():
+        first, second = (
+            _median([getattr(sample, what) for sample in part]) for part in (samples[:half], samples[half:])
+        )
+        words.append(f"{what} {first:.0f} → {second:.0f}{' KiB' if what == 'memory' else ''}")
+        if second > first + tolerance:
+            text = f"{what} grew from {first:.0f} to {second:.0f} while nothing else changed"
+            findings.append(Finding("flat", "", text, 0.0))
+    operations = sum(number for kind, number in report.counts.items() if " " in kind)
+    report.notes.append(f"{operations} operations of {SIZE} workers: {', '.join(words)}")
+    return findings
+
+
+def _median(values: list[int]) -> float:
+    return percentile(values, 0.5) or 0
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -1,0 +1,44 @@
+"""How many clients a server on this machine has, as the kernel sees it: without a session of our own in the count."""
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.services.database import Address
+
+_ESTABLISHED = "01"
+_SECONDS = 0.01
+
+
+def connections_to(addresses: Iterable[Address]) -> int:
+    """Connections that clients on this machine have to these addresses (IPv4) at the moment."""
+    ports = {port for _, port in addresses}
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return sum(
+        state == _ESTABLISHED and int(remote.rpartition(":")[2], 16) in ports for _, _, remote, state, *_ in fields
+    )
+
+
+class MostConnections:
+    """While in the block, looks a hundred times a second how many there are; `most` is the greatest number seen."""
+
+    def __init__(self, addresses: Iterable[Address]) -> None:
+        self.addresses = list(addresses)
+        self.most = 0
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(_SECONDS):
+            self.most = max(self.most, connections_to(self.addresses))
