@@ -29,7 +29,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers demo test test-apscheduler-3.10 check format clean
+.PHONY: help setup servers demo test test-apscheduler-3.10 check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,15 +59,21 @@ format: setup ## let ruff format and fix the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.docs ## build the documentation into site/ (open site/index.html)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(VENV)/.docs ## build it at each change, and serve it on http://127.0.0.1:8000
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
+
 clean: ## remove the environments and the caches
-	rm -rf $(VENV) $(VENV_APS310) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV_APS310) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.setup: pyproject.toml scripts/make-venv.sh
 	@scripts/make-venv.sh $(VENV)
 	@echo "==> installing the development tools into $(VENV) (about a minute)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group lint --group test --group demo
-	@touch $(VENV)/.demo $(VENV)/.demo-private $@
+	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group lint --group test --group demo --group docs
+	@touch $(VENV)/.demo $(VENV)/.demo-private $(VENV)/.docs $@
 
 $(VENV)/.demo: pyproject.toml scripts/make-venv.sh
 	@scripts/make-venv.sh $(VENV)
@@ -80,6 +86,12 @@ $(VENV)/.demo-private: pyproject.toml scripts/make-venv.sh
 	@echo "==> installing what the demo needs for private servers into $(VENV)"
 	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group demo --group demo-private
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.docs: pyproject.toml scripts/make-venv.sh
+	@scripts/make-venv.sh $(VENV)
+	@echo "==> installing what the documentation needs into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group docs
+	@touch $@
 
 $(VENV)/.test: $(VENV)/.setup | servers
 	@echo "==> building mysqlclient"
