@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from sqlalchemy import URL, text
+from sqlalchemy import URL, MetaData, text
 from sqlalchemy.engine import Connection, CursorResult, Dialect, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -35,6 +35,7 @@ from shedlock_py.providers.sqlalchemy.engines import (
 )
 from shedlock_py.providers.sqlalchemy.failures import NotSent, is_of_connecting
 from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
+from shedlock_py.providers.sqlalchemy.schema import create_table_sql, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
@@ -79,6 +80,7 @@ class SqlAlchemyLockProvider(LockProvider):
         self._inherited = Inherited(engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
+        self._table = lock_table(MetaData(), table_name, schema)
 
     def acquire(self, request: LockRequest) -> Lease | None:
         return run(self._algorithm.acquire(request), self._execute)
@@ -106,6 +108,13 @@ class SqlAlchemyLockProvider(LockProvider):
 
     def create_schema(self) -> None:
         return run(self._algorithm.create_schema(self._dialect()), self._execute)
+
+    def create_table_sql(self) -> str:
+        """The statement with which :meth:`create_schema` makes the lock table, without asking the database.
+
+        For people who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike.
+        """
+        return create_table_sql(self._table, self._algorithm.dialect)
 
     def verify(self, lease: Lease, connection: Connection) -> None:
         """Make sure, inside your own transaction, that ``lease`` is still held; call it as the *last* statement.
@@ -184,6 +193,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         self._inherited = Inherited(engine.sync_engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
+        self._table = lock_table(MetaData(), table_name, schema)
 
     async def acquire(self, request: LockRequest) -> Lease | None:
         return await undone_if_cancelled(run_async(self._algorithm.acquire(request), self._execute), self.release)
@@ -214,6 +224,10 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
 
     async def create_schema(self) -> None:
         return await shielded(run_async(self._algorithm.create_schema(self._dialect()), self._execute))
+
+    def create_table_sql(self) -> str:
+        """See :meth:`SqlAlchemyLockProvider.create_table_sql`."""
+        return create_table_sql(self._table, self._algorithm.dialect)
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
