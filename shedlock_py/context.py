@@ -15,7 +15,7 @@ from typing import Protocol
 
 from shedlock_py.config import as_async_provider, as_provider, emit
 from shedlock_py.durations import Duration
-from shedlock_py.errors import LeaseLostError, NotLocked, ProviderError
+from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
 from shedlock_py.rules import Lease
 
@@ -39,7 +39,7 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    __slots__ = ("finished", "heart", "lease", "outer", "provider", "stands_for", "thread")
+    __slots__ = ("finished", "heart", "lease", "lost_is_told", "outer", "provider", "stands_for", "thread")
 
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
@@ -48,6 +48,7 @@ class Held:
         self.finished = False
         self.thread = get_ident()
         self.heart: Heart | None = None
+        self.lost_is_told = False
         self.stands_for: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
@@ -184,6 +185,7 @@ def _extended(held: Held, extended: Lease | None) -> Lease:
         if held.heart is not None:
             held.heart.tell_lost()
         else:
+            held.lost_is_told = True
             emit(LeaseLost(name, held.lease, "revoked"))
         raise LeaseLostError(f"lock {name!r} could not be extended: its lease has ended or was taken over")
     emit(LockExtended(name, extended))
@@ -194,6 +196,8 @@ def _extended(held: Held, extended: Lease | None) -> Lease:
 def _failing(lease: Lease) -> Iterator[None]:
     try:
         yield
-    except ProviderError as error:
-        emit(ProviderFailed(lease.name, "extend", error))
+    except (ConfigurationError, LeaseError):
+        raise  # not the store's failure
+    except Exception as error:
+        emit(ProviderFailed(lease.name, "extend", error, lease))
         raise

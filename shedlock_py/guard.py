@@ -114,10 +114,13 @@ def _hold(guard: Guard) -> Iterator[Lease | None]:
         with guard.running(lease, store) as held, beating(held, store, guard.keep_alive, guard.on_lost):
             yield lease
     finally:
-        lost = lease.is_lost()
-        if guard.must_release(lease):
-            with guard.releasing(lease):
-                guard.released(lease, store.release(lease), lost)
+        _release(guard, lease, store)
+
+
+def _release(guard: Guard, lease: Lease, store: LockProvider) -> None:
+    if guard.must_release(lease):
+        with guard.releasing(lease):
+            guard.released(lease, store.release(lease))
 
 
 def attempt(
@@ -188,10 +191,13 @@ async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
             async with beating_async(held, store, guard.keep_alive, guard.on_lost):
                 yield lease
     finally:
-        lost = lease.is_lost()
-        if guard.must_release(lease):
-            with guard.releasing(lease):
-                guard.released(lease, await shielded(store.release(lease)), lost)
+        await shielded(_release_async(guard, lease, store))  # also what is told of it
+
+
+async def _release_async(guard: Guard, lease: Lease, store: AsyncLockProvider) -> None:
+    if guard.must_release(lease):
+        with guard.releasing(lease):
+            guard.released(lease, await store.release(lease))
 
 
 async def attempt_async(
@@ -286,7 +292,7 @@ class Guard:
         self._started_at = 0.0
         self._acquired_at = 0.0
         self._process = 0
-        self._overran = False
+        self._held: Held | None = None
         if self.around is None:
             _ = self.request  # what is wrong with it shows here, not at the first line of the with block
 
@@ -351,11 +357,11 @@ class Guard:
             )
             emit(ProviderFailed(lease.name, "acquire", error))
             raise error
-        emit(LockAcquired(lease.name, lease, self._elapsed()))
-        held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
-        held.enter()
+        self._held = held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
         failure: BaseException | None = None
         try:
+            emit(LockAcquired(lease.name, lease, self._elapsed()))
+            held.enter()
             yield held
         except BaseException as error:
             failure = error
@@ -363,9 +369,10 @@ class Guard:
         finally:
             held.leave()
             duration = timedelta(seconds=monotonic() - self._acquired_at)
-            emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
+            if self._process == os.getpid():  # in a forked child, the task is its parent's
+                emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
             if self.must_release(lease) and not lease.is_lost() and not lease.is_trusted():
-                self._overran = True
+                held.lost_is_told = True
                 emit(LeaseLost(lease.name, lease, "overrun"))
 
     def must_release(self, lease: Lease) -> bool:
@@ -378,12 +385,14 @@ class Guard:
         try:
             yield
         except Exception as error:
-            emit(ProviderFailed(lease.name, "release", error))
+            emit(ProviderFailed(lease.name, "release", error, lease))
 
-    def released(self, lease: Lease, was_ours: bool, was_lost: bool) -> None:
+    def released(self, lease: Lease, was_ours: bool) -> None:
+        if self._held is None:
+            return  # granted too late: nobody was told of this lease
         if was_ours:
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._acquired_at)))
-        elif not self._overran and not was_lost:
+        elif not self._held.lost_is_told:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 

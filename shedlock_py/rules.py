@@ -160,6 +160,7 @@ class Lease:
     """
 
     __slots__ = (
+        "__weakref__",
         "_clock",
         "_ended",
         "_granted_at",

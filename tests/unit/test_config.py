@@ -77,6 +77,19 @@ class TestConfigure:
         configure(provider="memory://", async_provider="memory://")
         assert isinstance(attempt("job", lambda: None), Executed)
 
+    @pytest.mark.parametrize(
+        ("listeners", "words"),
+        [
+            ([RecordingListener], r"RecordingListener is a class: make one, as in RecordingListener\(\)"),
+            ([nothing], "not an ordinary function"),
+            (["print"], "'print' is not an ordinary function"),
+            (print, "is not a list"),
+        ],
+    )
+    def test_listeners_that_cannot_listen(self, listeners: Any, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words):
+            configure(listeners=listeners)
+
     def test_listeners_come_besides_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, "shedlock_py")
         heard = RecordingListener()
