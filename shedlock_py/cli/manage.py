@@ -72,7 +72,8 @@ def release(name: str, force: bool, store: str | None) -> None:
 def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool) -> None:
     """Delete the records of locks that are free and were not used for a long time.
 
-    Does no harm to tasks: the next acquisition makes a new record. But last fire times are forgotten.
+    Does no harm to tasks: the next acquisition makes a new record. But last fire times are forgotten. Not for a SQL
+    table that ShedLock for Java uses as well: it remembers which records it made, and makes no new one until restarted.
     """
     with open_store(store) as provider:
         if dry_run:
