@@ -14,10 +14,10 @@ E = TypeVar("E", bound=Event)
 class FakeClock:
     """Monotonic seconds that pass only when told to::
 
-        clock = FakeClock()
-        provider = InMemoryLockProvider(clock=clock)
-        ...
-        clock.advance("10m")
+    clock = FakeClock()
+    provider = InMemoryLockProvider(clock=clock)
+    ...
+    clock.advance("10m")
     """
 
     def __init__(self, start: float = 1000.0) -> None:

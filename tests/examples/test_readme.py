@@ -58,12 +58,25 @@ def test_it_opens_with_a_sentence_a_picture_twelve_lines_and_two_commands() -> N
     assert len(sentence) < 100
     assert picture.startswith("![")
     code = next(code for _, code in blocks(opening))
-    assert len(code.splitlines()) == 12
+    assert len([line for line in code.splitlines() if line]) <= 12
     assert [line.split("  ")[0] for line in opening.splitlines() if line.startswith("make ")] == [
         "make demo",
         "make test",
     ]
     assert opening.index(picture) < opening.index(code) < opening.index("make demo")
+
+
+def test_the_opening_prints_what_it_says_also_when_it_is_run_again(tmp_path: Path) -> None:
+    (tmp_path / "opening.py").write_text(SCRIPTS["(top)"])
+    for printed in ("42 pages\nNone\n", "None\nNone\n"):
+        done = run_python("opening.py", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
+
+
+def test_the_documentation_opens_as_it_does() -> None:
+    page = (PROJECT / "docs" / "index.md").read_text()
+    code = next(code for _, code in blocks(page))
+    assert [line for line in code.splitlines() if line] == [line for line in SCRIPTS["(top)"].splitlines() if line]
 
 
 def test_it_is_short() -> None:
