@@ -6,11 +6,10 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, MetaData, text
 from sqlalchemy.engine import Connection, CursorResult, Dialect, Engine
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from shedlock_py._aio import shielded, undone_if_cancelled
 from shedlock_py._clock import monotonic
@@ -39,6 +38,12 @@ from shedlock_py.providers.sqlalchemy.schema import create_table_sql, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
+        AsyncEngine,
+    )  # brings the ORM along: half of the time of importing
+
 
 class SqlAlchemyLockProvider(LockProvider):
     """Locks in a table of a SQL database: SQLite (a file), PostgreSQL, MySQL and MariaDB.
@@ -61,7 +66,7 @@ class SqlAlchemyLockProvider(LockProvider):
         schema: str | None = None,
         extra_columns: bool = True,
     ) -> None:
-        if isinstance(engine_or_url, AsyncEngine):
+        if hasattr(engine_or_url, "sync_engine"):
             raise ConfigurationError("this is an AsyncEngine: give it to AsyncSqlAlchemyLockProvider")
         if isinstance(engine_or_url, Engine) and engine_or_url.dialect.is_async:
             raise ConfigurationError(
@@ -176,6 +181,8 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         schema: str | None = None,
         extra_columns: bool = True,
     ) -> None:
+        from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
+
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
         self._is_own = not isinstance(engine_or_url, AsyncEngine)
@@ -306,7 +313,7 @@ def _borrowed(engine: Engine) -> Engine:
 
 
 def _borrowed_async(engine: AsyncEngine) -> AsyncEngine:
-    return AsyncEngine(_borrowed(engine.sync_engine))
+    return type(engine)(_borrowed(engine.sync_engine))
 
 
 def _must_commit(engine: Engine) -> bool:
