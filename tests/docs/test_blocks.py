@@ -19,10 +19,14 @@ ADDRESS = re.compile(r"([a-z]+(?:\+[a-z0-9]+)?)://user:secret@db\.example/app")
 ELSEWHERE = ("providers/", "how-to/", "tutorial.md")
 
 FINALLY = {
-    # It serves until SIGTERM, which comes here after a moment.
+    # It serves until SIGTERM, which comes here as soon as somebody listens.
     "long-jobs.md": """
 import os, signal
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+def terminate():
+    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=terminate, daemon=True).start()
 try:
     serve()
 except SystemExit as exit:
