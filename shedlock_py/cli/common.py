@@ -135,7 +135,11 @@ class Commands(click.Group):
 
 def _one_line(error: BaseException | str) -> str:
     text = " ".join(str(error).split())
-    return f"{text}; from here: shedlock schema --create" if "create_schema()" in text else text
+    if "create_schema()" in text:
+        return f"{text}; from here: shedlock schema --create"
+    if text.endswith("extra_columns=False"):
+        return f"{text}; from here: --store pkg.module:provider"
+    return text
 
 
 # Output. What comes from the store was written by others: a terminal must obey nothing in it.

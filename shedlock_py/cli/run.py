@@ -29,7 +29,13 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         ours, command = args[:end], args[end + 1 :]
-        rest = super().parse_args(ctx, ours)
+        try:
+            rest = super().parse_args(ctx, ours)
+        except click.UsageError as error:
+            if "--" in args or not ("extra argument" in error.message or isinstance(error, click.NoSuchOption)):
+                raise
+            usage = "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND"
+            raise click.UsageError(f"{error.format_message().rstrip('.')}; {usage}", ctx) from None
         if not command and not ctx.resilient_parsing:
             raise click.UsageError("no command: shedlock run NAME --at-most 10m -- COMMAND", ctx)
         ctx.params["command"] = command
@@ -147,8 +153,9 @@ def run(
         program = find_program(command[0])  # first: a slip of the pen must not use up the lock and the fire time
         guarded = Guarded(request, program, command, keep_alive=keep_alive, grace=grace)
         is_debug = bool(ctx.find_root().params.get("debug"))
-        Settings(listeners=(guarded.happened.put, *((log_listener,) if is_debug else ()))).apply()
         with _store(store) if locks else nullcontext() as provider:
+            # After the store: the application's module that --store may name can call configure().
+            Settings(listeners=(guarded.happened.put, *((log_listener,) if is_debug else ()))).apply()
             code = guarded.run(provider, wait)
             if code is None and verbose:
                 click.echo(printable(f"shedlock: {guarded.skip_reason(provider)}"), err=True)

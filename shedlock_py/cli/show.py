@@ -122,5 +122,5 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
 
 def _moment(moment: datetime) -> str:
     """In UTC as the store has it, and in the time zone of this machine."""
-    local = moment.astimezone()
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC ({local:%Y-%m-%d %H:%M:%S %Z})"
+    local, there = moment.astimezone(), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
+    return f"{there} ({local:%Y-%m-%d %H:%M:%S %Z})" if local.utcoffset() else there

@@ -309,6 +309,18 @@ def test_the_command_must_be_marked(runs: Runs) -> None:
         assert "no command: shedlock run NAME --at-most 10m -- COMMAND" in done.stderr
 
 
+@pytest.mark.parametrize("command", [["true"], ["rsync", "-a", "b"]])
+def test_a_command_without_the_mark_says_how_to_write_it(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shedlock_py", "run", "job", "--at-most", "1m", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 64
+    assert "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND" in done.stderr
+
+
 def test_a_mistake_of_ours_leaves_no_command_behind(runs: Runs) -> None:
     program = (
         "from shedlock_py.cli.child import Child\n"

@@ -47,6 +47,22 @@ def test_an_overrun(runs: Runs) -> None:
     )
 
 
+def test_revoked_where_the_store_is_a_reference_whose_module_configures_the_application(runs: Runs) -> None:
+    runs.path("app_locks.py").write_text(
+        "from shedlock_py import configure, provider_from_url\n"
+        f"provider = provider_from_url({runs.store!r})\n"
+        "configure(provider=provider, default_lock_at_most_for='1h')\n"
+    )
+    process = runs.start(
+        "job", "--at-most", "3s", "--keep-alive", python=SAYS, variables={"SHEDLOCK_STORE": "app_locks:provider"}
+    )
+    ready(process)
+    runs.provider.force_release("job")
+    code, out, err = runs.end(process)
+    assert (code, out) == (75, "got SIGTERM\n")
+    assert "was freed or taken over by force" in err
+
+
 def test_revoked_under_keep_alive(runs: Runs) -> None:
     process = runs.start("job", "--at-most", "3s", "--keep-alive", python=SAYS)
     ready(process)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -99,10 +101,20 @@ def test_json(arguments: tuple[str, ...], store: str) -> None:
     assert record["last_fire_time"] is None
     times = [datetime.fromisoformat(record[key]) for key in ("locked_at", "lock_until")]
     assert times[1] - times[0] == timedelta(minutes=10)
-    assert all(time.utcoffset() == timedelta(0) for time in times)
+    assert all(moment.utcoffset() == timedelta(0) for moment in times)
     assert 540 < record["remaining"] <= 600
 
 
+@pytest.fixture
+def _in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_in_kathmandu")
 def test_show(store: str) -> None:
     lease = take(store, "job", holder="web-1:7", fire_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     done = run("show", "job", store=store)
@@ -113,7 +125,7 @@ def test_show(store: str) -> None:
     assert lines["claim id"] == lease.claim_id
     assert lines["locked by"] == f"web-1:7#{lease.claim_id}"
     assert lines["fencing token"] == str(lease.fencing_token)
-    assert lines["last fire time"].startswith("2026-01-02 03:04:05.000000 UTC (2026-01-0")
+    assert lines["last fire time"] == "2026-01-02 03:04:05.000000 UTC (2026-01-02 08:49:05 +0545)"
     assert set(lines) >= {"locked at", "lock until", "store's clock"}
     provider_from_url(store).release(lease)
     done = run("show", "job", store=store)
