@@ -27,7 +27,7 @@ from shedlock_py.config import (
 )
 from shedlock_py.context import Held, find_live
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderError, ProviderUnreachable
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -399,9 +399,10 @@ class Guard:
 def _outcome(failure: BaseException | None) -> Outcome:
     if failure is None:
         return "succeeded"
+    # What on_lost="cancel" raises is a cancellation; a TimeoutError, which asyncio makes of one, is not.
+    ended_by = failure.__cause__ if isinstance(failure, LeaseLostError) else failure
     # By name: asyncio's class must not be imported here.
-    was_cancelled = type(failure).__name__ == "CancelledError" or type(failure.__cause__).__name__ == "CancelledError"
-    return "cancelled" if was_cancelled else "failed"
+    return "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
 
 
 def refuse_unfinished_function(task: Callable[..., Any]) -> None:

@@ -160,7 +160,8 @@ def console() -> Console:
 
 
 def print_json(value: object) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=_for_json)
+    is_utf8 = console().encoding.startswith("utf")  # what another has no character for would be no JSON any more
+    text = json.dumps(value, indent=2, ensure_ascii=not is_utf8, default=_for_json)
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 

@@ -139,6 +139,15 @@ def test_another_doctor_is_at_work(store: str) -> None:
     assert "! acquire: lock 'shedlock-doctor' is held by [b]other" in run("doctor", store=store).stdout
 
 
+class Contested(InMemoryLockProvider):
+    """Another doctor gets the lock as soon as it is free."""
+
+    def release(self, lease: Lease) -> bool:
+        was_ours = super().release(lease)
+        super().acquire(LockRequest(lease.name, "10s", holder="other"))
+        return was_ours
+
+
 # Stores that do wrong
 
 
@@ -180,6 +189,7 @@ class CountsBack(InMemoryLockProvider):
         (GrantsTwice, {"refuse": "failed", "extend": "failed", "release": "failed"}),
         (ExtendsNothing, {"extend": "failed"}),
         (ReleasesNothing, {"release": "failed", "fencing tokens": "failed", "round trip": "warning"}),
+        (Contested, {"fencing tokens": "warning", "round trip": "warning"}),
         (SkewedClock, {"clock": "warning"}),
         (CountsBack, {"fencing tokens": "failed"}),
     ],

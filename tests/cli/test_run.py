@@ -234,9 +234,6 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
     assert "LOCKING IS SWITCHED OFF" in err
 
 
-DEAD = f"127.0.0.1:{free_port()}"
-
-
 @pytest.mark.parametrize(
     ("store", "code", "text"),
     [
@@ -244,13 +241,14 @@ DEAD = f"127.0.0.1:{free_port()}"
         ("nosuch://user:s3cret-pw@host/db", 78, "unknown scheme 'nosuch'"),
         ("memory://", 78, "private to this process"),
         ("no.such.module:provider", 78, "cannot import 'no.such.module:provider'"),
-        (f"redis://:s3cret-pw@{DEAD}/0", 69, "Connection refused"),
-        (f"postgresql+psycopg://me:s3cret-pw@{DEAD}/db", 69, "refused"),
+        ("redis://:s3cret-pw@127.0.0.1:{port}/0", 69, "Connection refused"),
+        ("postgresql+psycopg://me:s3cret-pw@127.0.0.1:{port}/db", 69, "refused"),
         ("sqlite:///{directory}/empty.db", 69, "shedlock schema --create"),
     ],
 )
 def test_a_store_that_does_not_work_is_one_line(runs: Runs, store: str | None, code: int, text: str) -> None:
-    variables = {"SHEDLOCK_STORE": store.replace("{directory}", str(runs.directory)) if store else None}
+    url = store and store.replace("{directory}", str(runs.directory)).replace("{port}", str(free_port()))
+    variables = {"SHEDLOCK_STORE": url}
     got, out, err = runs.run("job", "--at-most", "1m", python="print('ran')", variables={**variables})
     assert (got, out, err.count("\n")) == (code, "", 1), err
     assert err.startswith("shedlock: ")
@@ -260,7 +258,7 @@ def test_a_store_that_does_not_work_is_one_line(runs: Runs, store: str | None, c
 
 def test_debug_shows_more_but_no_password(runs: Runs) -> None:
     program = "import sys; sys.argv.insert(1, '--debug'); from shedlock_py.__main__ import main; main()"
-    variables = {"SHEDLOCK_STORE": f"redis://:s3cret-pw@{DEAD}/0"}
+    variables = {"SHEDLOCK_STORE": f"redis://:s3cret-pw@127.0.0.1:{free_port()}/0"}
     code, out, err = runs.run("job", "--at-most", "1m", python="print()", program=program, variables={**variables})
     assert (code, out) == (69, "")
     assert "Traceback" in err

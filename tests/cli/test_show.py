@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,6 +18,7 @@ from shedlock_py import provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election import demotion
 from tests.cli.rig import file_store, insert, run, take
+from tests.examples.scripts import PROJECT
 from tests.services.ports import free_port
 
 KEYS = {
@@ -174,6 +178,14 @@ def test_hostile_records(store: str) -> None:
         assert all(character.isprintable() or character == "\n" for character in output)
     (record,) = json.loads(text)
     assert (record["name"], record["holder"]) == (HOSTILE_NAME, HOSTILE_HOLDER)
+
+
+def test_json_is_json_also_where_not_every_character_can_be_written(store: str) -> None:
+    take(store, "größe-\N{GRINNING FACE}")
+    words = [sys.executable, "-m", "shedlock_py", "list", "--json", "--store", store]
+    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(words, cwd=PROJECT, env=environ, capture_output=True, timeout=30, check=True)
+    assert [record["name"] for record in json.loads(done.stdout)] == ["größe-\N{GRINNING FACE}"]
 
 
 # Errors: one line, never a traceback or a password
