@@ -44,7 +44,7 @@ class Held:
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
-        self.outer = _unfinished(_innermost.get())
+        self.outer = _innermost.get()
         self.finished = False
         self.thread = get_ident()
         self.heart: Heart | None = None
@@ -56,6 +56,7 @@ class Held:
         return not self.finished and self.lease.is_trusted()
 
     def enter(self) -> None:
+        _forget_finished(self)
         running.add(self)
         _innermost.set(self)
 
@@ -74,6 +75,14 @@ def _unfinished(held: Held | None) -> Held | None:
     while held is not None and held.finished:
         held = held.outer
     return held
+
+
+def _forget_finished(held: Held) -> None:
+    """All around it, too: that job may end after its next run has begun."""
+    outer: Held | None = held
+    while outer is not None:
+        outer.outer = _unfinished(outer.outer)
+        outer = outer.outer
 
 
 _innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)

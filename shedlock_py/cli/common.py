@@ -91,7 +91,10 @@ def open_store(store: str | None) -> Iterator[LockProvider]:
     finally:
         close = getattr(provider, "close", None)
         if callable(close):
-            close()
+            try:
+                close()
+            except Exception as error:  # all is done: it must not replace the exit code
+                logging.getLogger("shedlock_py").warning("the store could not be closed: %s", _one_line(error))
 
 
 def fail(message: str, code: int) -> NoReturn:

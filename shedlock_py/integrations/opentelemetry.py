@@ -103,6 +103,7 @@ class OpenTelemetryListener:
     def _begin(self, event: LockAcquired) -> None:
         lease = event.lease
         outside = self._outside(contexts.get_current())
+        self._forget_what_is_over(outside)
         span = self._tracer.start_span(
             f"run {self._label(event.lock_name)}",
             outside,
@@ -165,6 +166,11 @@ class OpenTelemetryListener:
                 context = run.outside
             run = contexts.get_value(self._innermost, run.outside)
         return contexts.set_value(self._innermost, run, context)
+
+    def _forget_what_is_over(self, context: Context) -> None:
+        """In all runs around: a job that ends after it has started its own next run must not grow a chain."""
+        while isinstance(run := contexts.get_value(self._innermost, context), _Run):
+            run.outside = context = self._outside(run.outside)
 
     # Short spans
 

@@ -18,7 +18,7 @@ from shedlock_py import provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election import demotion
 from tests.cli.rig import file_store, insert, run, take
-from tests.examples.scripts import PROJECT
+from tests.examples.scripts import PROJECT, run_python
 from tests.services.ports import free_port
 
 KEYS = {
@@ -186,6 +186,18 @@ def test_json_is_json_also_where_not_every_character_can_be_written(store: str) 
     environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     done = subprocess.run(words, cwd=PROJECT, env=environ, capture_output=True, timeout=30, check=True)
     assert [record["name"] for record in json.loads(done.stdout)] == ["größe-\N{GRINNING FACE}"]
+
+
+def test_a_store_that_cannot_be_closed_changes_no_exit_code(store: str, tmp_path: Path) -> None:
+    (tmp_path / "not_closed.py").write_text(
+        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
+        "class Locks(SqlAlchemyLockProvider):\n"
+        "    def close(self): raise OSError('gone')\n"
+        f"locks = Locks({store!r})\n"
+    )
+    words = ["-m", "shedlock_py", "run", "job", "--at-most", "1m", "--store", "not_closed:locks"]
+    done = run_python(*words, "--", "sh", "-c", "exit 5", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (5, "shedlock: the store could not be closed: gone\n")
 
 
 # Errors: one line, never a traceback or a password

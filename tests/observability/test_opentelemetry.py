@@ -336,6 +336,25 @@ async def test_a_task_that_outlives_its_job_starts_the_next(tracing: Tracing, st
     assert [run.parent.span_id in between if run.parent else None for run in runs] == [None, *[True] * 5]
 
 
+async def test_a_job_that_ends_only_after_its_next_run_has_begun(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    depths: list[int] = []
+
+    async def job(number: int, has_begun: asyncio.Event) -> None:
+        async with hold_async(f"job-{number}", provider=store):
+            depths.append(depth(tracing))
+            has_begun.set()
+            next_has_begun = asyncio.Event()
+            following = asyncio.create_task(job(number + 1, next_has_begun)) if number < 20 else None
+            if following is not None:
+                await next_has_begun.wait()
+        if following is not None:
+            await following
+
+    await job(0, asyncio.Event())
+    assert len(tracing.spans("run job")) == 21
+    assert max(depths) <= 3
+
+
 def test_locks_that_do_not_nest(tracing: Tracing, store: InMemoryLockProvider) -> None:
     with ExitStack() as first, ExitStack() as second:
         first.enter_context(hold("first", provider=store))

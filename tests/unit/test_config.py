@@ -235,7 +235,6 @@ class TestFromEnv:
         assert words in str(caught.value)
         assert "secret" not in str(caught.value)
 
-
     def test_a_store_in_a_package_that_configures_itself_when_it_is_imported(self, tmp_path: Path) -> None:
         """As ``shedlock`` imports it, where the variable of the command line is the application's as well."""
         package = tmp_path / "application"
