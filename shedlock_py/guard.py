@@ -111,7 +111,7 @@ def _hold(guard: Guard) -> Iterator[Lease | None]:
         yield None
         return
     try:
-        with guard.running(lease, store) as held, beating(held, store, guard.keep_alive, guard.on_lost):
+        with guard.running(lease, store) as held, beating(held, store, guard.keep_alive, guard.on_lost), guard.timing():
             yield lease
     finally:
         _release(guard, lease, store)
@@ -189,7 +189,8 @@ async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
     try:
         with guard.running(lease, store) as held:
             async with beating_async(held, store, guard.keep_alive, guard.on_lost):
-                yield lease
+                with guard.timing():
+                    yield lease
     finally:
         await shielded(_release_async(guard, lease, store))  # also what is told of it
 
@@ -291,6 +292,7 @@ class Guard:
         self._lock, self._at_most, self._at_least = lock, at_most, at_least
         self._started_at = 0.0
         self._acquired_at = 0.0
+        self._ended_at = 0.0
         self._process = 0
         self._held: Held | None = None
         if self.around is None:
@@ -368,12 +370,20 @@ class Guard:
             raise
         finally:
             held.leave()
-            duration = timedelta(seconds=monotonic() - self._acquired_at)
+            duration = timedelta(seconds=(self._ended_at or monotonic()) - self._acquired_at)
             if self._process == os.getpid():  # in a forked child, the task is its parent's
                 emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
             if self.must_release(lease) and not lease.is_lost() and not lease.is_trusted():
                 held.lost_is_told = True
                 emit(LeaseLost(lease.name, lease, "overrun"))
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Around the task alone; afterwards a heartbeat that is under way is waited for."""
+        try:
+            yield
+        finally:
+            self._ended_at = monotonic()
 
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -98,9 +98,15 @@ def open_store(store: str | None) -> Iterator[LockProvider]:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End with one line on standard error."""
-    click.echo(printable(f"shedlock: {message}"), err=True)
+    """End with one line on standard error, and with ``code`` even if that cannot be written."""
+    tell(message)
     sys.exit(code)
+
+
+def tell(message: str) -> None:
+    """One line on standard error."""
+    with suppress(OSError):
+        click.echo(printable(f"shedlock: {message}"), err=True)
 
 
 class Commands(click.Group):

@@ -22,7 +22,6 @@ from shedlock_py.cli.common import LOST, printable
 from shedlock_py.cli.signals import ENDING, Signal, listen
 from shedlock_py.cli.tables import holder_of, in_words
 from shedlock_py.context import current_lease
-from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
 from shedlock_py.guard import Skipped, attempt
 from shedlock_py.provider import LockProvider
@@ -30,7 +29,7 @@ from shedlock_py.rules import Lease, LockRequest
 
 LONGEST_PAUSE = 1.0
 """Seconds between two attempts to get a lock that is waited for."""
-SHORTEST_PAUSE = 0.02
+SHORTEST_PAUSE = 0.05
 LATE = 0.05
 """Seconds after the end of the trust window in which the guard's own event, which has the reason, is waited for."""
 LONGEST_SLEEP = 30.0
@@ -98,7 +97,7 @@ class Guarded:
         name = self._request.name
         if self._skipped and self._skipped.reason == "already_ran":
             return f"lock {name!r}: skipped, it was granted in this period before (--once-per)"
-        with suppress(ProviderError):
+        with suppress(Exception):  # what happened is settled, whatever the look at the record says
             record = provider.record(name) if provider else None
             if record and record.is_held:
                 return f"lock {name!r}: skipped, held by {holder_of(record)} for another {in_words(record.remaining)}"
@@ -129,8 +128,9 @@ class Guarded:
         """Seconds until the next attempt: when the lock should be free, but soon, since a holder may release early."""
         record = provider.record(self._request.name) if provider else None
         rest = record.remaining.total_seconds() if record else 0
-        spread = 0.5 + random.random() / 2  # those that wait together shall not ask together
-        return max(SHORTEST_PAUSE, rest if rest < LONGEST_PAUSE / 2 else LONGEST_PAUSE * spread)
+        if rest > LONGEST_PAUSE / 2:
+            return LONGEST_PAUSE * (0.5 + random.random() / 2)
+        return rest + SHORTEST_PAUSE * (1 + random.random())  # those that wait together shall not ask together
 
     # While it runs
 

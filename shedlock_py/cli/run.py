@@ -10,9 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from shedlock_py.cli.child import CannotStart, find_program
-from shedlock_py.cli.common import DurationType, fail, open_store, option, printable, store_option
-from shedlock_py.cli.guarded import Guarded
+from shedlock_py.cli.common import DurationType, fail, open_store, option, store_option, tell
 from shedlock_py.cli.periods import period_of
 from shedlock_py.cli.show import name_argument
 from shedlock_py.config import Settings, is_active
@@ -142,6 +140,9 @@ def run(
     now = datetime.now(UTC)  # what comes next may take its time
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock run needs Linux, macOS or another Unix")
+    from shedlock_py.cli.child import CannotStart, find_program  # late: they name signals that Windows does not have
+    from shedlock_py.cli.guarded import Guarded
+
     locks = is_active()
     try:
         fire_time = None if once_per is None else period_of(now, once_per)
@@ -158,7 +159,7 @@ def run(
             Settings(listeners=(guarded.happened.put, *((log_listener,) if is_debug else ()))).apply()
             code = guarded.run(provider, wait)
             if code is None and verbose:
-                click.echo(printable(f"shedlock: {guarded.skip_reason(provider)}"), err=True)
+                tell(guarded.skip_reason(provider))
     except CannotStart as error:
         fail(str(error), error.code)
     sys.exit(skip_exit_code if code is None else code)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 OTHERS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
+_TO_THE_GROUP = frozenset({signal.SIGINT, signal.SIGQUIT})
 _SI_KERNEL = 0x80  # Linux's si_code of what a terminal sends; kill(2) has 0
 
 
@@ -19,7 +20,8 @@ _SI_KERNEL = 0x80  # Linux's si_code of what a terminal sends; kill(2) has 0
 class Signal:
     number: int
     is_from_terminal: bool
-    """Sent by the terminal to its whole foreground process group, as Ctrl-C is."""
+    """Sent by the terminal to its whole foreground process group, as Ctrl-C is. (SIGHUP, when the terminal is closed,
+    may come to the session's leader alone.)"""
 
 
 def listen(heard: Callable[[Signal], None]) -> Set[int]:
@@ -47,9 +49,9 @@ def _wait(numbers: Iterable[int], heard: Callable[[Signal], None]) -> None:
 def _next(numbers: Iterable[int]) -> Signal:
     if sys.platform == "darwin":  # does not tell who sent it
         number = signal.sigwait(numbers)
-        return Signal(number, number in (signal.SIGINT, signal.SIGQUIT))
+        return Signal(number, number in _TO_THE_GROUP)
     info = signal.sigwaitinfo(numbers)
-    return Signal(info.si_signo, info.si_code == _SI_KERNEL)
+    return Signal(info.si_signo, info.si_signo in _TO_THE_GROUP and info.si_code == _SI_KERNEL)
 
 
 def has_terminal() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import shedlock_py
 from shedlock_py.cli.app import shedlock
 from shedlock_py.cli.common import Commands
-from tests.cli.rig import run
+from tests.cli.rig import file_store, run
 
 
 def output(*words: str) -> subprocess.CompletedProcess[str]:
@@ -95,3 +96,24 @@ def test_completion_offers_commands_and_options() -> None:
     assert run(**words).stdout == "plain,run\n"
     words |= {"COMP_WORDS": "shedlock run job --onc", "COMP_CWORD": "3"}
     assert run(**words).stdout == "plain,--once-per\n"
+
+
+def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_is_refused(tmp_path: Path) -> None:
+    """As on Windows."""
+    program = (
+        "import os, signal\n"
+        "for name in ('SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2', 'SIGPIPE', 'SIGXFSZ', 'SIGCHLD'):\n"
+        "    delattr(signal, name)\n"
+        "del os.posix_spawn\n"
+        "from shedlock_py.__main__ import main\n"
+        "main()\n"
+    )
+
+    def run_there(*arguments: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", program, *arguments]
+        environ = {**os.environ, "SHEDLOCK_STORE": file_store(tmp_path)}
+        return subprocess.run(words, capture_output=True, text=True, env=environ, check=False)
+
+    assert run_there("list").returncode == 0
+    refused = run_there("run", "job", "--at-most", "1m", "--", sys.executable)
+    assert (refused.returncode, refused.stderr) == (78, "shedlock: shedlock run needs Linux, macOS or another Unix\n")

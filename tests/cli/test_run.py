@@ -307,6 +307,16 @@ def test_the_command_must_be_marked(runs: Runs) -> None:
         assert "no command: shedlock run NAME --at-most 10m -- COMMAND" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
+def test_a_standard_error_that_cannot_be_written_changes_no_exit_code(runs: Runs) -> None:
+    assert runs.provider.acquire(LockRequest("job", "1m"))
+    with Path("/dev/full").open("w") as full:
+        done = runs.start("job", "--at-most", "1m", "-v", "--skip-exit-code", "9", python="", stderr=full)
+        assert runs.end(done)[0] == 9
+        done = runs.start("job", "--at-most", "1m", python="", variables={"SHEDLOCK_STORE": "no"}, stderr=full)
+        assert runs.end(done)[0] == 78
+
+
 @pytest.mark.parametrize("command", [["true"], ["rsync", "-a", "b"]])
 def test_a_command_without_the_mark_says_how_to_write_it(command: list[str]) -> None:
     done = subprocess.run(

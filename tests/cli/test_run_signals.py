@@ -132,8 +132,10 @@ def test_at_the_worst_moment(runs: Runs, moment: str, side: str) -> None:
 
 def test_a_signal_before_the_start_keeps_the_command_from_starting(runs: Runs) -> None:
     program = (
-        f"import os\n{STORE}\nacquire, spawn = It.acquire, os.posix_spawn\n"
-        "It.acquire = lambda *args: (acquire(*args), os.kill(os.getpid(), 15))[0]\n"
+        "import os, threading\nfrom shedlock_py.cli.guarded import Guarded\n"
+        f"{STORE}\nacquire, spawn, heard, was_heard = It.acquire, os.posix_spawn, Guarded._heard, threading.Event()\n"
+        "Guarded._heard = lambda *args: (heard(*args), was_heard.set())\n"
+        "It.acquire = lambda *args: (acquire(*args), os.kill(os.getpid(), 15), was_heard.wait(10))[0]\n"
         f"os.posix_spawn = lambda *args, **options: (print('started'), spawn(*args, **options))[1]\n{PROGRAM}"
     )
     assert runs.run("job", "--at-most", "1m", python="", program=program) == (143, "", "")
@@ -204,7 +206,7 @@ def on_terminal(runs: Runs, python: str, *options: str) -> Iterator[OnTerminal]:
         if terminal.pid:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        os.close(side)
+        os.close(terminal.side)
 
 
 # Counts Ctrl-C, and ends at the second.
@@ -255,6 +257,23 @@ def test_ctrl_c_that_ends_the_command(runs: Runs) -> None:
         os.write(it.side, b"\x03")
         assert it.end() == 130
         assert "Traceback" not in it.text
+    assert not runs.is_held("job")
+
+
+def test_a_terminal_that_is_closed_hangs_up_the_command(runs: Runs) -> None:
+    python = (
+        "import os, signal, time\n"
+        f"def trap(number, frame): open({str(runs.path('hung-up'))!r}, 'w').write('hung up'); os._exit(3)\n"
+        "signal.signal(signal.SIGHUP, trap)\n"
+        "os.write(1, b'ready\\n')\n"
+        "time.sleep(60)"
+    )
+    with on_terminal(runs, python) as terminal:
+        terminal.read_until("ready")
+        os.close(terminal.side)
+        terminal.side = os.open(os.devnull, os.O_RDONLY)
+        assert terminal.end() == 3
+    assert runs.wait_for("hung-up") == "hung up"
     assert not runs.is_held("job")
 
 
