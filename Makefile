@@ -14,6 +14,9 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-warn-scri
 export PYTHON
 # More arguments for pytest: make test ARGS="-k postgres -x"
 ARGS ?=
+# How many processes run the tests, each with servers of its own
+JOBS ?= 2
+PYTEST := -m pytest -n $(JOBS) --dist loadfile
 # More arguments for the demo
 DEMO_ARGS ?=
 # What the demo's locks are on: a file, or a private server that lives as long as the demo
@@ -45,10 +48,10 @@ demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, on
 	@$(BIN)/python -m examples.demo $(if $(PRIVATE),--private '$(PRIVATE)') $(DEMO_ARGS)
 
 test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python $(PYTEST) $(ARGS)
 
 test-apscheduler-3.10: servers $(VENV_APS310)/.test ## run the APScheduler tests on APScheduler 3.10.4
-	$(VENV_APS310)/bin/python -m pytest tests/apscheduler $(ARGS)
+	$(VENV_APS310)/bin/python $(PYTEST) tests/apscheduler $(ARGS)
 
 check: setup ## ruff, ruff format --check and mypy --strict
 	$(BIN)/ruff check .
