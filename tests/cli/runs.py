@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shedlock_py import LockProvider, provider_from_url
-from tests.cli.terminal import PROGRAM
+from tests.cli.terminal import NOTHING_IGNORED, PROGRAM
 from tests.examples.scripts import PROJECT
 from tests.services.polling import wait_until
 
@@ -44,7 +44,7 @@ class Runs:
         words = [sys.executable, "-c", python] if command is None else list(command)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         process = subprocess.Popen(
-            [sys.executable, "-c", program, "run", *arguments, "--", *words],
+            [sys.executable, "-c", NOTHING_IGNORED + program, "run", *arguments, "--", *words],
             **{**streams, "text": True, "env": environ, "start_new_session": True, **options},
         )
         self._started.append(process)

@@ -17,16 +17,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-# Ctrl-C must work although whoever runs the tests may ignore SIGINT, which children inherit.
-PROGRAM = (
+PROGRAM = "from shedlock_py.__main__ import main; main()"
+# Whoever runs the tests may ignore these signals (nohup, a shell's background job), which children inherit.
+NOTHING_IGNORED = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from shedlock_py.__main__ import main; main()"
+    "[signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGQUIT)]; "
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", PROGRAM, *arguments]
+    return [sys.executable, "-c", NOTHING_IGNORED + PROGRAM, *arguments]
 
 
 def environment(**variables: str) -> dict[str, str]:

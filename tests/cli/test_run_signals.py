@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.rig import take
 from tests.cli.runs import Runs
-from tests.cli.terminal import PROGRAM
+from tests.cli.terminal import PROGRAM, command
 from tests.services.polling import wait_until
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -195,10 +195,10 @@ class OnTerminal:
 
 @contextmanager
 def on_terminal(runs: Runs, python: str, *options: str) -> Iterator[OnTerminal]:
-    words = ["run", "job", "--store", runs.store, *(options or ("--at-most", "1m")), "--", sys.executable, "-c", python]
+    words = ["--store", runs.store, *(options or ("--at-most", "1m")), "--", sys.executable, "-c", python]
     pid, side = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", PROGRAM, *words])
+        os.execv(sys.executable, command("run", "job", *words))
     terminal = OnTerminal(side, pid)
     try:
         yield terminal
