@@ -16,6 +16,9 @@ export PYTHON
 ARGS ?=
 # More arguments for the fault suite: make faults FAULTS_ARGS="--minutes 5 --only kill --store redis"
 FAULTS_ARGS ?=
+# How many processes run the tests, each with servers of its own
+JOBS ?= 2
+PYTEST := -m pytest -n $(JOBS) --dist loadfile
 # More arguments for the demo
 DEMO_ARGS ?=
 # What the demo's locks are on: a file, or a private server that lives as long as the demo
@@ -31,7 +34,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers demo test faults test-apscheduler-3.10 check format clean
+.PHONY: help setup servers demo test test-apscheduler-3.10 faults check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,13 +50,13 @@ demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, on
 	@$(BIN)/python -m examples.demo $(if $(PRIVATE),--private '$(PRIVATE)') $(DEMO_ARGS)
 
 test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python $(PYTEST) $(ARGS)
 
 faults: servers $(VENV)/.test ## try to break the promises for half an hour, and rewrite the table in docs/reliability.md
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 test-apscheduler-3.10: servers $(VENV_APS310)/.test ## run the APScheduler tests on APScheduler 3.10.4
-	$(VENV_APS310)/bin/python -m pytest tests/apscheduler $(ARGS)
+	$(VENV_APS310)/bin/python $(PYTEST) tests/apscheduler $(ARGS)
 
 check: setup ## ruff, ruff format --check and mypy --strict
 	$(BIN)/ruff check .
@@ -64,15 +67,21 @@ format: setup ## let ruff format and fix the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.docs ## build the documentation into site/ (open site/index.html)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(VENV)/.docs ## build it at each change, and serve it on http://127.0.0.1:8000
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
+
 clean: ## remove the environments and the caches
-	rm -rf $(VENV) $(VENV_APS310) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV_APS310) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.setup: pyproject.toml scripts/make-venv.sh
 	@scripts/make-venv.sh $(VENV)
 	@echo "==> installing the development tools into $(VENV) (about a minute)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group lint --group test --group demo
-	@touch $(VENV)/.demo $(VENV)/.demo-private $@
+	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group lint --group test --group demo --group docs
+	@touch $(VENV)/.demo $(VENV)/.demo-private $(VENV)/.docs $@
 
 $(VENV)/.demo: pyproject.toml scripts/make-venv.sh
 	@scripts/make-venv.sh $(VENV)
@@ -85,6 +94,12 @@ $(VENV)/.demo-private: pyproject.toml scripts/make-venv.sh
 	@echo "==> installing what the demo needs for private servers into $(VENV)"
 	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group demo --group demo-private
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.docs: pyproject.toml scripts/make-venv.sh
+	@scripts/make-venv.sh $(VENV)
+	@echo "==> installing what the documentation needs into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group docs
+	@touch $@
 
 $(VENV)/.test: $(VENV)/.setup | servers
 	@echo "==> building mysqlclient"

@@ -149,8 +149,20 @@ def configure(
         default_lock_at_least_for=at_least,
         keep_alive=keep_alive,
         holder=None if holder is None else validate_holder(holder),
-        listeners=(log_listener, *listeners),
+        listeners=(log_listener, *_checked(listeners)),
     ).apply()
+
+
+def _checked(listeners: object) -> list[Listener]:
+    if not isinstance(listeners, Iterable):
+        raise ConfigurationError(f"listeners={listeners!r} is not a list: listeners=[…]")
+    found = list(listeners)
+    for listener in found:
+        if isinstance(listener, type):
+            raise ConfigurationError(f"listener {listener.__name__} is a class: make one, as in {listener.__name__}()")
+        if not callable(listener) or inspect.iscoroutinefunction(listener):
+            raise ConfigurationError(f"listener {listener!r} is not an ordinary function that takes an event")
+    return found
 
 
 def emit(event: Event) -> None:

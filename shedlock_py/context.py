@@ -15,7 +15,7 @@ from typing import Protocol
 
 from shedlock_py.config import as_async_provider, as_provider, emit
 from shedlock_py.durations import Duration
-from shedlock_py.errors import LeaseLostError, NotLocked, ProviderError
+from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
 from shedlock_py.rules import Lease
 
@@ -39,15 +39,16 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    __slots__ = ("finished", "heart", "lease", "outer", "provider", "stands_for", "thread")
+    __slots__ = ("finished", "heart", "lease", "lost_is_told", "outer", "provider", "stands_for", "thread")
 
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
-        self.outer = _unfinished(_innermost.get())
+        self.outer = _innermost.get()
         self.finished = False
         self.thread = get_ident()
         self.heart: Heart | None = None
+        self.lost_is_told = False
         self.stands_for: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
@@ -55,6 +56,7 @@ class Held:
         return not self.finished and self.lease.is_trusted()
 
     def enter(self) -> None:
+        _forget_finished(self)
         running.add(self)
         _innermost.set(self)
 
@@ -73,6 +75,14 @@ def _unfinished(held: Held | None) -> Held | None:
     while held is not None and held.finished:
         held = held.outer
     return held
+
+
+def _forget_finished(held: Held) -> None:
+    """All around it, too: that job may end after its next run has begun."""
+    outer: Held | None = held
+    while outer is not None:
+        outer.outer = _unfinished(outer.outer)
+        outer = outer.outer
 
 
 _innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
@@ -184,6 +194,7 @@ def _extended(held: Held, extended: Lease | None) -> Lease:
         if held.heart is not None:
             held.heart.tell_lost()
         else:
+            held.lost_is_told = True
             emit(LeaseLost(name, held.lease, "revoked"))
         raise LeaseLostError(f"lock {name!r} could not be extended: its lease has ended or was taken over")
     emit(LockExtended(name, extended))
@@ -194,6 +205,8 @@ def _extended(held: Held, extended: Lease | None) -> Lease:
 def _failing(lease: Lease) -> Iterator[None]:
     try:
         yield
-    except ProviderError as error:
-        emit(ProviderFailed(lease.name, "extend", error))
+    except (ConfigurationError, LeaseError):
+        raise  # not the store's failure
+    except Exception as error:
+        emit(ProviderFailed(lease.name, "extend", error, lease))
         raise

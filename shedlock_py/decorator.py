@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from types import MethodType
 from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar, cast, overload
+from weakref import WeakValueDictionary
 
 from shedlock_py.config import check_provider, lock_request
 from shedlock_py.durations import Duration, parse_duration
@@ -119,6 +120,15 @@ class LockSpec:
             return self.template.format_map(call.arguments)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ConfigurationError(f"lock name {self.template!r} cannot be filled for this call: {error}") from error
+
+
+_declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # weak: closures may be decorated, and gone
+
+
+def declared_lock_names() -> set[str]:
+    """The lock names of the decorated functions of this process, but for those that are filled from each call."""
+    specs = [reference() for reference in _declared.valuerefs()]
+    return {spec.name for spec in specs if spec is not None and spec.name is not None}
 
 
 def _template_fields(template: str) -> set[str]:
@@ -282,6 +292,7 @@ def scheduler_lock(
         # The original carries the mark too: a scheduler's decorator that was put below this one registers the original.
         for marked in (function, wrapper):
             _mark(marked, spec)
+        _declared[id(spec)] = spec
         return wrapper
 
     return decorate

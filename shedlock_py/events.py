@@ -2,6 +2,12 @@
 
 A listener is any callable that takes one event. It is called in the thread or task where the event happened, so it
 should be quick; one that raises is logged and changes nothing else.
+
+Each time a lock is asked for there is exactly one of ``LockAcquired``, ``LockSkipped`` and ``ProviderFailed`` (with the
+operation "acquire"); none if the caller was cancelled meanwhile. After ``LockAcquired`` there is exactly one
+``TaskFinished``, and then what became of the lease: ``LockReleased``, ``LeaseLost``, or ``ProviderFailed`` with the
+operation "release". A lease may be lost, and is told so once, before its task has finished. A guard inside of its own
+live lease asks nothing and tells nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +65,10 @@ class LockAcquired(LockEvent):
 
 @dataclass(frozen=True)
 class LockSkipped(LockEvent):
-    """The task does not run, as it should be: the lock is held elsewhere or this fire time has run."""
+    """The task does not run, as it should be; mostly because the lock is held elsewhere.
+
+    ``elapsed`` is how long asking took, zero if the store was not asked ("shutting_down", "not_leader").
+    """
 
     reason: SkipReason
     elapsed: timedelta
@@ -90,10 +99,15 @@ class LeaseLost(LockEvent):
 
 @dataclass(frozen=True)
 class ProviderFailed(LockEvent):
-    """The store failed at ``operation``. At "acquire" the task did not run; at "release" it did."""
+    """The store failed at ``operation``. At "acquire" the task did not run; at "release" it did.
+
+    In elections ``lock_name`` is the election's name.
+    """
 
     operation: str
     error: Exception
+    lease: Lease | None = None
+    """Which lease was to be extended or released; None at "acquire" and in elections."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +157,12 @@ def notify(listeners: Iterable[Listener], event: Event) -> None:
 
 
 def log_listener(event: Event) -> None:
-    """Writes every event to the logger ``shedlock_py``: lost leases WARNING, a failing store ERROR, elections INFO, the
-    rest DEBUG."""
+    """Writes every event to the logger ``shedlock_py``.
+
+    ERROR: the store failed, so that a task did not run or its lock was not freed. WARNING: a lease or a leadership was
+    lost, or the store failed at extending a lease or looking at a record, which is tried again. INFO: other news of
+    elections. DEBUG: the rest.
+    """
     match event:
         case LeaseLost(lock_name, lease, "overrun"):
             logger.warning(
@@ -162,7 +180,8 @@ def log_listener(event: Event) -> None:
         case LeaseLost(lock_name):
             logger.warning("lock %r was lost: it was freed or taken over by force while the task ran", lock_name)
         case ProviderFailed(lock_name, operation, error):
-            logger.error("lock %r: %s failed: %s", lock_name, operation, error)
+            level = logging.WARNING if operation in ("extend", "record") else logging.ERROR
+            logger.log(level, "lock %r: %s failed: %s", lock_name, operation, error)
         case LockSkipped(lock_name, reason):
             logger.debug("lock %r: task skipped (%s)", lock_name, reason)
         case LockAcquired(lock_name, lease):

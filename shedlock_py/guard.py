@@ -27,7 +27,7 @@ from shedlock_py.config import (
 )
 from shedlock_py.context import Held, find_live
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderError, ProviderUnreachable
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -111,13 +111,16 @@ def _hold(guard: Guard) -> Iterator[Lease | None]:
         yield None
         return
     try:
-        with guard.running(lease, store) as held, beating(held, store, guard.keep_alive, guard.on_lost):
+        with guard.running(lease, store) as held, beating(held, store, guard.keep_alive, guard.on_lost), guard.timing():
             yield lease
     finally:
-        lost = lease.is_lost()
-        if guard.must_release(lease):
-            with guard.releasing(lease):
-                guard.released(lease, store.release(lease), lost)
+        _release(guard, lease, store)
+
+
+def _release(guard: Guard, lease: Lease, store: LockProvider) -> None:
+    if guard.must_release(lease):
+        with guard.releasing(lease):
+            guard.released(lease, store.release(lease))
 
 
 def attempt(
@@ -186,12 +189,16 @@ async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
     try:
         with guard.running(lease, store) as held:
             async with beating_async(held, store, guard.keep_alive, guard.on_lost):
-                yield lease
+                with guard.timing():
+                    yield lease
     finally:
-        lost = lease.is_lost()
-        if guard.must_release(lease):
-            with guard.releasing(lease):
-                guard.released(lease, await shielded(store.release(lease)), lost)
+        await shielded(_release_async(guard, lease, store))  # also what is told of it
+
+
+async def _release_async(guard: Guard, lease: Lease, store: AsyncLockProvider) -> None:
+    if guard.must_release(lease):
+        with guard.releasing(lease):
+            guard.released(lease, await store.release(lease))
 
 
 async def attempt_async(
@@ -285,8 +292,9 @@ class Guard:
         self._lock, self._at_most, self._at_least = lock, at_most, at_least
         self._started_at = 0.0
         self._acquired_at = 0.0
+        self._ended_at = 0.0
         self._process = 0
-        self._overran = False
+        self._held: Held | None = None
         if self.around is None:
             _ = self.request  # what is wrong with it shows here, not at the first line of the with block
 
@@ -351,22 +359,31 @@ class Guard:
             )
             emit(ProviderFailed(lease.name, "acquire", error))
             raise error
-        emit(LockAcquired(lease.name, lease, self._elapsed()))
-        held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
-        held.enter()
+        self._held = held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
         failure: BaseException | None = None
         try:
+            emit(LockAcquired(lease.name, lease, self._elapsed()))
+            held.enter()
             yield held
         except BaseException as error:
             failure = error
             raise
         finally:
             held.leave()
-            duration = timedelta(seconds=monotonic() - self._acquired_at)
-            emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
+            duration = timedelta(seconds=(self._ended_at or monotonic()) - self._acquired_at)
+            if self._process == os.getpid():  # in a forked child, the task is its parent's
+                emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
             if self.must_release(lease) and not lease.is_lost() and not lease.is_trusted():
-                self._overran = True
+                held.lost_is_told = True
                 emit(LeaseLost(lease.name, lease, "overrun"))
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Around the task alone; afterwards a heartbeat that is under way is waited for."""
+        try:
+            yield
+        finally:
+            self._ended_at = monotonic()
 
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""
@@ -378,21 +395,24 @@ class Guard:
         try:
             yield
         except Exception as error:
-            emit(ProviderFailed(lease.name, "release", error))
+            emit(ProviderFailed(lease.name, "release", error, lease))
 
-    def released(self, lease: Lease, was_ours: bool, was_lost: bool) -> None:
+    def released(self, lease: Lease, was_ours: bool) -> None:
+        if self._held is None:
+            return  # granted too late: nobody was told of this lease
         if was_ours:
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._acquired_at)))
-        elif not self._overran and not was_lost:
+        elif not self._held.lost_is_told:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 
 def _outcome(failure: BaseException | None) -> Outcome:
     if failure is None:
         return "succeeded"
+    # What on_lost="cancel" raises is a cancellation; a TimeoutError, which asyncio makes of one, is not.
+    ended_by = failure.__cause__ if isinstance(failure, LeaseLostError) else failure
     # By name: asyncio's class must not be imported here.
-    was_cancelled = type(failure).__name__ == "CancelledError" or type(failure.__cause__).__name__ == "CancelledError"
-    return "cancelled" if was_cancelled else "failed"
+    return "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
 
 
 def refuse_unfinished_function(task: Callable[..., Any]) -> None:

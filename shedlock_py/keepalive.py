@@ -56,8 +56,9 @@ def check_on_lost_async(on_lost: OnLost) -> None:
 class _Heart:
     """What is known about the lease of one running task, and what is to be done next."""
 
-    def __init__(self, lease: Lease, *, beats: bool) -> None:
-        self.lease = lease
+    def __init__(self, held: Held, *, beats: bool) -> None:
+        self.lease = lease = held.lease
+        self._held = held
         self.unanswered = 0
         self.has_ended = False
         self.lost: LeaseLost | None = None
@@ -96,6 +97,8 @@ class _Heart:
         """Why the lease is over, once it cannot be believed any more."""
         if self.lease.is_trusted():
             return None
+        if self.lease.is_lost() and not self.unanswered:
+            return "revoked"  # the task itself has asked the store
         return self._why_over()
 
     def _why_over(self) -> LostReason:
@@ -110,6 +113,7 @@ class _Heart:
         if self.has_ended or self.lost is not None or self.lease.has_ended():
             return None
         self.lease.lose()
+        self._held.lost_is_told = True
         self.lost = LeaseLost(self.lease.name, self.lease, reason)
         return self.lost
 
@@ -123,7 +127,7 @@ def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) 
     if not keep_alive and on_lost == "continue":
         yield
         return
-    heart = _ThreadHeart(held.lease, store, keep_alive, on_lost)
+    heart = _ThreadHeart(held, store, keep_alive, on_lost)
     held.heart = heart
     heart.start()
     try:
@@ -133,8 +137,8 @@ def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) 
 
 
 class _ThreadHeart:
-    def __init__(self, lease: Lease, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> None:
-        self._heart = _Heart(lease, beats=keep_alive)
+    def __init__(self, held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> None:
+        self._heart = _Heart(held, beats=keep_alive)
         self._store = store
         self._on_lost = on_lost
         self._changed = threading.Condition()
@@ -216,9 +220,13 @@ class _ThreadHeart:
             self._changed.wait_for(lambda: not self._heart.unanswered, PATIENCE)
 
 
-def _tell(lost: LeaseLost, on_lost: OnLost) -> object:
-    """Tell the listeners and ``on_lost``; returns what that returns."""
+def _tell(lost: LeaseLost, on_lost: OnLost) -> None:
+    """Tell the listeners and ``on_lost``."""
     emit(lost)
+    _call(on_lost, lost)
+
+
+def _call(on_lost: OnLost, lost: LeaseLost) -> object:
     if callable(on_lost):
         try:
             return on_lost(lost)
@@ -229,7 +237,7 @@ def _tell(lost: LeaseLost, on_lost: OnLost) -> object:
 
 def _report(lease: Lease, error: Exception | None, extended: Lease | None) -> None:
     if error is not None:
-        emit(ProviderFailed(lease.name, "extend", error))
+        emit(ProviderFailed(lease.name, "extend", error, lease))
     elif extended is not None:
         emit(LockExtended(lease.name, lease))
 
@@ -245,7 +253,7 @@ async def beating_async(held: Held, store: AsyncLockProvider, keep_alive: bool, 
         return
     import asyncio  # late: must not be loaded for others
 
-    heart = _TaskHeart(held.lease, store, keep_alive, on_lost)
+    heart = _TaskHeart(held, store, keep_alive, on_lost)
     held.heart = heart
     heart.start()
     try:
@@ -259,10 +267,10 @@ async def beating_async(held: Held, store: AsyncLockProvider, keep_alive: bool, 
 
 
 class _TaskHeart:
-    def __init__(self, lease: Lease, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> None:
+    def __init__(self, held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> None:
         import asyncio
 
-        self._heart = _Heart(lease, beats=keep_alive)
+        self._heart = _Heart(held, beats=keep_alive)
         self._store = store
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -320,14 +328,17 @@ class _TaskHeart:
         self._tell(lost)
 
     def _tell(self, lost: LeaseLost | None) -> None:
+        if lost is not None:
+            emit(lost)
+            self._react(lost)
+
+    def _react(self, lost: LeaseLost) -> None:
         import asyncio
 
-        if lost is None:
-            return
-        if self._on_lost == "cancel" and self._body is not None:
+        if self._on_lost == "cancel" and self._body is not None and not self._heart.has_ended:
             self._has_cancelled = True
             self._body.cancel(f"lock {lost.lock_name!r} was lost")
-        answer = _tell(lost, self._on_lost)
+        answer = _call(self._on_lost, lost)
         if inspect.isawaitable(answer):
             task = asyncio.ensure_future(_finish(lost, answer))
             _unfinished.add(task)
@@ -356,7 +367,9 @@ class _TaskHeart:
 
     def tell_lost(self) -> None:
         lost = self._heart.lose("revoked")
-        self._loop.call_soon_threadsafe(self._tell, lost)
+        if lost:
+            emit(lost)  # at once: the task is about to end because of it
+            self._loop.call_soon_threadsafe(self._react, lost)
 
     async def stop(self) -> None:
         import asyncio

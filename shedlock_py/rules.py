@@ -165,6 +165,7 @@ class Lease:
     """
 
     __slots__ = (
+        "__weakref__",
         "_clock",
         "_ended",
         "_granted_at",

@@ -99,7 +99,7 @@ def _from_another_package(url: str, scheme: str, group: str) -> Any:
 
 _REFERENCE = re.compile(r"[\w.]+(:[\w.]+)?")
 _providers: dict[str, Any] = {}  # one for each text, in each process
-_providers_mutex = threading.Lock()
+_providers_mutex = threading.RLock()  # a module that is imported for one may ask for one itself
 
 
 def provider_from_text(text: str) -> Any:
@@ -109,7 +109,8 @@ def provider_from_text(text: str) -> Any:
     """
     with _providers_mutex:
         if text not in _providers:
-            _providers[text] = provider_from_url(text) if "://" in text else _import_provider(text)
+            provider = provider_from_url(text) if "://" in text else _import_provider(text)
+            _providers.setdefault(text, provider)  # that module may have made it meanwhile
         return _providers[text]
 
 
@@ -123,6 +124,8 @@ def import_reference(reference: str) -> Any:
         return resolve_name(reference)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error
+    except Exception as error:  # of the module itself, such as a variable that is not set
+        raise ConfigurationError(f"cannot import {reference!r}: {error!r}") from error
 
 
 def _import_provider(reference: str) -> Any:

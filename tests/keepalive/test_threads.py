@@ -50,6 +50,19 @@ def outlasts(lease_lengths: float) -> None:
         time.sleep(0.005)
 
 
+def test_the_duration_of_a_task_is_without_the_heartbeat_that_is_waited_for(
+    store: MoodyProvider, heard: RecordingListener
+) -> None:
+    with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
+        store.mood = "hanging"
+        wait_until(lambda: store.extensions, what="a heartbeat")
+        ended_at = time.monotonic()
+        threading.Timer(1.0, store.recover).start()
+    assert time.monotonic() - ended_at > 0.9  # it was waited for
+    (finished,) = heard.of(TaskFinished)
+    assert finished.duration < timedelta(seconds=0.9)
+
+
 def test_a_task_outlasts_many_leases(store: MoodyProvider, heard: RecordingListener) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None

@@ -2,6 +2,7 @@ import logging
 import sys
 import types
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from shedlock_py import (
 )
 from shedlock_py.config import is_kept_alive, lock_request
 from shedlock_py.testing import RecordingListener
+from tests.examples.scripts import run_python
 
 
 async def nothing() -> None:
@@ -76,6 +78,19 @@ class TestConfigure:
     def test_a_provider_by_url(self) -> None:
         configure(provider="memory://", async_provider="memory://")
         assert isinstance(attempt("job", lambda: None), Executed)
+
+    @pytest.mark.parametrize(
+        ("listeners", "words"),
+        [
+            ([RecordingListener], r"RecordingListener is a class: make one, as in RecordingListener\(\)"),
+            ([nothing], "not an ordinary function"),
+            (["print"], "'print' is not an ordinary function"),
+            (print, "is not a list"),
+        ],
+    )
+    def test_listeners_that_cannot_listen(self, listeners: Any, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words):
+            configure(listeners=listeners)
 
     def test_listeners_come_besides_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, "shedlock_py")
@@ -219,6 +234,32 @@ class TestFromEnv:
             Settings.from_env({f"SHEDLOCK_{name}": value}).apply()
         assert words in str(caught.value)
         assert "secret" not in str(caught.value)
+
+    def test_a_store_in_a_package_that_configures_itself_when_it_is_imported(self, tmp_path: Path) -> None:
+        """As ``shedlock`` imports it, where the variable of the command line is the application's as well."""
+        package = tmp_path / "application"
+        package.mkdir()
+        (package / "__init__.py").write_text("from shedlock_py import Settings\nSettings.from_env().apply()\n")
+        (package / "locks.py").write_text(
+            "from shedlock_py import InMemoryLockProvider\ndef locks():\n    return InMemoryLockProvider()\n"
+        )
+        script = (
+            "import os; os.environ['SHEDLOCK_STORE'] = 'application.locks:locks'\n"
+            "from shedlock_py.config import configured_providers\n"
+            "from shedlock_py.stores import provider_from_text\n"
+            "provider = provider_from_text('application.locks:locks')\n"
+            "print(configured_providers() == (provider,))\n"
+        )
+        done = run_python("-c", script, cwd=tmp_path, timeout=30)
+        assert (done.stdout, done.stderr) == ("True\n", "")
+
+    def test_a_store_in_a_module_that_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "fails_at_import.py").write_text("import os; os.environ['NO_SUCH_VARIABLE']\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(ConfigurationError) as caught:
+            Settings.from_env({"SHEDLOCK_STORE": "fails_at_import:provider"})
+        words = "SHEDLOCK_STORE: cannot import 'fails_at_import:provider': KeyError('NO_SUCH_VARIABLE')"
+        assert str(caught.value) == words
 
 
 class TestUrls:

@@ -177,6 +177,25 @@ def test_a_job_that_starts_its_next_run_grows_no_chain(provider: InMemoryLockPro
     assert max(lengths) <= 2
 
 
+def test_a_job_that_ends_only_after_its_next_run_has_begun_grows_no_chain(provider: InMemoryLockProvider) -> None:
+    lengths = []
+
+    async def job(number: int, has_begun: asyncio.Event) -> None:
+        async with hold_async(f"job-{number}"):
+            lengths.append(_chain_length())
+            has_begun.set()
+            next_has_begun = asyncio.Event()
+            following = asyncio.create_task(job(number + 1, next_has_begun)) if number < 20 else None
+            if following is not None:
+                await next_has_begun.wait()
+        if following is not None:
+            await following
+
+    asyncio.run(job(0, asyncio.Event()))
+    assert len(lengths) == 21
+    assert max(lengths) <= 3
+
+
 def _chain_length() -> int:
     from shedlock_py import context
 

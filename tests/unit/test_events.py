@@ -6,6 +6,9 @@ import pytest
 from shedlock_py import (
     Event,
     InMemoryLockProvider,
+    LeaderChanged,
+    LeadershipStarted,
+    LeadershipStopped,
     LeaseLost,
     LockAcquired,
     LockExtended,
@@ -32,7 +35,15 @@ EVENTS: list[tuple[Event, int, str]] = [
     (TaskFinished("job", lease, SOON, "failed", ValueError()), logging.DEBUG, "task failed after 0:00:01"),
     (LeaseLost("job", lease, "overrun"), logging.WARNING, "raise lock_at_most_for"),
     (LeaseLost("job", lease, "revoked"), logging.WARNING, "taken over by force"),
-    (ProviderFailed("job", "release", OSError("gone")), logging.ERROR, "release failed: gone"),
+    (LeaseLost("job", lease, "unreachable"), logging.WARNING, "has not answered"),
+    (ProviderFailed("job", "acquire", OSError("gone")), logging.ERROR, "acquire failed: gone"),
+    (ProviderFailed("job", "release", OSError("gone"), lease), logging.ERROR, "release failed: gone"),
+    (ProviderFailed("job", "extend", OSError("gone"), lease), logging.WARNING, "extend failed: gone"),  # tried again
+    (ProviderFailed("job", "record", OSError("gone")), logging.WARNING, "record failed: gone"),
+    (LeadershipStarted("job", "me", 7), logging.INFO, "me leads, term 7"),
+    (LeadershipStopped("job", "me", 7, "resigned"), logging.INFO, "does not lead any more (resigned), term 7"),
+    (LeadershipStopped("job", "me", 7, "unreachable"), logging.WARNING, "does not lead any more (unreachable)"),
+    (LeaderChanged("job", "somebody"), logging.INFO, "the leader is somebody"),
 ]
 
 
@@ -59,6 +70,17 @@ def test_a_listener_that_raises_is_logged_and_the_next_is_told(caplog: pytest.Lo
     assert "LockSkipped" in record.getMessage()
     assert "'job'" in record.getMessage()
     assert record.exc_info
+
+
+def test_listeners_are_told_in_the_order_in_which_they_were_given() -> None:
+    order: list[int] = []
+    listeners = [lambda event, number=number: order.append(number) for number in range(5)]
+    notify(listeners, LockSkipped("job", "held", SOON))
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_which_lease_a_failure_is_about_need_not_be_said() -> None:
+    assert ProviderFailed("job", "acquire", OSError()).lease is None
 
 
 def test_a_listener_does_not_swallow_what_ends_the_process() -> None:

@@ -132,6 +132,18 @@ async def test_i12_a_cancelled_task_is_released(store: AsyncInMemoryLockProvider
     assert await store.acquire(LockRequest("job", "10m"))
 
 
+async def test_a_timeout_is_a_failure_and_no_cancellation(
+    store: AsyncInMemoryLockProvider, heard: RecordingListener
+) -> None:
+    async def task() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.sleep(3600)
+
+    with pytest.raises(TimeoutError):
+        await attempt_async("job", task)
+    assert [event.outcome for event in heard.of(TaskFinished)] == ["failed"]
+
+
 async def test_i12_a_release_is_finished_although_its_caller_is_cancelled(heard: RecordingListener) -> None:
     store = SlowRelease()
     task = asyncio.create_task(attempt_async("job", value, provider=store))

@@ -123,6 +123,13 @@ def test_importing_the_package_loads_no_driver_no_sqlalchemy_and_no_asyncio() ->
     assert done.stdout.split() == []
 
 
+def test_a_sync_sql_provider_does_not_load_the_orm() -> None:
+    script = "import sys, shedlock_py; shedlock_py.provider_from_url('sqlite:///x.db'); print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "sqlalchemy.engine" in done.stdout.split()
+    assert "sqlalchemy.orm" not in done.stdout.split()  # SQLAlchemy's asyncio part brings it along
+
+
 def test_importing_the_package_changes_nothing_in_the_process() -> None:
     script = (
         "import logging, signal, threading\n"

@@ -23,6 +23,7 @@ def pairs_of(path: str, sync: str, *methods: str) -> Iterator[tuple[str, str, st
 PAIRS = [
     ("_program.py", "run", "run_async"),
     ("guard.py", "_hold", "_hold_async"),
+    ("guard.py", "_release", "_release_async"),
     ("context.py", "extend_lock", "extend_lock_async"),
     *(
         ("leader.py", f"LeaderElector.{method}", f"AsyncLeaderElector.{method}")

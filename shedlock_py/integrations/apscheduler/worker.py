@@ -16,7 +16,8 @@ from typing import Any
 from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
 
-from shedlock_py import LockRequest, ProviderError, Skipped, attempt, attempt_async, current_lease
+from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped, attempt, attempt_async, current_lease
+from shedlock_py.config import emit
 from shedlock_py.context import stand_for
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, error_event
 from shedlock_py.integrations.apscheduler.options import find_mark, fire_time_of
@@ -71,6 +72,7 @@ class Plan:
         if self.has_missed(run_time):
             return self.missed(run_time)
         if self.elector is not None and not self.elector.is_leader():
+            emit(LockSkipped(self.elector.name, "not_leader", timedelta(0)))
             return [self.skipped(run_time, self.elector.name, "not_leader")]
         return []
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -19,11 +19,13 @@ from sqlalchemy import URL, Pool, SingletonThreadPool, StaticPool, create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from shedlock_py._clock import monotonic
 from shedlock_py.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 CONNECT_SECONDS = 3
 ANSWER_SECONDS = 5
@@ -127,6 +129,8 @@ def open_engine(url: URL) -> Engine:
 
 def open_async_engine(url: URL) -> AsyncEngine:
     """:func:`open_engine` for asyncio."""
+    from sqlalchemy.ext.asyncio import create_async_engine  # late: loads the ORM
+
     engine: AsyncEngine = _create(create_async_engine, url)
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _use_write_ahead_log)

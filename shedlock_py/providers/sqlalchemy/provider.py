@@ -6,11 +6,10 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, text
+from sqlalchemy import URL, MetaData, text
 from sqlalchemy.engine import Connection, CursorResult, Dialect, Engine
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from shedlock_py._aio import shielded, undone_if_cancelled
 from shedlock_py._clock import monotonic
@@ -35,8 +34,15 @@ from shedlock_py.providers.sqlalchemy.engines import (
 )
 from shedlock_py.providers.sqlalchemy.failures import NotSent, is_of_connecting
 from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
+from shedlock_py.providers.sqlalchemy.schema import create_table_sql, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement
 from shedlock_py.rules import Lease, LockRecord, LockRequest
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
+        AsyncEngine,
+    )  # brings the ORM along: half of the time of importing
 
 
 class SqlAlchemyLockProvider(LockProvider):
@@ -60,7 +66,7 @@ class SqlAlchemyLockProvider(LockProvider):
         schema: str | None = None,
         extra_columns: bool = True,
     ) -> None:
-        if isinstance(engine_or_url, AsyncEngine):
+        if hasattr(engine_or_url, "sync_engine"):
             raise ConfigurationError("this is an AsyncEngine: give it to AsyncSqlAlchemyLockProvider")
         if isinstance(engine_or_url, Engine) and engine_or_url.dialect.is_async:
             raise ConfigurationError(
@@ -79,6 +85,7 @@ class SqlAlchemyLockProvider(LockProvider):
         self._inherited = Inherited(engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
+        self._table = lock_table(MetaData(), table_name, schema)
 
     def acquire(self, request: LockRequest) -> Lease | None:
         return run(self._algorithm.acquire(request), self._execute)
@@ -106,6 +113,13 @@ class SqlAlchemyLockProvider(LockProvider):
 
     def create_schema(self) -> None:
         return run(self._algorithm.create_schema(self._dialect()), self._execute)
+
+    def create_table_sql(self) -> str:
+        """The statement with which :meth:`create_schema` makes the lock table, without asking the database.
+
+        For people who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike.
+        """
+        return create_table_sql(self._table, self._algorithm.dialect)
 
     def verify(self, lease: Lease, connection: Connection) -> None:
         """Make sure, inside your own transaction, that ``lease`` is still held; call it as the *last* statement.
@@ -167,6 +181,8 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         schema: str | None = None,
         extra_columns: bool = True,
     ) -> None:
+        from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
+
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
         self._is_own = not isinstance(engine_or_url, AsyncEngine)
@@ -184,6 +200,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         self._inherited = Inherited(engine.sync_engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
+        self._table = lock_table(MetaData(), table_name, schema)
 
     async def acquire(self, request: LockRequest) -> Lease | None:
         return await undone_if_cancelled(run_async(self._algorithm.acquire(request), self._execute), self.release)
@@ -214,6 +231,10 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
 
     async def create_schema(self) -> None:
         return await shielded(run_async(self._algorithm.create_schema(self._dialect()), self._execute))
+
+    def create_table_sql(self) -> str:
+        """See :meth:`SqlAlchemyLockProvider.create_table_sql`."""
+        return create_table_sql(self._table, self._algorithm.dialect)
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
@@ -292,7 +313,7 @@ def _borrowed(engine: Engine) -> Engine:
 
 
 def _borrowed_async(engine: AsyncEngine) -> AsyncEngine:
-    return AsyncEngine(_borrowed(engine.sync_engine))
+    return type(engine)(_borrowed(engine.sync_engine))
 
 
 def _must_commit(engine: Engine) -> bool:

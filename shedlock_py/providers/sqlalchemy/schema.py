@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, DateTime, MetaData, String, Table
 from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateTable
 
 
 class LockName(String):
@@ -16,8 +19,16 @@ class LockName(String):
 @compiles(LockName, "mysql", "mariadb")
 def _byte_by_byte(type_: LockName, compiler: Any, **options: Any) -> str:
     # MySQL's default folds case, and its older binary collations ignore trailing spaces.
-    collation = "utf8mb4_nopad_bin" if compiler.dialect.is_mariadb else "utf8mb4_0900_bin"
-    return f"VARCHAR({type_.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
+    dialect = compiler.dialect
+    if dialect.is_mariadb:
+        collate = "COLLATE utf8mb4_nopad_bin"
+    elif dialect.server_version_info is not None:
+        collate = "COLLATE utf8mb4_0900_bin"
+    else:
+        # No server was asked yet which of the two it is, so for each what it executes and the other takes for a
+        # comment: MariaDB leaves out what is for MySQL 5.7 to 9.
+        collate = "/*!50700 COLLATE utf8mb4_0900_bin *//*M! COLLATE utf8mb4_nopad_bin */"
+    return f"VARCHAR({type_.length}) CHARACTER SET utf8mb4 {collate}"
 
 
 def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = None) -> Table:
@@ -42,6 +53,13 @@ def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
         mariadb_engine="InnoDB",
         mariadb_charset="utf8mb4",
     )
+
+
+def create_table_sql(table: Table, dialect: Dialect) -> str:
+    """The statement that creates ``table`` if it is missing, as ``dialect`` writes it."""
+    statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
+    # Without tabs, which psql would take for a wish to complete a word when the statement is pasted into it.
+    return "\n".join(re.sub(r"^\t", "    ", line).rstrip() for line in statement.strip().split("\n"))
 
 
 EXTRA_COLUMNS = ("fencing_token", "last_fire_time")

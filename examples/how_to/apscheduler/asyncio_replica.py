@@ -1,0 +1,51 @@
+"""One of N replicas, on asyncio: start it several times, python asyncio_replica.py"""
+
+import asyncio
+import logging
+import os
+import signal
+
+from apscheduler.events import EVENT_JOB_EXECUTED, JobExecutionEvent
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from shedlock_py import async_provider_from_url, scheduler_lock
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
+
+logging.basicConfig(format="%(process)d %(message)s")
+logger = logging.getLogger("replica")
+logger.setLevel(logging.INFO)
+
+provider = async_provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"))
+scheduler = AsyncIOScheduler(
+    executors={"default": ShedLockExecutor(provider=provider, once_per_fire_time=True)},
+    job_defaults={"misfire_grace_time": 30},
+    timezone="UTC",
+)
+
+
+@scheduler.scheduled_job("cron", second="*", id="tick")
+@scheduler_lock("tick", lock_at_most_for="30s")
+async def tick() -> None: ...
+
+
+def log_run(event: JobExecutionEvent) -> None:
+    what = f"skipped ({event.reason})" if isinstance(event, JobSkippedEvent) else "ran"
+    logger.info("%s %s of %s", what, event.job_id, event.scheduled_run_time.isoformat())
+
+
+async def main() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await provider.create_schema()  # safe in all replicas at once
+    scheduler.add_listener(log_run, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
+    before = asyncio.all_tasks()
+    scheduler.start()
+    await stop.wait()
+    jobs = asyncio.all_tasks() - before
+    scheduler.shutdown()  # cancels the jobs that run
+    if jobs:
+        await asyncio.wait(jobs, timeout=5)  # until they have released their locks
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Your models. Django sends post_migrate only for applications that have this file."""

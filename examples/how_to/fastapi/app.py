@@ -1,0 +1,66 @@
+"""Three workers with a scheduler each: uvicorn app:app --workers 3"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from apscheduler.events import EVENT_JOB_EXECUTED, JobExecutionEvent
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from fastapi import FastAPI
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from shedlock_py import scheduler_lock
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
+
+logging.basicConfig(format="%(process)d %(message)s")
+logger = logging.getLogger("app")
+logger.setLevel(logging.INFO)
+
+engine = create_async_engine(os.environ.get("DATABASE_URL", "sqlite+aiosqlite:///app.db"))
+provider = AsyncSqlAlchemyLockProvider(engine)
+scheduler = AsyncIOScheduler(
+    executors={"default": ShedLockExecutor(provider=provider, once_per_fire_time=True)},
+    job_defaults={"misfire_grace_time": 30},
+    timezone="UTC",
+)
+
+
+@scheduler.scheduled_job("cron", second="*", id="tick")
+@scheduler_lock("tick", lock_at_most_for="30s")
+async def tick() -> None:
+    async with engine.begin() as connection:
+        await connection.execute(text("INSERT INTO tick (worker) VALUES (:worker)"), {"worker": os.getpid()})
+
+
+def log_run(event: JobExecutionEvent) -> None:
+    what = f"skipped ({event.reason})" if isinstance(event, JobSkippedEvent) else "ran"
+    logger.info("%s %s of %s", what, event.job_id, event.scheduled_run_time.isoformat())
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    await provider.create_schema()  # safe in all workers at once
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE IF NOT EXISTS tick (worker INTEGER)"))
+    scheduler.add_listener(log_run, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
+    before = asyncio.all_tasks()
+    scheduler.start()
+    yield
+    jobs = asyncio.all_tasks() - before
+    scheduler.shutdown()  # cancels the jobs that run
+    if jobs:
+        await asyncio.wait(jobs, timeout=5)  # until they have released their locks
+    await engine.dispose()
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/ticks")
+async def ticks() -> int:
+    async with engine.connect() as connection:
+        return (await connection.scalar(text("SELECT count(*) FROM tick"))) or 0

@@ -1,0 +1,45 @@
+"""What each pod of the deployment runs."""
+
+import logging
+import os
+import threading
+import time
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from shedlock_py import configure, provider_from_url, release_on_sigterm, scheduler_lock
+from shedlock_py.integrations.apscheduler import ShedLockExecutor
+
+logging.basicConfig(format="%(process)d %(message)s")
+logger = logging.getLogger("worker")
+logger.setLevel(logging.INFO)
+
+provider = provider_from_url(os.environ["SHEDLOCK_STORE"])
+scheduler = BackgroundScheduler(
+    executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+    job_defaults={"misfire_grace_time": 30},
+    timezone="UTC",
+)
+
+
+@scheduler.scheduled_job("cron", second="*/5", id="import")
+@scheduler_lock("import", lock_at_most_for="30s", keep_alive=True)
+def import_batch() -> None:
+    logger.info("import begun")
+    time.sleep(2)
+    logger.info("import done")
+
+
+def main() -> None:
+    provider.create_schema()  # safe in all pods at once
+    configure(provider=provider)
+    release_on_sigterm("20s")
+    scheduler.start()
+    try:
+        threading.Event().wait()
+    finally:
+        scheduler.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The command line ``shedlock``. Needs the extra ``cli``."""

@@ -1,0 +1,128 @@
+"""The command that ``shedlock run`` guards, as a process. Only the main thread signals it and waits for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from typing import Any
+
+from shedlock_py.cli.signals import ENDING, Signal, has_terminal
+from shedlock_py.rules import Lease
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+SIGNALLED = 128
+
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # at its start; a command must not inherit that
+
+
+class CannotStart(Exception):
+    """The command cannot be started. ``code`` is the exit code that shells have for it."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def find_program(name: str) -> str:
+    """The path of the program ``name``, looked for as shells do.
+
+    :raises CannotStart: there is none, or it cannot be executed.
+    """
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    if shutil.which(name, mode=os.F_OK) or (os.sep in name and os.path.isdir(name)):
+        raise CannotStart(f"not executable: {name}", NOT_EXECUTABLE)
+    raise CannotStart(f"command not found: {name}", NOT_FOUND)
+
+
+def environment(lease: Lease) -> dict[str, str]:
+    """This process's environment, and which lock the command runs under."""
+    environ = {name: value for name, value in os.environ.items() if name != "SHEDLOCK_FENCING_TOKEN"}
+    environ["SHEDLOCK_LOCK_NAME"] = lease.name
+    if lease.fencing_token is not None:
+        environ["SHEDLOCK_FENCING_TOKEN"] = str(lease.fencing_token)
+    return environ
+
+
+class Child:
+    """The running command; it has this process's standard streams, and the signal mask ``mask``.
+
+    With a terminal it is in this process's group: Ctrl-C reaches both, and job control works. Without one it leads a
+    group of its own, so that all of a pipeline can be ended.
+
+    :raises CannotStart: the system refuses to execute it.
+    """
+
+    def __init__(self, program: str, command: Sequence[str], environ: Mapping[str, str], mask: Set[int]) -> None:
+        self._leads_group = not has_terminal()
+        group: dict[str, Any] = {"setpgroup": 0} if self._leads_group else {}
+        self._exit_code: int | None = None
+        try:
+            self._pid = os.posix_spawn(
+                program, list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, **group
+            )
+        except OSError as error:  # no right to, no interpreter, no such format, too many arguments
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            raise CannotStart(f"cannot execute {command[0]}: {error.strerror}", code) from None
+
+    def exit_code(self) -> int | None:
+        """Its exit code, 128 and the signal's number if one killed it; None while it runs."""
+        if self._exit_code is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._exit_code = _exit_code(status)
+        return self._exit_code
+
+    def pass_on(self, message: Signal) -> None:
+        """Send it a signal that this process got."""
+        if message.is_from_terminal and not self._leads_group:
+            return  # the terminal has sent it to both
+        if message.number in ENDING:
+            self.end(message.number)
+        elif message.number != signal.SIGCHLD:
+            self._send(message.number)  # others would kill a member of the group that does not know them
+
+    def end(self, number: int) -> None:
+        """Send it, and what is left of its group, a signal that shall end it."""
+        if not self._leads_group:
+            self._send(number)
+        elif self.exists():
+            try:
+                os.killpg(self._pid, number)
+            except (ProcessLookupError, PermissionError):
+                self._send(number)  # it has moved to another group
+
+    def exists(self) -> bool:
+        """Whether it runs, or, of a group of its own, any member does."""
+        if self.exit_code() is None:
+            return True
+        if not self._leads_group:
+            return False
+        try:
+            os.killpg(self._pid, 0)  # as long as there is one member, its number is nobody else's
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True  # of another user by now
+        return True
+
+    def kill(self) -> None:
+        """End it by force, and wait until it has ended."""
+        self.end(signal.SIGKILL)
+        if self.exit_code() is None:
+            self._exit_code = _exit_code(os.waitpid(self._pid, 0)[1])
+
+    def _send(self, number: int) -> None:
+        if self.exit_code() is None:  # not waited for, so the number is its own
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self._pid, number)
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else SIGNALLED - code

@@ -1,0 +1,182 @@
+"""What the commands share: options, exit codes, errors in one line, output for people and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, TypeVar
+
+import click
+from rich.console import Console
+
+from shedlock_py.config import is_async_provider
+from shedlock_py.durations import parse_duration
+from shedlock_py.errors import ConfigurationError, ProviderError, ShedLockError
+from shedlock_py.provider import LockProvider
+from shedlock_py.stores import provider_from_text
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Exit codes: those of sysexits.h, as flock(1) uses them.
+OK = 0
+NO = 1
+"""The answer is no: no such lock, not held, a check failed."""
+USAGE = 64
+UNAVAILABLE = 69
+"""The store failed or did not answer."""
+SOFTWARE = 70
+"""A mistake in shedlock_py itself."""
+LOST = 75
+"""``shedlock run``: the lease was lost, and the command was ended."""
+CONFIG = 78
+"""The store's URL, a package that is missing, a value that cannot work."""
+INTERRUPTED = 130
+"""Ctrl-C, as shells have it."""
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and we allow 8.2
+    """A duration as people write it: 10m, 1h30m, 250ms."""
+
+    name = "duration"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
+
+    def convert(self, value: str | timedelta, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return parse_duration(value, zero=self._zero)
+        except ConfigurationError as error:
+            fault = str(error).partition("; ")[0].removeprefix("duration=")  # the rest is for Python code
+            self.fail(f"{fault}; write for example 10m, 1h30m, 90s, 250ms", param, ctx)
+
+
+def option(*names: str, envvar: str, **settings: Any) -> Callable[[F], F]:
+    """A click option that shows its variable of the environment in ``--help``."""
+    return click.option(*names, envvar=envvar, show_envvar=True, **settings)
+
+
+store_option = option(
+    "--store",
+    envvar="SHEDLOCK_STORE",
+    metavar="URL",
+    help="Where the locks are: a URL (postgresql://…, mysql://…, sqlite:///…, redis://…, mongodb://…) or "
+    "pkg.module:provider_or_factory. A URL with a password is better given in the variable: others can see arguments.",
+)
+json_option = option("--json", "as_json", envvar="SHEDLOCK_JSON", is_flag=True, help="Print JSON, for programs.")
+
+
+@contextmanager
+def open_store(store: str | None) -> Iterator[LockProvider]:
+    """The provider at ``store``, closed at the end.
+
+    :raises ConfigurationError: there is none.
+    """
+    if not store:
+        raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
+    if "://" not in store:
+        sys.path.insert(0, os.getcwd())  # as python -m does, and as users of a reference expect
+    provider: Any = provider_from_text(store)
+    if is_async_provider(provider):
+        raise ConfigurationError(f"{store} is an async provider; the command line needs a sync one of the same store")
+    try:
+        yield provider
+    finally:
+        close = getattr(provider, "close", None)
+        if callable(close):
+            try:
+                close()
+            except Exception as error:  # all is done: it must not replace the exit code
+                logging.getLogger("shedlock_py").warning("the store could not be closed: %s", _one_line(error))
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End with one line on standard error, and with ``code`` even if that cannot be written."""
+    tell(message)
+    sys.exit(code)
+
+
+def tell(message: str) -> None:
+    """One line on standard error."""
+    with suppress(OSError):
+        click.echo(printable(f"shedlock: {message}"), err=True)
+
+
+class Commands(click.Group):
+    """A group whose mistakes get one line, never a traceback (unless ``--debug`` was given)."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a terminal may not know all characters of a lock name
+        try:
+            sys.exit(super().main(*args, **{**settings, "standalone_mode": False}))
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(USAGE)
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else "shedlock"
+            fail(f"{_one_line(error.format_message()).rstrip('.')} (see {path} --help)", USAGE)
+        except click.ClickException as error:
+            fail(_one_line(error.format_message()), USAGE)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except ShedLockError as error:
+            fail(_one_line(error), UNAVAILABLE if isinstance(error, ProviderError) else CONFIG)
+        except Exception as error:
+            fail(f"internal error: {type(error).__name__}: {_one_line(error)}; --debug shows more", SOFTWARE)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if not isinstance(error, click.ClickException | click.exceptions.Exit) and ctx.params.get("debug"):
+                logging.getLogger("shedlock_py").exception("--debug: the traceback of what follows")
+            raise
+
+
+def _one_line(error: BaseException | str) -> str:
+    text = " ".join(str(error).split())
+    if "create_schema()" in text:
+        return f"{text}; from here: shedlock schema --create"
+    if text.endswith("extra_columns=False"):
+        return f"{text}; from here: --store pkg.module:provider"
+    return text
+
+
+# Output. What comes from the store was written by others: a terminal must obey nothing in it.
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters, line ends, changes of direction and the like written out, as in ``repr``."""
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+
+
+def console() -> Console:
+    """For tables on standard output: colours on a terminal only."""
+    return Console(highlight=False, soft_wrap=False)
+
+
+def print_json(value: object) -> None:
+    is_utf8 = console().encoding.startswith("utf")  # what another has no character for would be no JSON any more
+    text = json.dumps(value, indent=2, ensure_ascii=not is_utf8, default=_for_json)
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+
+
+def _for_json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise TypeError(f"{type(value).__name__} has no JSON")

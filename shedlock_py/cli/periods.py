@@ -1,0 +1,25 @@
+"""``--once-per``: which period a moment belongs to."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LONGEST_LEAD = timedelta(seconds=30)
+
+
+def lead(period: timedelta) -> timedelta:
+    """How long before a full multiple of ``period`` each period begins: half a minute, or half of a short period.
+
+    Schedulers start things at full minutes, some a moment early by their clock and some late. With the boundary as far
+    from there as can be, clocks that differ by less than this agree on the period.
+    """
+    return min(LONGEST_LEAD, period / 2)
+
+
+def period_of(now: datetime, period: timedelta) -> datetime:
+    """The full multiple of ``period`` since 1970-01-01 00:00 UTC that names the period which ``now`` (aware) is in.
+
+    The fire time of all runs in that period: the same on each host, and later than that of the period before.
+    """
+    return EPOCH + (now + lead(period) - EPOCH) // period * period

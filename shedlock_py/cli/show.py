@@ -1,0 +1,126 @@
+"""The commands that look: ``list`` and ``show``; ``watch`` is in a module of its own."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from shedlock_py.cli.common import NO, fail, json_option, open_store, option, print_json, printable, store_option
+from shedlock_py.cli.tables import (
+    NOTHING,
+    age,
+    claim_id,
+    demoted_leader,
+    in_words,
+    print_columns,
+    print_records,
+    to_json,
+    token_of,
+)
+from shedlock_py.provider import LockProvider
+from shedlock_py.rules import LockRecord
+
+
+def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The lock names in the store, if it is known and answers; a shell that completes words must see no error."""
+    store = ctx.params.get("store") or os.environ.get("SHEDLOCK_STORE")
+    logging.disable()
+    try:
+        with open_store(store) as provider:
+            names = [record.name for record in provider.records(incomplete)]
+    except Exception:
+        return []
+    finally:
+        logging.disable(logging.NOTSET)
+    return [CompletionItem(name) for name in names if name == printable(name)]
+
+
+name_argument = click.argument("name", shell_complete=_complete_names)
+prefix_argument = click.argument("prefix", default="", shell_complete=_complete_names)
+
+
+def record_or_fail(provider: LockProvider, name: str) -> LockRecord:
+    """The record of ``name``; without one, end with names that look like it."""
+    record = provider.record(name)
+    if record is None:
+        _no_such_lock(provider, name)
+    return record
+
+
+def _no_such_lock(provider: LockProvider, name: str) -> NoReturn:
+    names = [record.name for record in provider.records()]
+    folded = {other.casefold(): other for other in names}
+    near = difflib.get_close_matches(name.casefold(), folded, n=3)
+    hint = f"did you mean {' or '.join(repr(folded[other]) for other in near)}?" if near else "see: shedlock list"
+    fail(f"the store has no lock {name!r}; {hint}", NO)
+
+
+@click.command("list")
+@prefix_argument
+@option("--held", envvar="SHEDLOCK_LIST_HELD", is_flag=True, help="Only those that are held now.")
+@store_option
+@json_option
+def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
+    """Show all locks whose names start with PREFIX.
+
+    On a terminal of 110 columns or more with fencing tokens and fire times. Piped, one lock a line with everything,
+    the times in ISO 8601.
+    """
+    with open_store(store) as provider:
+        records = [record for record in provider.records(prefix) if record.is_held or not held]
+    if as_json:
+        print_json([to_json(record) for record in records])
+    elif records:
+        print_records(records)
+    else:
+        which = f"{'held ' if held else ''}locks{f' that start with {prefix!r}' if prefix else ''}"
+        click.echo(f"no {which} in the store", err=True)
+
+
+@click.command()
+@name_argument
+@store_option
+@json_option
+def show(name: str, store: str | None, as_json: bool) -> None:
+    """Show all that the store has on the lock NAME.
+
+    Exit code 1: it has nothing.
+    """
+    with open_store(store) as provider:
+        record = record_or_fail(provider, name)
+    if as_json:
+        print_json(to_json(record))
+    else:
+        print_columns(_lines(record))
+
+
+def _lines(record: LockRecord) -> list[tuple[str, str]]:
+    demoted = demoted_leader(record)
+    state = f"held, for another {in_words(record.remaining)}" if record.is_held else "free"
+    if record.is_held and demoted is not None:
+        state = f"nobody leads: {printable(demoted)} was demoted, an election in {in_words(record.remaining)}"
+    ended = "lock until" if record.is_held else "locked until"
+    return [
+        ("name", printable(record.name)),
+        ("state", state),
+        ("holder" if record.is_held else "last holder", printable(record.holder)),
+        ("claim id", printable(claim_id(record) or NOTHING)),
+        ("locked by", printable(record.locked_by)),
+        ("locked at", f"{_moment(record.locked_at)}, {in_words(age(record))} ago"),
+        (ended, _moment(record.lock_until)),
+        ("fencing token", token_of(record)),
+        ("last fire time", NOTHING if record.last_fire_time is None else _moment(record.last_fire_time)),
+        ("store's clock", _moment(record.read_at)),
+    ]
+
+
+def _moment(moment: datetime) -> str:
+    """In UTC as the store has it, and in the time zone of this machine."""
+    local, there = moment.astimezone(), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
+    return f"{there} ({local:%Y-%m-%d %H:%M:%S %Z})" if local.utcoffset() else there

@@ -1,0 +1,45 @@
+"""The command in this process, and stores with something in them."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from shedlock_py import Lease, LockProvider, LockRequest, provider_from_url
+from shedlock_py.cli.app import shedlock
+
+
+def run(*arguments: str, store: str | None = None, **variables: str) -> Result:
+    """``shedlock …``, not on a terminal."""
+    given = {"SHEDLOCK_STORE": store, **variables}
+    return CliRunner().invoke(shedlock, arguments, env=given, prog_name="shedlock")
+
+
+def file_store(directory: Path) -> str:
+    """The URL of a new store."""
+    url = f"sqlite:///{directory}/locks.db"
+    provider_from_url(url).create_schema()
+    return url
+
+
+def take(store: str | LockProvider, name: str, at_most: str = "10m", **options: Any) -> Lease:
+    provider = provider_from_url(store) if isinstance(store, str) else store
+    lease = provider.acquire(LockRequest(name, at_most, **options))
+    assert lease is not None
+    return lease
+
+
+def insert(store: str, name: str, locked_by: str, *, ago: timedelta, hold: timedelta) -> None:
+    """A record made by hand, which no name and no holder would be refused in."""
+    locked_at = datetime.now(UTC) - ago
+    times = [f"{moment:%Y-%m-%d %H:%M:%S.%f}" for moment in (locked_at, locked_at + hold)]
+    with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:
+        connection.execute(
+            "INSERT INTO shedlock (name, locked_by, locked_at, lock_until) VALUES (?, ?, ?, ?)",
+            (name, locked_by, *times),
+        )
+    connection.close()

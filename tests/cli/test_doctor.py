@@ -1,0 +1,207 @@
+"""``shedlock doctor``: well, and with each thing that can be wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, provider_from_url
+from shedlock_py.durations import Duration
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.cli.rig import file_store, run, take
+from tests.services.database import DatabaseServer
+from tests.services.ports import free_port
+
+CHECKS = [
+    "reach the store", "schema", "acquire", "refuse", "extend", "clock", "release", "fencing tokens", "round trip",
+]  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return file_store(tmp_path)
+
+
+def examined(store: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and the checks by name."""
+    done = run("doctor", "--json", store=store)
+    data = json.loads(done.stdout)
+    assert set(data) == {"store", "ok", "checks"}
+    assert data["ok"] is (done.exit_code == 0)
+    for check in data["checks"]:
+        assert set(check) == {"check", "status", "message", "hint", "seconds"}
+    return done.exit_code, {check["check"]: check for check in data["checks"]}
+
+
+def test_all_is_well(store: str) -> None:
+    take(store, "another")
+    code, checks = examined(store)
+    assert code == 0
+    assert list(checks) == CHECKS
+    assert {check["status"] for check in checks.values()} == {"ok"}
+    assert abs(checks["clock"]["seconds"]) < 1
+    assert 0 < checks["round trip"]["seconds"] < 1
+    lines = run("doctor", store=store).stdout.splitlines()
+    assert lines[0].startswith("<SqlAlchemyLockProvider shedlock at sqlite")
+    assert [line.partition(": ")[0] for line in lines[1:]] == [f"✓ {check}" for check in CHECKS]
+    records = provider_from_url(store).records()
+    assert [(record.name, record.is_held) for record in records] == [("another", True), ("shedlock-doctor", False)]
+
+
+def test_a_dead_server() -> None:
+    url = f"postgresql://me:s3cret-pw@127.0.0.1:{free_port()}/x"
+    code, checks = examined(url)
+    assert (code, list(checks)) == (1, ["reach the store"])
+    assert checks["reach the store"]["status"] == "failed"
+    assert "right host" in checks["reach the store"]["hint"]
+    printed = run("doctor", store=url)
+    assert printed.exit_code == 1
+    assert "✗ reach the store: " in printed.stdout
+    assert "s3cret-pw" not in printed.output
+
+
+def test_no_table(tmp_path: Path) -> None:
+    code, checks = examined(f"sqlite:///{tmp_path}/new.db")
+    assert (code, list(checks)) == (1, ["reach the store", "schema"])
+    assert checks["reach the store"]["status"] == "ok"
+    assert checks["schema"]["status"] == "failed"
+    assert "no such table" in checks["schema"]["message"]
+    assert checks["schema"]["hint"].startswith("shedlock schema --create, or: ")
+
+
+def test_a_table_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/java.db"
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP, locked_at TIMESTAMP, "
+            "locked_by TEXT)"
+        )
+    engine.dispose()
+    code, checks = examined(url)
+    assert (code, list(checks)) == (1, ["reach the store", "schema"])
+    assert "ALTER TABLE shedlock ADD COLUMN fencing_token" in checks["schema"]["hint"]
+    (tmp_path / "java_for_doctor.py").write_text(
+        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
+        f"locks = SqlAlchemyLockProvider({url!r}, extra_columns=False)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    code, checks = examined("java_for_doctor:locks")
+    assert (code, list(checks)) == (0, CHECKS)
+    assert checks["fencing tokens"]["status"] == "warning"
+
+
+@pytest.mark.parametrize(
+    ("fixture", "driver", "type_", "code", "status"),
+    [
+        ("postgres_server", "postgresql+psycopg", "timestamptz", 1, "failed"),
+        ("mariadb_server", "mysql+pymysql", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "warning"),
+    ],
+)
+def test_times_that_follow_the_session(
+    fixture: str, driver: str, type_: str, code: int, status: str, request: pytest.FixtureRequest
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(fixture)
+    database = "tests_cli_doctor"
+    server.drop_database(database)
+    server.create_database(database)
+    try:
+        with server.connect(database) as connection:
+            connection.exec_driver_sql(
+                f"CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until {type_}, locked_at {type_}, "
+                f"locked_by VARCHAR(255), fencing_token BIGINT, last_fire_time {type_})"
+            )
+        url = server.url(driver, database)
+        found, checks = examined(url)
+        assert (found, checks["schema"]["status"]) == (code, status)
+        assert "sessions" in checks["schema"]["message"]
+        assert "ALTER TABLE shedlock" in checks["schema"]["hint"]
+        provider = provider_from_url(url)
+        assert isinstance(provider, SqlAlchemyLockProvider)
+        provider.close()
+    finally:
+        server.drop_database(database)
+
+
+def test_another_doctor_is_at_work(store: str) -> None:
+    take(store, "shedlock-doctor", "1m", holder="[b]other")
+    code, checks = examined(store)
+    assert (code, list(checks)) == (0, ["reach the store", "schema", "acquire"])
+    assert checks["acquire"]["status"] == "warning"
+    assert "held by [b]other" in checks["acquire"]["message"]
+    assert "! acquire: lock 'shedlock-doctor' is held by [b]other" in run("doctor", store=store).stdout
+
+
+class Contested(InMemoryLockProvider):
+    """Another doctor gets the lock as soon as it is free."""
+
+    def release(self, lease: Lease) -> bool:
+        was_ours = super().release(lease)
+        super().acquire(LockRequest(lease.name, "10s", holder="other"))
+        return was_ours
+
+
+# Stores that do wrong
+
+
+class GrantsTwice(InMemoryLockProvider):
+    def acquire(self, request: LockRequest) -> Lease | None:
+        return self.take_over(request)
+
+
+class ExtendsNothing(InMemoryLockProvider):
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return lease
+
+
+class ReleasesNothing(InMemoryLockProvider):
+    def release(self, lease: Lease) -> bool:
+        return True
+
+
+class SkewedClock(InMemoryLockProvider):
+    def record(self, name: str) -> LockRecord | None:
+        record, hour = super().record(name), timedelta(hours=1)
+        if record is None:
+            return None
+        times = {field: getattr(record, field) + hour for field in ("locked_at", "lock_until", "read_at")}
+        return replace(record, **times)
+
+
+class CountsBack(InMemoryLockProvider):
+    def acquire(self, request: LockRequest) -> Lease | None:
+        lease = super().acquire(request)
+        if lease is not None and lease.fencing_token is not None:
+            lease.fencing_token = -lease.fencing_token
+        return lease
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong"),
+    [
+        (GrantsTwice, {"refuse": "failed", "extend": "failed", "release": "failed"}),
+        (ExtendsNothing, {"extend": "failed"}),
+        (ReleasesNothing, {"release": "failed", "fencing tokens": "failed", "round trip": "warning"}),
+        (Contested, {"fencing tokens": "warning", "round trip": "warning"}),
+        (SkewedClock, {"clock": "warning"}),
+        (CountsBack, {"fencing tokens": "failed"}),
+    ],
+)
+def test_a_store_that_does_wrong(
+    make: Callable[[], InMemoryLockProvider], wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.cli.test_doctor.examinee", make(), raising=False)
+    monkeypatch.setattr("shedlock_py.stores._providers", {})  # one is kept for each reference
+    code, checks = examined("tests.cli.test_doctor:examinee")
+    assert {name: check["status"] for name, check in checks.items() if check["status"] != "ok"} == wrong
+    assert code == (1 if "failed" in wrong.values() else 0)
+    if make is SkewedClock:
+        assert checks["clock"]["seconds"] == pytest.approx(3600, abs=5)
+        assert "no matter for locking" in checks["clock"]["hint"]

@@ -1,0 +1,119 @@
+"""`python -m shedlock_py` and `shedlock`: the same, and what they say where the extra is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import shedlock_py
+from shedlock_py.cli.app import shedlock
+from shedlock_py.cli.common import Commands
+from tests.cli.rig import file_store, run
+
+
+def output(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_both_names_are_the_same_command() -> None:
+    script = shutil.which("shedlock", path=sysconfig.get_path("scripts"))
+    assert script, "pip install -e . makes it"
+    module, installed = output(sys.executable, "-m", "shedlock_py", "--help"), output(script, "--help")
+    assert module.returncode == installed.returncode == 0
+    assert module.stdout.replace("python -m shedlock_py", "shedlock") == installed.stdout
+    assert output(script, "--version").stdout == f"shedlock, version {shedlock_py.__version__}\n"
+
+
+@pytest.mark.parametrize("package", ["click", "rich"])
+def test_without_the_extra_it_says_which(package: str) -> None:
+    """As in an environment where the package was never installed: nothing finds it."""
+    code = (
+        "import sys, importlib.machinery as m\n"
+        "find = m.PathFinder.find_spec\n"
+        f"m.PathFinder.find_spec = lambda name, *more: None if name == {package!r} else find(name, *more)\n"
+        "import runpy; sys.argv = ['shedlock', 'list']; runpy.run_module('shedlock_py', run_name='__main__')"
+    )
+    done = output(sys.executable, "-c", code)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr == (
+        f"shedlock: the command line needs the package {package!r}: pip install 'shedlock_py[cli]'\n"
+    )
+
+
+def test_an_import_error_of_another_kind_is_not_hidden() -> None:
+    code = "import sys; sys.modules['shedlock_py.config'] = None; from shedlock_py.__main__ import main; main()"
+    assert "shedlock_py.config" in output(sys.executable, "-c", code).stderr
+
+
+def test_alone_it_prints_help() -> None:
+    result = run()
+    assert result.exit_code == 64
+    assert "Commands:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--colour"], "shedlock: No such option '--colour' (see shedlock --help)\n"),
+        (["rnu"], "shedlock: No such command 'rnu'. Did you mean 'run'? (see shedlock --help)\n"),
+        (["show"], "shedlock: Missing argument 'NAME' (see shedlock show --help)\n"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], text: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (64, "", text)
+
+
+def test_every_command_explains_itself_and_every_variable_is_in_its_help() -> None:
+    assert isinstance(shedlock, Commands)
+    for name, command in shedlock.commands.items():
+        result = run(name, "--help")
+        assert result.exit_code == 0
+        assert command.help, name
+        for param in command.params:
+            if param.envvar:
+                assert f"env var: {param.envvar}" in re.sub(r"\s+", " ", result.stdout), (name, param.name)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completion_of_the_page(shell: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text()
+    assert f"_SHEDLOCK_COMPLETE={shell}_source shedlock" in page
+    result = run(_SHEDLOCK_COMPLETE=f"{shell}_source")
+    assert result.exit_code == 0
+    assert f"_SHEDLOCK_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_completion_offers_commands_and_options() -> None:
+    words = {"COMP_WORDS": "shedlock ru", "COMP_CWORD": "1", "_SHEDLOCK_COMPLETE": "bash_complete"}
+    assert run(**words).stdout == "plain,run\n"
+    words |= {"COMP_WORDS": "shedlock run job --onc", "COMP_CWORD": "3"}
+    assert run(**words).stdout == "plain,--once-per\n"
+
+
+def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_is_refused(tmp_path: Path) -> None:
+    """As on Windows."""
+    program = (
+        "import os, signal\n"
+        "for name in ('SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2', 'SIGPIPE', 'SIGXFSZ', 'SIGCHLD'):\n"
+        "    delattr(signal, name)\n"
+        "del os.posix_spawn\n"
+        "from shedlock_py.__main__ import main\n"
+        "main()\n"
+    )
+
+    def run_there(*arguments: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", program, *arguments]
+        environ = {**os.environ, "SHEDLOCK_STORE": file_store(tmp_path)}
+        return subprocess.run(words, capture_output=True, text=True, env=environ, check=False)
+
+    assert run_there("list").returncode == 0
+    refused = run_there("run", "job", "--at-most", "1m", "--", sys.executable)
+    assert (refused.returncode, refused.stderr) == (78, "shedlock: shedlock run needs Linux, macOS or another Unix\n")

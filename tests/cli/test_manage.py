@@ -1,0 +1,236 @@
+"""``shedlock release``, ``prune``, ``schema`` and ``leader``."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, inspect
+
+from shedlock_py import LockRequest, provider_from_url
+from shedlock_py.election import demotion
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from tests.cli.rig import file_store, insert, run, take
+from tests.services.database import DatabaseServer
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return file_store(tmp_path)
+
+
+# release
+
+
+def test_release_wants_to_be_told_twice(store: str) -> None:
+    lease = take(store, "job", holder="web-1:7")
+    provider = provider_from_url(store)
+    done = run("release", "job", store=store)
+    assert (done.exit_code, done.stdout) == (64, "")
+    assert done.stderr.startswith("shedlock: lock 'job' is held by web-1:7 for ")
+    assert "its task may still be running" in done.stderr
+    assert "--force" in done.stderr
+    assert done.stderr.count("\n") == 1
+    record = provider.record("job")
+    assert record is not None
+    assert record.is_held
+
+    done = run("release", "job", "--force", store=store)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("lock 'job' is free; it was held by web-1:7 for ")
+    record = provider.record("job")
+    assert record is not None
+    assert not record.is_held
+    assert provider.extend(lease, "1m") is None
+    take(store, "job")
+
+
+def test_no_variable_forces(store: str) -> None:
+    take(store, "job")
+    assert run("release", "job", store=store, SHEDLOCK_FORCE="1", SHEDLOCK_RELEASE_FORCE="1").exit_code == 64
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_release_what_is_free(force: tuple[str, ...], store: str) -> None:
+    provider_from_url(store).release(take(store, "job", holder="web-1:7"))
+    done = run("release", "job", *force, store=store)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "shedlock: lock 'job' is not held; web-1:7 had it last\n"
+    done = run("release", "jobb", *force, store=store)
+    assert done.exit_code == 1
+    assert done.stderr == "shedlock: the store has no lock 'jobb'; did you mean 'job'?\n"
+
+
+# prune
+
+
+def test_prune(store: str) -> None:
+    day = timedelta(days=1)
+    insert(store, "old", "x", ago=91 * day, hold=timedelta(minutes=1))
+    insert(store, "old\x1b[2J", "x", ago=91 * day, hold=timedelta(minutes=1))
+    insert(store, "not so old", "x", ago=89 * day, hold=timedelta(minutes=1))
+    insert(store, "held for long", "x", ago=91 * day, hold=92 * day)
+    dry = run("prune", "--unused-for", "90d", "--dry-run", store=store)
+    assert (dry.exit_code, dry.stdout) == (0, "old\nold\\x1b[2J\n")
+    assert dry.stderr == "would delete 2 lock records\n"
+    dry = run("prune", "--unused-for", "90d", "--dry-run", "--json", store=store)
+    assert json.loads(dry.stdout) == {"deleted": 0, "would_delete": ["old", "old\x1b[2J"]}
+    assert len(provider_from_url(store).records()) == 4
+    done = run("prune", "--unused-for", "90d", store=store)
+    assert (done.exit_code, done.stdout) == (0, "deleted 2 lock records\n")
+    assert [record.name for record in provider_from_url(store).records()] == ["held for long", "not so old"]
+    done = run("prune", "--unused-for", "0s", "--json", store=store)
+    assert json.loads(done.stdout) == {"deleted": 1, "would_delete": None}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--unused-for", "90"), ("--unused-for=-1d",), ("--unused-for", "soon")])
+def test_prune_needs_a_duration(arguments: tuple[str, ...], store: str) -> None:
+    done = run("prune", *arguments, store=store)
+    assert done.exit_code == 64
+    assert "--unused-for" in done.stderr
+
+
+# schema
+
+
+def test_the_ddl_of_sqlite(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    done = run("schema", store=url)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert not (tmp_path / "locks.db").exists()
+    twin = AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+    assert f"{twin.create_table_sql()};\n" == done.stdout
+    with sqlite3.connect(tmp_path / "locks.db") as connection:
+        connection.executescript(done.stdout)
+    connection.close()
+    take(url, "job")
+    SqlAlchemyLockProvider(url, table_name="created").create_schema()
+    engine = create_engine(url)
+    assert _columns(engine, "shedlock") == _columns(engine, "created")
+    engine.dispose()
+
+
+def _columns(engine: Engine, table: str) -> list[str]:
+    columns = inspect(engine).get_columns(table)
+    return [f"{column['name']} {column['type']!r} {column['nullable']}" for column in columns]
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg", "mysql+pymysql", "mariadb+pymysql"])
+def test_the_ddl_of_a_server_that_is_not_asked(scheme: str) -> None:
+    done = run("schema", store=f"{scheme}://nobody:s3cret-pw@127.0.0.1:1/none")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("CREATE TABLE IF NOT EXISTS shedlock (\n    name VARCHAR(64)")
+    assert done.stdout.endswith(";\n")
+    assert "\t" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("fixture", "driver"),
+    [
+        ("postgres_server", "postgresql+psycopg"),
+        ("mariadb_server", "mysql+pymysql"),
+        ("mariadb_server", "mariadb+pymysql"),
+        ("mysql_server", "mysql+pymysql"),
+    ],
+)
+def test_the_ddl_of_a_server(fixture: str, driver: str, request: pytest.FixtureRequest) -> None:
+    server: DatabaseServer = request.getfixturevalue(fixture)
+    database = "tests_cli_schema"
+    server.drop_database(database)
+    server.create_database(database)
+    url = server.url(driver, database)
+    engine = create_engine(url)
+    try:
+        printed = run("schema", store=url).stdout
+        with server.connect(database) as connection:
+            assert inspect(connection).get_table_names() == []
+            connection.exec_driver_sql(printed)
+            connection.exec_driver_sql(printed)  # it need not be missing
+        provider = provider_from_url(url)
+        provider.create_schema()  # finds nothing missing
+        lease = take(provider, "Job", fire_time=datetime.now(UTC))
+        assert provider.acquire(LockRequest("job", "1m")) is not None  # byte by byte, on MySQL too
+        assert provider.acquire(LockRequest("Job", "1m")) is None
+        assert provider.release(lease)
+        SqlAlchemyLockProvider(engine, table_name="created").create_schema()
+        assert _columns(engine, "shedlock") == _columns(engine, "created")
+        assert isinstance(provider, SqlAlchemyLockProvider)
+        provider.close()
+    finally:
+        engine.dispose()
+        server.drop_database(database)
+
+
+def test_the_ddl_of_a_provider_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "theirs_for_cli.py").write_text(
+        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
+        "def locks():\n"
+        f"    return SqlAlchemyLockProvider('sqlite:///{tmp_path}/theirs.db', table_name='Our Locks', schema='main')\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        reference = "theirs_for_cli:locks"
+        assert run("schema", store=reference).stdout.startswith('CREATE TABLE IF NOT EXISTS main."Our Locks" (\n')
+        created = run("schema", "--create", store=reference)
+        assert (created.exit_code, created.stdout) == (0, "")
+        assert 'all that <SqlAlchemyLockProvider main."Our Locks" at ' in created.stderr
+        assert run("list", store=reference).exit_code == 0
+
+
+def test_create(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    for _ in range(2):
+        assert run("schema", "--create", store=url).exit_code == 0
+    take(url, "job")
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("memory://", "nothing need be created\n"),
+        ("redis://127.0.0.1:1/0", "nothing need be created\n"),
+        ("mongodb://me:s3cret-pw@127.0.0.1:1/x", "--create adds the index by which MongoDB removes old records\n"),
+    ],
+)
+def test_stores_without_a_schema(url: str, hint: str) -> None:
+    done = run("schema", store=url)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr.endswith(hint)
+    assert "s3cret-pw" not in done.stderr
+
+
+# leader
+
+
+def test_leader(store: str) -> None:
+    done = run("leader", "election", store=store)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "shedlock: nobody leads in 'election', nor ever did\n"
+
+    lease = take(store, "election", "15s", holder="node-1")
+    done = run("leader", "election", store=store)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("node-1 leads in 'election' since 20")
+    assert f"term {lease.fencing_token}; its lease ends in 1" in done.stdout
+    data = json.loads(run("leader", "election", "--json", store=store).stdout)
+    assert set(data) == {"name", "leader", "term", "since", "lock_until", "remaining"}
+    assert (data["name"], data["leader"], data["term"]) == ("election", "node-1", lease.fencing_token)
+    assert 0 < data["remaining"] <= 15
+
+    provider = provider_from_url(store)
+    provider.release(lease)
+    done = run("leader", "election", store=store)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("shedlock: nobody leads in 'election'; node-1 did until 20")
+    provider.take_over(demotion("election", "node-1", timedelta(0), timedelta(minutes=5)))
+    done = run("leader", "election", store=store)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("shedlock: nobody leads in 'election': node-1 was demoted, the next can lead in 5m")
+    done = run("leader", "election", "--json", store=store)
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {
+        "name": "election", "leader": None, "term": None, "since": None, "lock_until": None, "remaining": None,
+    }  # fmt: skip

@@ -1,0 +1,357 @@
+"""`shedlock run`: what is passed through, exit codes, skips, mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shedlock_py import LockRequest
+from shedlock_py.cli import child, common
+from shedlock_py.cli.run import run as run_command
+from tests.cli.rig import take
+from tests.cli.runs import Runs
+from tests.services.polling import wait_until
+from tests.services.ports import free_port
+
+PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
+REPORT = (
+    "import json, os, sys; "
+    "print(json.dumps([sys.argv[1:], sys.stdin.read(), {k: v for k, v in os.environ.items() if 'SHEDLOCK_' in k}])); "
+    "print('to stderr', file=sys.stderr); sys.exit(7)"
+)
+
+
+def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Runs) -> None:
+    arguments = ["-x", "--at-most", "--", "ä ö", "--help", ""]
+    (runs.directory / "stdin").write_text("some input")
+    with (runs.directory / "stdin").open() as stdin:
+        code, out, err = runs.run(
+            "job", "--at-most", "1m",
+            command=[sys.executable, "-c", REPORT, *arguments],
+            stdin=stdin,
+            variables={"SHEDLOCK_OF_MINE": "kept", "SHEDLOCK_FENCING_TOKEN": "of an outer run"},
+        )  # fmt: skip
+    assert (code, err) == (7, "to stderr\n")
+    got_arguments, got_stdin, environ = json.loads(out)
+    assert (got_arguments, got_stdin) == (arguments, "some input")
+    record = runs.provider.record("job")
+    assert record is not None
+    assert not record.is_held
+    assert environ["SHEDLOCK_LOCK_NAME"] == "job"
+    assert environ["SHEDLOCK_FENCING_TOKEN"] == str(record.fencing_token)
+    assert environ["SHEDLOCK_OF_MINE"] == "kept"
+
+
+def test_other_open_files_are_passed_through_and_none_of_ours(runs: Runs) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"from a pipe")
+    os.close(writer)
+    python = (
+        f"import os; print(os.read({reader}, 100), "
+        f"[n for n in set(os.listdir('/proc/self/fd')) - {{'0', '1', '2', '{reader}'}} "
+        "if os.path.exists(f'/proc/self/fd/{n}')])"
+    )
+    assert runs.run("job", "--at-most", "1m", python=python, pass_fds=[reader]) == (0, "b'from a pipe' []\n", "")
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("python", "expected"),
+    [
+        ("", 0),
+        ("raise SystemExit(1)", 1),
+        ("raise SystemExit(255)", 255),
+        ("import os; os.kill(os.getpid(), 9)", 128 + 9),
+        ("import os; os.kill(os.getpid(), 15)", 128 + 15),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(runs: Runs, python: str, expected: int) -> None:
+    assert runs.run("job", "--at-most", "1m", python=python) == (expected, "", "")
+    assert not runs.is_held("job")
+
+
+def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
+    plain = runs.path("plain.sh")
+    plain.write_text("exit 0\n")
+    for command, code, text in [
+        ("no-such-command", 127, "command not found: no-such-command"),
+        (str(runs.path("missing")), 127, f"command not found: {runs.path('missing')}"),
+        (str(plain), 126, f"not executable: {plain}"),
+        (str(runs.directory), 126, f"not executable: {runs.directory}"),
+        ("", 127, "command not found: "),
+    ]:
+        assert runs.run("job", "--at-most", "1m", command=[command]) == (code, "", f"shedlock: {text}\n")
+    assert runs.provider.record("job") is None
+
+
+def test_what_the_system_refuses_to_execute_gives_its_lock_back(runs: Runs) -> None:
+    for name, text, expected in [("plain", "exit 0\n", 126), ("lost", "#!/no/such/interpreter\n", 127)]:
+        script = runs.path(name)
+        script.write_text(text)
+        script.chmod(0o755)
+        code, _, err = runs.run("job", "--at-most", "1m", command=[str(script)])
+        assert code == expected
+        assert err.startswith(f"shedlock: cannot execute {script}: ")
+        assert err.count("\n") == 1
+        assert not runs.is_held("job")
+
+
+def test_without_a_token_there_is_none_in_the_environment(runs: Runs) -> None:
+    runs.path("mine.py").write_text(
+        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
+        f"provider = SqlAlchemyLockProvider({runs.store!r}, extra_columns=False)\n"
+    )
+    variables = {"SHEDLOCK_STORE": "mine:provider", "SHEDLOCK_FENCING_TOKEN": "1"}
+    python = "import os; print(os.environ['SHEDLOCK_LOCK_NAME'], 'SHEDLOCK_FENCING_TOKEN' in os.environ)"
+    assert runs.run("job", "--at-most", "1m", python=python, variables=variables) == (0, "job False\n", "")
+    code, out, err = runs.run("job", "--at-most", "1m", "--once-per", "1h", python="", variables=variables)
+    assert (code, out, err.count("\n")) == (78, "", 1)
+    assert "last_fire_time" in err
+
+
+def test_a_skip_is_silent_and_a_success_unless_one_asks(runs: Runs) -> None:
+    take(runs.provider, "job", holder="web-1:42")
+    python = "print('ran')"
+    assert runs.run("job", "--at-most", "1m", python=python) == (0, "", "")
+    assert runs.run("job", "--at-most", "1m", "--skip-exit-code", "99", python=python) == (99, "", "")
+    code, out, err = runs.run("job", "--at-most", "1m", "-v", python=python)
+    assert (code, out) == (0, "")
+    assert re.fullmatch(r"shedlock: lock 'job': skipped, held by web-1:42 for another 9m \d+s\n", err)
+
+
+def test_three_at_once_run_once(runs: Runs) -> None:
+    python = "import time; print('ran', flush=True); time.sleep(1.5)"
+    started = [runs.start("job", "--at-most", "1m", "--at-least", "20s", python=python) for _ in range(3)]
+    assert sorted(runs.end(process) for process in started) == [(0, "", ""), (0, "", ""), (0, "ran\n", "")]
+
+
+def test_wait_gets_the_lock_when_it_is_released(runs: Runs) -> None:
+    lease = take(runs.provider, "job")
+    waiting = runs.start("job", "--at-most", "1m", "--wait", "25s", python="print('ran')")
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.wait(2.5)  # it asks, and goes on waiting
+    runs.provider.release(lease)
+    assert runs.end(waiting) == (0, "ran\n", "")
+
+
+def test_wait_ends(runs: Runs) -> None:
+    take(runs.provider, "job")
+    options = ("--at-most", "1m", "--wait", "700ms", "--skip-exit-code", "9")
+    assert runs.run("job", *options, python="print('ran')") == (9, "", "")
+
+
+def test_only_the_command_is_waited_for_and_not_what_it_leaves_behind(runs: Runs) -> None:
+    python = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
+    process = runs.start("job", "--at-most", "1m", python=python)
+    assert process.wait(20) == 0
+    assert process.stdout is not None
+    left = int(process.stdout.readline())
+    os.kill(left, 9)  # it was there, with our standard output open
+    assert not runs.is_held("job")
+
+
+def test_a_release_that_fails_is_one_line_and_nothing_else(runs: Runs) -> None:
+    python = (
+        f"import sqlite3; connection = sqlite3.connect({str(runs.path('locks.db'))!r}); "
+        "connection.execute('DROP TABLE shedlock'); connection.commit(); raise SystemExit(5)"
+    )
+    code, out, err = runs.run("job", "--at-most", "1m", python=python)
+    assert (code, out, err.count("\n")) == (5, "", 1)
+    assert err.startswith("shedlock: lock 'job' could not be released, and is held until its lease ends: ")
+
+
+def test_closed_streams_do_no_harm(runs: Runs) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-m", "shedlock_py", "run", "job", "--at-most", "1m",
+         "-v", "--store", runs.store, "--", sys.executable, "-c", "raise SystemExit(4)"],
+        timeout=30,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert not runs.is_held("job")
+
+
+def test_every_option_has_its_variable(runs: Runs) -> None:
+    variables = {
+        "SHEDLOCK_LOCK_AT_MOST_FOR": "2m",
+        "SHEDLOCK_LOCK_AT_LEAST_FOR": "1m",
+        "SHEDLOCK_HOLDER": "me",
+        "SHEDLOCK_KEEP_ALIVE": "true",
+        "SHEDLOCK_ONCE_PER": "1d",
+        "SHEDLOCK_SKIP_EXIT_CODE": "44",
+        "SHEDLOCK_WAIT": "100ms",
+        "SHEDLOCK_GRACE": "1s",
+        "SHEDLOCK_VERBOSE": "1",
+    }
+    assert runs.run("job", python="print('ran')", variables={**variables}) == (0, "ran\n", "")
+    record = runs.provider.record("job")
+    assert record is not None
+    assert record.holder == "me"
+    assert record.is_held  # its minimum
+    assert record.last_fire_time is not None
+    code, out, err = runs.run("job", python="print('ran')", variables={**variables})
+    assert (code, out) == (44, "")
+    assert "held by me" in err
+    code, _, err = runs.run("job", variables={**variables, "SHEDLOCK_KEEP_ALIVE": "perhaps"})
+    assert (code, "SHEDLOCK_KEEP_ALIVE" in err) == (64, True)
+    empty = dict.fromkeys([*variables], "") | {"SHEDLOCK_LOCK_AT_MOST_FOR": "1m"}
+    assert runs.run("other", python="print('ran')", variables={**empty}) == (0, "ran\n", "")
+
+
+def test_help_and_the_page_name_every_variable_and_every_exit_code(runs: Runs) -> None:
+    page = PAGE.read_text()
+    options = {option for param in run_command.params for option in param.opts if option.startswith("--")}
+    names = {str(param.envvar) for param in run_command.params if param.envvar}
+    assert len(names) == 10
+    done = subprocess.run(
+        [sys.executable, "-m", "shedlock_py", "run", "--help"], capture_output=True, text=True, check=True
+    )
+    for text in (done.stdout, page):
+        assert [name for name in options | names if name not in text] == []
+    table = dict(re.findall(r"^\| (\d+) +\| (.+?) +\|", page.partition("## Exit codes")[2], re.MULTILINE))
+    codes = {
+        common.OK, common.NO, common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.LOST, common.CONFIG,
+        common.INTERRUPTED, child.NOT_EXECUTABLE, child.NOT_FOUND,
+    }  # fmt: skip
+    assert {int(code) for code in table} == codes
+    in_help = {int(code) for code in re.findall(r"^    (\d+) ", done.stdout, re.MULTILINE)}
+    assert in_help == codes - {common.NO, common.INTERRUPTED}
+
+
+def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> None:
+    code, out, err = runs.run(
+        "job", "--at-most", "200ms", "--once-per", "1d",
+        python="import time; time.sleep(0.6); print('ran')",
+        variables={"SHEDLOCK_ACTIVE": "0", "SHEDLOCK_STORE": None},
+    )  # fmt: skip
+    assert (code, out, err.count("\n")) == (0, "ran\n", 1)
+    assert "LOCKING IS SWITCHED OFF" in err
+
+
+@pytest.mark.parametrize(
+    ("store", "code", "text"),
+    [
+        (None, 78, "no store: give --store URL or set SHEDLOCK_STORE"),
+        ("nosuch://user:s3cret-pw@host/db", 78, "unknown scheme 'nosuch'"),
+        ("memory://", 78, "private to this process"),
+        ("no.such.module:provider", 78, "cannot import 'no.such.module:provider'"),
+        ("redis://:s3cret-pw@127.0.0.1:{port}/0", 69, "Connection refused"),
+        ("postgresql+psycopg://me:s3cret-pw@127.0.0.1:{port}/db", 69, "refused"),
+        ("sqlite:///{directory}/empty.db", 69, "shedlock schema --create"),
+    ],
+)
+def test_a_store_that_does_not_work_is_one_line(runs: Runs, store: str | None, code: int, text: str) -> None:
+    url = store and store.replace("{directory}", str(runs.directory)).replace("{port}", str(free_port()))
+    variables = {"SHEDLOCK_STORE": url}
+    got, out, err = runs.run("job", "--at-most", "1m", python="print('ran')", variables={**variables})
+    assert (got, out, err.count("\n")) == (code, "", 1), err
+    assert err.startswith("shedlock: ")
+    assert text in err
+    assert "s3cret" not in err
+
+
+def test_debug_shows_more_but_no_password(runs: Runs) -> None:
+    program = "import sys; sys.argv.insert(1, '--debug'); from shedlock_py.__main__ import main; main()"
+    variables = {"SHEDLOCK_STORE": f"redis://:s3cret-pw@127.0.0.1:{free_port()}/0"}
+    code, out, err = runs.run("job", "--at-most", "1m", python="print()", program=program, variables={**variables})
+    assert (code, out) == (69, "")
+    assert "Traceback" in err
+    assert "s3cret" not in err
+    code, out, err = runs.run("job", "--at-most", "1m", python="raise SystemExit(3)", program=program)
+    assert code == 3
+    assert "lock 'job' acquired" in err
+    assert "lock 'job': task failed after" in err
+    assert "lock 'job': LockReleased" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["job"], "Missing option '--at-most' (env var: 'SHEDLOCK_LOCK_AT_MOST_FOR')"),
+        (["--at-most", "1m"], "Missing argument 'NAME'"),
+        (["job", "more", "--at-most", "1m"], "unexpected extra argument (more)"),
+        (["job", "--at-most", "10"], "'10' is not a duration; write for example 10m"),
+        (["job", "--at-most", "1m", "--at-least", "2m"], "--at-least (0:02:00) is longer than --at-most (0:01:00)"),
+        (["a\tb", "--at-most", "1m"], "lock name has a control character"),
+        (["n" * 65, "--at-most", "1m"], "65 characters long"),
+        (["job", "--at-most", "1m", "--holder", "h" * 201], "holder is 201 characters long"),
+        (["job", "--at-most", "1m", "--skip-exit-code", "256"], "0<=x<=255"),
+        (["job", "--at-moist", "1m"], "Did you mean"),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_hint(runs: Runs, arguments: list[str], text: str) -> None:
+    code, out, err = runs.run(*arguments, python="print('ran')")
+    assert (code, out, err.count("\n")) == (64, "", 1), err
+    assert text in err
+    assert err.endswith(" run --help)\n")
+
+
+def test_the_command_must_be_marked(runs: Runs) -> None:
+    """Or `run job rsync -v` would take an option of rsync's for its own."""
+    environ = {**os.environ, "SHEDLOCK_STORE": runs.store}
+    for words in (["job", "--at-most", "1m"], ["job", "--at-most", "1m", "--"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "shedlock_py", "run", *words],
+            capture_output=True,
+            text=True,
+            env=environ,
+            check=False,
+        )
+        assert done.returncode == 64
+        assert "no command: shedlock run NAME --at-most 10m -- COMMAND" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
+def test_a_standard_error_that_cannot_be_written_changes_no_exit_code(runs: Runs) -> None:
+    assert runs.provider.acquire(LockRequest("job", "1m"))
+    with Path("/dev/full").open("w") as full:
+        done = runs.start("job", "--at-most", "1m", "-v", "--skip-exit-code", "9", python="", stderr=full)
+        assert runs.end(done)[0] == 9
+        done = runs.start("job", "--at-most", "1m", python="", variables={"SHEDLOCK_STORE": "no"}, stderr=full)
+        assert runs.end(done)[0] == 78
+
+
+@pytest.mark.parametrize("command", [["true"], ["rsync", "-a", "b"]])
+def test_a_command_without_the_mark_says_how_to_write_it(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shedlock_py", "run", "job", "--at-most", "1m", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 64
+    assert "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND" in done.stderr
+
+
+def test_a_mistake_of_ours_leaves_no_command_behind(runs: Runs) -> None:
+    program = (
+        "from shedlock_py.cli.child import Child\n"
+        "def fail(*_): raise RuntimeError('of ours')\n"
+        "Child.pass_on = fail\n"
+        "from shedlock_py.__main__ import main; main()"
+    )
+    python = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    process = runs.start("job", "--at-most", "1m", python=python, program=program, cwd=runs.directory)
+    pid = int(runs.wait_for("pid"))
+    process.terminate()
+    code, _, err = runs.end(process)
+    assert (code, err) == (70, "shedlock: internal error: RuntimeError: of ours; --debug shows more\n")
+    assert not Path(f"/proc/{pid}").exists()
+    assert not runs.is_held("job")
+
+
+def test_killed_by_force_its_lease_ends_by_itself(runs: Runs) -> None:
+    python = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    process = runs.start("job", "--at-most", "2s", command=[
+        "setpriv", "--pdeathsig", "TERM", sys.executable, "-c", python,
+    ], cwd=runs.directory)  # fmt: skip
+    pid = int(runs.wait_for("pid"))
+    process.kill()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="the command gone, as the page says of setpriv")
+    wait_until(lambda: runs.provider.acquire(LockRequest("job", "1m")), what="the lock free")

@@ -1,0 +1,190 @@
+"""A lost lease ends the command, whatever the command, the store or a terminal does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+
+import pytest
+
+from shedlock_py import provider_from_url
+from tests.cli.runs import Runs
+from tests.services.availability import private_server
+from tests.services.polling import wait_until
+from tests.services.processes import is_running
+from tests.services.redis import RedisEndpoint, RedisServer
+
+# Says what it gets. For a log of when, it writes to a file.
+SAYS = """
+import os, signal, sys, time
+def trap(number, frame): os.write(1, b"got SIGTERM\\n"); sys.exit(0)
+signal.signal(signal.SIGTERM, trap)
+os.write(1, b"ready\\n")
+time.sleep(60)
+"""
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+
+
+def ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def test_an_overrun(runs: Runs) -> None:
+    process = runs.start("job", "--at-most", "2s", python=SAYS)
+    ready(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "got SIGTERM\n"
+    assert runs.is_held("job")  # the command was told before the store could give the lock away: 1 % of 2 s
+    code, _, err = runs.end(process)
+    assert code == 75
+    assert err == (
+        "shedlock: lock 'job' was lost: the command takes longer than --at-most 2.0s; "
+        "the command gets SIGTERM, and SIGKILL after 10s\n"
+    )
+
+
+def test_revoked_where_the_store_is_a_reference_whose_module_configures_the_application(runs: Runs) -> None:
+    runs.path("app_locks.py").write_text(
+        "from shedlock_py import configure, provider_from_url\n"
+        f"provider = provider_from_url({runs.store!r})\n"
+        "configure(provider=provider, default_lock_at_most_for='1h')\n"
+    )
+    process = runs.start(
+        "job", "--at-most", "3s", "--keep-alive", python=SAYS, variables={"SHEDLOCK_STORE": "app_locks:provider"}
+    )
+    ready(process)
+    runs.provider.force_release("job")
+    code, out, err = runs.end(process)
+    assert (code, out) == (75, "got SIGTERM\n")
+    assert "was freed or taken over by force" in err
+
+
+def test_revoked_under_keep_alive(runs: Runs) -> None:
+    process = runs.start("job", "--at-most", "3s", "--keep-alive", python=SAYS)
+    ready(process)
+    runs.provider.force_release("job")
+    code, out, err = runs.end(process)
+    assert (code, out) == (75, "got SIGTERM\n")
+    assert err == (
+        "shedlock: lock 'job' was freed or taken over by force; the command gets SIGTERM, and SIGKILL after 10s\n"
+    )
+
+
+def test_kept_alive_it_runs_longer_than_its_lease(runs: Runs) -> None:
+    python = "import time; time.sleep(2.5); print('done')"
+    assert runs.run("job", "--at-most", "1s", "--keep-alive", python=python) == (0, "done\n", "")
+
+
+def test_revoked_without_keep_alive_is_told_at_the_end(runs: Runs) -> None:
+    python = "print('ready', flush=True); input()"
+    process = runs.start("job", "--at-most", "1m", python=python, stdin=subprocess.PIPE)
+    ready(process)
+    runs.provider.force_release("job")
+    _, err = process.communicate("go\n", timeout=30)
+    assert process.returncode == 0
+    assert err == (
+        "shedlock: lock 'job' was freed or taken over by force; the command has ended, but another may have run at the "
+        "same time\n"
+    )
+
+
+def test_one_that_ignores_sigterm_is_killed(runs: Runs) -> None:
+    process = runs.start("job", "--at-most", "2s", "--grace", "500ms", python=STUBBORN)
+    ready(process)
+    code, _, err = runs.end(process)
+    assert (code, "SIGKILL after 0.5s" in err) == (75, True)
+
+
+def test_one_that_is_stopped_is_ended(runs: Runs) -> None:
+    python = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    process = runs.start("job", "--at-most", "2s", "--grace", "1h", python=python)
+    assert process.stdout is not None
+    os.kill(int(process.stdout.readline()), signal.SIGSTOP)
+    assert runs.end(process)[0] == 75
+
+
+def test_a_pipeline_is_ended_wholly(runs: Runs) -> None:
+    """Its second half ignores SIGTERM, so that it outlives the shell by the grace period."""
+    script = "sh -c 'trap \"\" TERM; echo $$ > pid; echo ready >&2; sleep 60; sleep 60' | sleep 60"
+    process = runs.start("job", "--at-most", "2s", "--grace", "500ms", command=["sh", "-c", script], cwd=runs.directory)
+    pid = int(runs.wait_for("pid"))
+    assert runs.end(process)[0] == 75
+    wait_until(lambda: not is_running(pid), what="the second half of the pipeline gone")
+
+
+def test_each_member_of_a_pipeline_has_the_grace_period(runs: Runs) -> None:
+    """The shell dies of SIGTERM at once; the member that tidies up is waited for."""
+    script = "sh -c 'trap \"sleep 0.7; echo tidy > tidied; exit\" TERM; echo > up; while :; do sleep 0.1; done' | cat"
+    process = runs.start("job", "--at-most", "2s", "--grace", "1h", command=["sh", "-c", script], cwd=runs.directory)
+    assert runs.end(process)[0] == 75
+    assert runs.path("tidied").read_text() == "tidy\n"
+
+
+def test_a_reader_that_does_not_read_keeps_nothing_alive(runs: Runs) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass  # until the pipe is full
+    os.set_blocking(writer, True)
+    process = runs.start("job", "--at-most", "1s", "--grace", "500ms", python=STUBBORN, stderr=writer)
+    try:
+        assert process.wait(20) == 75
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+# A store that does not answer
+
+
+@pytest.fixture
+def redis_runs(runs: Runs, redis_server: RedisEndpoint) -> Runs:
+    runs.store = redis_server.url()
+    runs.provider = provider_from_url(runs.store)
+    return runs
+
+
+def test_a_run_on_redis(redis_runs: Runs, request: pytest.FixtureRequest) -> None:
+    name = request.node.name
+    python = "import os; print(os.environ['SHEDLOCK_FENCING_TOKEN'].isdigit())"
+    assert redis_runs.run(name, "--at-most", "1m", "--once-per", "3000d", python=python) == (0, "True\n", "")
+    assert redis_runs.run(name, "--at-most", "1m", "--once-per", "3000d", python=python) == (0, "", "")
+
+
+def test_a_server_that_stands_still_ends_a_command_that_is_kept_alive_in_time(runs: Runs) -> None:
+    with private_server("redis", RedisServer) as server:
+        runs.store = server.url()
+        process = runs.start("job", "--at-most", "3s", "--keep-alive", python=SAYS)
+        ready(process)
+        server.pause()
+        began = time.monotonic()
+        assert process.stdout is not None
+        assert process.stdout.readline() == "got SIGTERM\n"
+        took = time.monotonic() - began
+        code, _, err = runs.end(process)
+        server.resume()
+    assert code == 75
+    assert took < 3.0  # no longer than a whole lease
+    could_not, was_lost, *_ = err.splitlines()
+    assert could_not.startswith("shedlock: lock 'job' could not be extended, trying again: ")
+    assert "was lost: the store has not answered for so long that others may get the lock" in was_lost
+
+
+def test_a_server_that_comes_back_in_time_ends_nothing(runs: Runs) -> None:
+    with private_server("redis", RedisServer) as server:
+        runs.store = server.url()
+        python = "import sys; print('ready', flush=True); print('read', input())"
+        process = runs.start("job", "--at-most", "9s", "--keep-alive", python=python, stdin=subprocess.PIPE)
+        ready(process)
+        server.pause()
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        server.resume()
+        out, err = process.communicate("line\n", timeout=30)
+    assert "could not be extended, trying again" in first
+    assert (process.returncode, out, err) == (0, "read line\n", "")

@@ -1,0 +1,148 @@
+"""What a person sees: on terminals of 80 and 120 columns, and wherever there is no terminal."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shedlock_py import provider_from_url
+from shedlock_py.election import demotion
+from tests.cli.rig import file_store, insert, take
+from tests.cli.terminal import Terminal, command, environment
+from tests.services.availability import private_server
+from tests.services.polling import wait_until
+from tests.services.redis import RedisServer
+
+LONG_NAME = "sync-of-the-customer-acme-corporation-incorporated-in-europe-1"
+LONG_HOLDER = "web-7f9c4d5b6-x2x9k.production.example.com:4711"
+COLOUR = re.compile(r"\x1b\[([0-9;]+)m")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    store = file_store(tmp_path)
+    take(store, LONG_NAME, "1h", holder=LONG_HOLDER)
+    provider_from_url(store).release(take(store, "cleanup", holder="web-1:1"))
+    take(store, "[red]markup[/red]", "30m", holder="[bold]me[/bold]")
+    insert(store, "clear\x1b[2Jscreen", "x\x1b]0;title\x07", ago=timedelta(0), hold=timedelta(hours=1))
+    provider_from_url(store).take_over(demotion("election", "node-1", timedelta(0), timedelta(hours=1)))
+    return store
+
+
+def column(lines: list[str], title: str) -> list[str]:
+    """The cells below ``title``, one for each line."""
+    start = lines[0].index(title)
+    width = len(re.match(rf"{title}(?: |$)*", lines[0][start:]).group())  # type: ignore[union-attr]  # it is there
+    return [line[start : start + width].rstrip() for line in lines[1:]]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_list(columns: int, store: str) -> None:
+    with Terminal("list", columns=columns, SHEDLOCK_STORE=store) as terminal:
+        assert terminal.end() == 0
+    lines = [line for line in terminal.text.splitlines() if line.strip()]
+    assert max(map(len, lines)) <= columns
+    titles = ["Lock", "State", "Holder", "Since", "Remaining"]
+    assert re.split(r"  +", lines[0].strip()) == titles + (["Token", "Last fire time"] if columns == 120 else [])
+    # Folded and not cut: whoever puts the pieces together has the name.
+    names, holders = "".join(column(lines, "Lock")), "".join(column(lines, "Holder"))
+    for whole in (LONG_NAME, "cleanup", "[red]markup[/red]", "clear\\x1b[2Jscreen"):
+        assert whole in names
+    for whole in (LONG_HOLDER, "[bold]me[/bold]", "x\\x1b]0;title\\x07"):
+        assert whole in holders
+    assert set(column(lines, "State")) - {""} == {"held", "free", "demoted"}
+    assert "…" not in terminal.text
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("watch",), ("doctor",)])
+def test_no_colour_that_is_hard_to_read_on_white_or_on_black(arguments: tuple[str, ...], store: str) -> None:
+    with Terminal(*arguments, SHEDLOCK_STORE=store) as terminal:
+        if arguments == ("watch",):
+            terminal.read_until(lambda text: "Ctrl-C ends" in text and "election" in text)
+        else:
+            assert terminal.end() == 0
+    used = {code for codes in COLOUR.findall(terminal.raw) for code in codes.split(";")}
+    assert "32" in used, "green"
+    assert used <= {"0", "1", "31", "32", "35", "90"}, "reset, bold, red, green, magenta; grey for the rest of a bar"
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colours_where_they_are_not_wanted(variables: dict[str, Any], store: str) -> None:
+    with Terminal("list", SHEDLOCK_STORE=store, **variables) as terminal:
+        assert terminal.end() == 0
+    assert {code for codes in COLOUR.findall(terminal.raw) for code in codes.split(";")} <= {"0", "1"}
+
+
+def test_watch(store: str) -> None:
+    with Terminal("watch", "--every", "100ms", columns=120, SHEDLOCK_STORE=store) as terminal:
+        terminal.read_until(lambda text: "4 of 5 locks held at " in text and "━" in text)
+        lease = take(store, "new", "10m", holder="web-9:9")
+        terminal.read_until(lambda text: re.search(r"5 of 6 locks held .*\n.*(\n.*)*new +held +web-9:9 ", text))
+        provider_from_url(store).release(lease)
+        seen = len(terminal.text)
+        terminal.read_until(lambda text: re.search(r"4 of 6 locks held .*\n.*(\n.*)*new +free ", text[seen:]))
+        terminal.interrupt()
+        assert terminal.end() == 0
+    assert "Traceback" not in terminal.text
+    assert terminal.raw.rstrip().endswith("\x1b[?25h"), "the cursor is there again"
+
+
+def test_watch_of_more_locks_than_lines_shows_those_that_are_held(store: str) -> None:
+    for i in range(30):
+        insert(store, f"a-free-{i:02}", "x", ago=timedelta(hours=1), hold=timedelta(minutes=1))
+    with Terminal("watch", "--every", "100ms", lines=12, columns=120, SHEDLOCK_STORE=store) as terminal:
+        terminal.read_until(lambda text: "election" in text)
+    assert "a-free-00" in terminal.text
+    assert "a-free-20" not in terminal.text
+
+
+def test_watch_shows_that_the_store_is_away() -> None:
+    with private_server("redis", RedisServer) as server:
+        server.stop()
+        with Terminal("watch", "--every", "100ms", columns=120, SHEDLOCK_STORE=server.url()) as terminal:
+            terminal.read_until(
+                lambda text: re.search(r"records: .*; trying again\s+no answer from the store yet", text)
+            )
+            server.start()
+            terminal.read_until(lambda text: re.search(r"0 of 0 locks held at .*\s+no locks", text))
+            server.stop()
+            away = re.compile(r"records: .*; shown as of \d\d:\d\d:\d\d; trying again")
+            terminal.read_until(lambda text: away.search(text.replace("\n", " ")))
+            terminal.interrupt()
+            assert terminal.end() == 0
+        assert "Traceback" not in terminal.text
+
+
+def test_piped(store: str, tmp_path: Path) -> None:
+    """Nothing but text, in any locale."""
+    take(store, "größe 🐑")
+    for variables in ({"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}):
+        for name in ("list", "doctor"):
+            done = subprocess.run(
+                command(name), env=environment(SHEDLOCK_STORE=store, **variables), capture_output=True, timeout=60
+            )
+            assert (done.returncode, done.stderr) == (0, b""), name
+            assert b"\x1b" not in done.stdout
+            if variables == {"PYTHONIOENCODING": "latin-1"}:
+                assert (b"gr\xf6\xdfe \\U0001f411" if name == "list" else b"ok round trip: ") in done.stdout
+
+
+def test_the_end_of_the_reader_is_no_failure_with_a_traceback(store: str) -> None:
+    with subprocess.Popen(
+        command("watch", "--every", "100ms"),
+        env=environment(SHEDLOCK_STORE=store),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"held" in process.stdout.readline()
+        process.stdout.close()
+        take(store, "another")
+        wait_until(lambda: process.poll() is not None, timeout=20, what="the end of watch")
+        assert process.stderr.read() == b""

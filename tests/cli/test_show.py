@@ -1,0 +1,270 @@
+"""``shedlock list`` and ``shedlock show``: what they print, off a terminal and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from shedlock_py import provider_from_url
+from shedlock_py.cli.app import shedlock
+from shedlock_py.election import demotion
+from tests.cli.rig import file_store, insert, run, take
+from tests.examples.scripts import PROJECT, run_python
+from tests.services.ports import free_port
+
+KEYS = {
+    "name", "held", "demoted", "holder", "claim_id", "locked_by", "locked_at", "lock_until", "remaining",
+    "fencing_token", "last_fire_time",
+}  # fmt: skip
+HOSTILE_NAME = "\x1b[2J\x1b]0;owned\x07[red]x[/red]\n\x9b31m\u202eevil"
+HOSTILE_HOLDER = "[link=http://evil]me[/link]\r\x1b[1A"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return file_store(tmp_path)
+
+
+def test_list(store: str) -> None:
+    lease = take(store, "nightly report", holder="web-1:7")
+    fire_time = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    provider_from_url(store).release(take(store, "cleanup", holder="web-2:8", fire_time=fire_time))
+    done = run("list", store=store)
+    assert done.exit_code == 0
+    title, cleanup, nightly = done.stdout.splitlines()
+    assert title.split() == ["NAME", "STATE", "REMAINING", "SINCE", "AGE", "TOKEN", "LAST_FIRE_TIME", "HOLDER"]
+    assert cleanup.startswith("cleanup         free   -  ")
+    assert cleanup.endswith("  web-2:8")
+    assert datetime.fromisoformat(cleanup.split()[6]) == fire_time
+    assert nightly.startswith("nightly report  held   ")
+    assert nightly.split()[-2:] == ["-", "web-1:7"]
+    assert str(lease.fencing_token) in nightly
+    assert "\x1b" not in done.output
+
+
+def test_a_line_is_never_wrapped(store: str) -> None:
+    take(store, "x" * 64, holder="h" * 200)
+    lines = run("list", store=store, COLUMNS="40").stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("x" * 64)
+    assert lines[1].endswith("h" * 200)
+
+
+def test_columns_stand_below_each_other_whatever_the_script(store: str) -> None:
+    take(store, "名前🐑")
+    take(store, "größe")
+    title, first, second = run("list", store=store).stdout.splitlines()
+    assert title.index("STATE") == first.index("held") == second.index("held") + 3  # three characters are two wide
+
+
+def test_list_with_a_prefix_and_only_what_is_held(store: str) -> None:
+    take(store, "a-held")
+    take(store, "b-held")
+    provider_from_url(store).release(take(store, "a-free"))
+
+    def names(*arguments: str) -> list[str]:
+        return [record["name"] for record in json.loads(run("list", "--json", *arguments, store=store).stdout)]
+
+    assert names() == ["a-free", "a-held", "b-held"]
+    assert names("a-") == ["a-free", "a-held"]
+    assert names("--held") == ["a-held", "b-held"]
+    assert names("--held", "a-") == ["a-held"]
+    assert names("c-") == []
+    nothing = run("list", "--held", "c-", store=store)
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert nothing.stderr == "no held locks that start with 'c-' in the store\n"
+
+
+def test_an_empty_store(store: str) -> None:
+    done = run("list", store=store)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no locks in the store\n")
+    assert json.loads(run("list", "--json", store=store).stdout) == []
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("show", "job")])
+def test_json(arguments: tuple[str, ...], store: str) -> None:
+    lease = take(store, "job", holder="web-1:7")
+    data = json.loads(run(*arguments, "--json", store=store).stdout)
+    record = data[0] if isinstance(data, list) else data
+    assert set(record) == KEYS
+    assert record["name"] == "job"
+    assert record["held"] is True
+    assert record["demoted"] is False
+    assert (record["holder"], record["claim_id"]) == ("web-1:7", lease.claim_id)
+    assert record["locked_by"] == f"web-1:7#{lease.claim_id}"
+    assert record["fencing_token"] == lease.fencing_token
+    assert record["last_fire_time"] is None
+    times = [datetime.fromisoformat(record[key]) for key in ("locked_at", "lock_until")]
+    assert times[1] - times[0] == timedelta(minutes=10)
+    assert all(moment.utcoffset() == timedelta(0) for moment in times)
+    assert 540 < record["remaining"] <= 600
+
+
+@pytest.fixture
+def _in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_in_kathmandu")
+def test_show(store: str) -> None:
+    lease = take(store, "job", holder="web-1:7", fire_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    done = run("show", "job", store=store)
+    lines = {line[:14].strip(): line[16:] for line in done.stdout.splitlines()}
+    assert lines["name"] == "job"
+    assert lines["state"].startswith("held, for another ")
+    assert lines["holder"] == "web-1:7"
+    assert lines["claim id"] == lease.claim_id
+    assert lines["locked by"] == f"web-1:7#{lease.claim_id}"
+    assert lines["fencing token"] == str(lease.fencing_token)
+    assert lines["last fire time"] == "2026-01-02 03:04:05.000000 UTC (2026-01-02 08:49:05 +0545)"
+    assert set(lines) >= {"locked at", "lock until", "store's clock"}
+    provider_from_url(store).release(lease)
+    done = run("show", "job", store=store)
+    assert "state           free\nlast holder     web-1:7\n" in done.stdout
+
+
+def test_show_a_record_of_java(store: str) -> None:
+    insert(store, "java", "a-host", ago=timedelta(minutes=5), hold=timedelta(minutes=1))
+    record = json.loads(run("show", "java", "--json", store=store).stdout)
+    assert (record["holder"], record["claim_id"], record["fencing_token"]) == ("a-host", None, None)
+    assert record["held"] is False
+    assert record["remaining"] == 0
+    assert "claim id        -\n" in run("show", "java", store=store).stdout
+
+
+def test_show_a_demoted_election(store: str) -> None:
+    provider_from_url(store).take_over(demotion("election", "node-1", timedelta(0), timedelta(minutes=1)))
+    assert "state           nobody leads: node-1 was demoted, an election in 1m" in run(
+        "show", "election", store=store
+    ).stdout.replace("60s", "1m")
+    assert json.loads(run("show", "election", "--json", store=store).stdout)["demoted"] is True
+    assert "demoted  " in run("list", store=store).stdout
+
+
+def test_show_what_does_not_exist(store: str) -> None:
+    take(store, "nightly-report")
+    take(store, "Cleanup")
+    for asked, hint in [
+        ("nightly_report", "did you mean 'nightly-report'?"),
+        ("cleanup", "did you mean 'Cleanup'?"),
+        ("zzz", "see: shedlock list"),
+    ]:
+        done = run("show", asked, store=store)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr == f"shedlock: the store has no lock {asked!r}; {hint}\n"
+
+
+def test_hostile_records(store: str) -> None:
+    insert(store, HOSTILE_NAME, HOSTILE_HOLDER, ago=timedelta(0), hold=timedelta(minutes=1))
+    listed = run("list", store=store)
+    assert len(listed.stdout.splitlines()) == 2
+    assert "\\x1b[2J\\x1b]0;owned\\x07[red]x[/red]\\n\\x9b31m\\u202eevil  held" in listed.stdout
+    assert listed.stdout.endswith("[link=http://evil]me[/link]\\r\\x1b[1A\n")
+    text = run("list", "--json", store=store).stdout
+    for output in (listed.stdout, text, run("show", "near", store=store).stderr):
+        assert all(character.isprintable() or character == "\n" for character in output)
+    (record,) = json.loads(text)
+    assert (record["name"], record["holder"]) == (HOSTILE_NAME, HOSTILE_HOLDER)
+
+
+def test_json_is_json_also_where_not_every_character_can_be_written(store: str) -> None:
+    take(store, "größe-\N{GRINNING FACE}")
+    words = [sys.executable, "-m", "shedlock_py", "list", "--json", "--store", store]
+    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(words, cwd=PROJECT, env=environ, capture_output=True, timeout=30, check=True)
+    assert [record["name"] for record in json.loads(done.stdout)] == ["größe-\N{GRINNING FACE}"]
+
+
+def test_a_store_that_cannot_be_closed_changes_no_exit_code(store: str, tmp_path: Path) -> None:
+    (tmp_path / "not_closed.py").write_text(
+        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
+        "class Locks(SqlAlchemyLockProvider):\n"
+        "    def close(self): raise OSError('gone')\n"
+        f"locks = Locks({store!r})\n"
+    )
+    words = ["-m", "shedlock_py", "run", "job", "--at-most", "1m", "--store", "not_closed:locks"]
+    done = run_python(*words, "--", "sh", "-c", "exit 5", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (5, "shedlock: the store could not be closed: gone\n")
+
+
+# Errors: one line, never a traceback or a password
+
+
+@pytest.mark.parametrize(
+    "arguments", [("list",), ("show", "x"), ("watch",), ("leader", "x"), ("demote", "x"), ("prune", "--unused-for=1d")]
+)
+def test_no_table(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(*arguments, store=f"sqlite:///{tmp_path}/new.db")
+    assert (done.exit_code, done.stdout) == (69, "")
+    assert done.stderr.count("\n") == 1
+    assert "no such table: shedlock" in done.stderr
+    assert done.stderr.endswith("shedlock schema --create\n")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "redis"])
+def test_a_dead_server(scheme: str) -> None:
+    done = run("list", store=f"{scheme}://me:s3cret-pw@127.0.0.1:{free_port()}/0")
+    assert (done.exit_code, done.stdout) == (69, "")
+    assert done.stderr.startswith("shedlock: records: ")
+    assert done.stderr.count("\n") == 1
+    assert "s3cret-pw" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        (None, "no store: give --store URL or set SHEDLOCK_STORE"),
+        ("oracle://me:s3cret-pw@host/db", "unknown scheme 'oracle'"),
+        ("me:s3cret-pw@host/db", "neither a URL"),
+        ("no.such.module:provider", "cannot import"),
+    ],
+)
+def test_a_wrong_store(store: str | None, message: str) -> None:
+    done = run("list", store=store)
+    assert (done.exit_code, done.stdout) == (78, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "s3cret-pw" not in done.stderr
+
+
+# Completion
+
+
+def completed(incomplete: str, *arguments: str) -> list[str]:
+    return [
+        item.value for item in ShellComplete(shedlock, {}, "shedlock", "_").get_completions([*arguments], incomplete)
+    ]
+
+
+def test_lock_names_are_completed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(store, "nightly-report")
+    take(store, "nightly-mail")
+    take(store, "other")
+    insert(store, "nightly\nhostile", "x", ago=timedelta(0), hold=timedelta(0))
+    assert completed("night", "show", "--store", store) == ["nightly-mail", "nightly-report"]
+    monkeypatch.setenv("SHEDLOCK_STORE", store)
+    for command in ("show", "release", "leader", "demote", "list", "watch"):
+        assert completed("nightly-r", command) == ["nightly-report"], command
+    assert completed("", "show") == ["nightly-mail", "nightly-report", "other"]
+
+
+@pytest.mark.parametrize("store", ["", "oracle://x", "sqlite:////no/such/dir/x.db", "redis://127.0.0.1:1/0"])
+def test_completion_is_silent_about_errors(
+    store: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHEDLOCK_STORE", store)
+    assert completed("x", "show") == []
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,85 @@
+"""All commands that look and mend, once on each kind of server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py import LockProvider, provider_from_url
+from shedlock_py.providers.redis import RedisQuorumLockProvider
+from tests.cli.rig import run, take
+
+DATABASE = "tests_cli"
+
+
+@pytest.fixture(params=["redis", "redis+quorum", "mongodb", "postgresql+psycopg", "mysql+pymysql"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    match request.param:
+        case "redis":
+            yield request.getfixturevalue("redis_server").url()
+        case "redis+quorum":
+            servers = [server.address for server in request.getfixturevalue("redis_nodes")[:3]]
+            places = ",".join(f"{host}:{port}" for host, port in servers)
+            url = f"redis+quorum://{places}?longest_lease=15m"
+            quorum = RedisQuorumLockProvider(url)
+            quorum.start_new_quorum()
+            quorum.close()
+            yield url
+        case "mongodb":
+            yield request.getfixturevalue("mongodb_server").url(DATABASE)
+        case driver:
+            name = "postgres_server" if driver.startswith("postgresql") else "mariadb_server"
+            server = request.getfixturevalue(name)
+            server.drop_database(DATABASE)
+            server.create_database(DATABASE)
+            yield server.url(driver, DATABASE)
+            server.drop_database(DATABASE)
+
+
+@pytest.fixture
+def provider(url: str) -> Iterator[LockProvider]:
+    provider: Any = provider_from_url(url)
+    yield provider
+    provider.close()
+
+
+def test_one_pass(url: str, provider: LockProvider) -> None:
+    prefix = f"job-{uuid4().hex[:8]}"
+    name, other = f"{prefix}-größe", f"{prefix}-other"
+
+    def ok(*arguments: str, code: int = 0) -> str:
+        done = run(*arguments, store=url)
+        assert done.exit_code == code, done.output
+        assert "s3cret-pw" not in done.output
+        return done.stdout
+
+    ok("schema")
+    ok("schema", "--create")
+    checked = json.loads(ok("doctor", "--json"))
+    assert {check["status"] for check in checked["checks"]} == {"ok"}, checked
+    assert len(checked["checks"]) == 9
+    assert ok("list", prefix) == ""
+    lease = take(provider, name, holder="web-1:7")
+    provider.release(take(provider, other))
+    listed = ok("list", prefix).splitlines()
+    assert [line.split()[:2] for line in listed[1:]] == [[name, "held"], [other, "free"]]
+    shown = json.loads(ok("show", name, "--json"))
+    assert (shown["holder"], shown["claim_id"]) == ("web-1:7", lease.claim_id)
+    assert shown["fencing_token"] == lease.fencing_token
+    assert "claim id" in ok("show", name)
+    ok("show", f"{prefix}-none", code=1)
+    assert ok("leader", name).startswith("web-1:7 leads in ")
+    assert ok("demote", name).startswith("web-1:7 is demoted: ")
+    assert provider.extend(lease, "1m") is None
+    ok("leader", name, code=1)
+    ok("release", name, code=64)
+    ok("release", name, "--force")
+    ok("release", name, "--force", code=1)
+    dry = json.loads(ok("prune", "--unused-for", "0s", "--dry-run", "--json"))
+    assert {name, other} <= set(dry["would_delete"])
+    assert json.loads(ok("prune", "--unused-for", "0s", "--json"))["deleted"] >= len(dry["would_delete"])
+    assert ok("list", prefix) == ""

@@ -1,0 +1,246 @@
+"""``shedlock watch``: what it says of each change, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider, LockRequest, provider_from_url
+from shedlock_py.cli.changes import Watch
+from shedlock_py.election import demotion
+from shedlock_py.providers.redis import RedisLockProvider
+from shedlock_py.testing import FakeClock
+from tests.cli.rig import file_store, take
+from tests.cli.terminal import command, environment
+from tests.services.availability import private_server
+from tests.services.polling import wait_until
+from tests.services.redis import RedisServer
+
+# What changed
+
+
+class Looks:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.provider = InMemoryLockProvider(clock=self.clock)
+        self.watch = Watch()
+
+    def look(self) -> list[tuple[str, str, str]]:
+        changes = self.watch.look(self.provider.records())
+        return [(change.kind, change.record.name, change.record.holder) for change in changes]
+
+    def take(self, name: str = "job", at_most: str = "10s", **options: Any) -> Any:
+        return take(self.provider, name, at_most, **{"holder": "me", **options})
+
+    def part_left(self) -> float:
+        record = self.provider.record("job")
+        assert record is not None
+        return self.watch.part_left(record)
+
+
+@pytest.fixture
+def looks() -> Looks:
+    return Looks()
+
+
+def test_the_first_look_tells_what_is_held(looks: Looks) -> None:
+    looks.provider.release(looks.take("free"))
+    looks.take()
+    assert looks.look() == [("held", "job", "me")]
+    assert looks.look() == []
+
+
+def test_acquired_and_released(looks: Looks) -> None:
+    looks.look()
+    lease = looks.take()
+    assert looks.look() == [("acquired", "job", "me")]
+    looks.clock.advance(5)
+    assert looks.look() == []
+    looks.provider.release(lease)
+    assert looks.look() == [("released", "job", "me")]
+    assert looks.look() == []
+
+
+def test_expired(looks: Looks) -> None:
+    looks.take()
+    looks.look()
+    looks.clock.advance(10)
+    assert looks.look() == [("expired", "job", "me")]
+    assert looks.look() == []
+
+
+def test_extended_and_expired(looks: Looks) -> None:
+    lease = looks.take()
+    looks.look()
+    looks.clock.advance(5)
+    looks.provider.extend(lease, "10s")
+    assert looks.look() == []
+    looks.clock.advance(10)
+    assert looks.look() == [("expired", "job", "me")]
+
+
+def test_released_and_held_for_its_minimum(looks: Looks) -> None:
+    lease = looks.take(lock_at_least_for="5s")
+    looks.look()
+    looks.provider.release(lease)
+    assert looks.look() == []
+    looks.clock.advance(5)
+    assert looks.look() == [("released", "job", "me")]
+
+
+def test_another_holder_between_two_looks(looks: Looks) -> None:
+    looks.provider.release(looks.take())
+    looks.look()
+    looks.provider.release(looks.take(holder="you"))
+    assert looks.look() == [("ran", "job", "you")]
+    looks.take(holder="she")
+    looks.look()
+    looks.provider.take_over(LockRequest("job", "1m", holder="he"))
+    assert looks.look() == [("acquired", "job", "he")]
+
+
+def test_a_new_lock_that_ran_and_one_that_is_gone(looks: Looks) -> None:
+    looks.look()
+    looks.provider.release(looks.take())
+    assert looks.look() == [("ran", "job", "me")]
+    looks.provider.prune(0)
+    assert looks.look() == [("deleted", "job", "me")]
+    assert looks.look() == []
+
+
+def test_demoted(looks: Looks) -> None:
+    looks.take()
+    looks.look()
+    looks.provider.take_over(demotion("job", "me", timedelta(0), timedelta(seconds=5)))
+    assert looks.look() == [("demoted", "job", "demoted 0ms me")]
+
+
+def test_the_part_that_is_left(looks: Looks) -> None:
+    lease = looks.take()
+    assert looks.part_left() == 1
+    looks.clock.advance(4)
+    assert looks.part_left() == pytest.approx(0.6)
+    for _ in range(100):
+        looks.clock.advance(5)
+        looks.provider.extend(lease, "10s")
+    looks.look()
+    assert looks.part_left() < 0.03, "the record says when it was acquired, not when it was extended"
+    looks.clock.advance(5)
+    looks.provider.extend(lease, "10s")
+    looks.look()
+    assert looks.part_left() == pytest.approx(1)
+    looks.clock.advance(7)
+    looks.look()
+    assert looks.part_left() == pytest.approx(0.3)
+    looks.clock.advance(7)
+    assert looks.part_left() == 0
+
+
+# The command
+
+
+class Watching:
+    """``shedlock watch`` in a process of its own, writing to a file."""
+
+    def __init__(self, output: Path, store: str, *arguments: str) -> None:
+        self._output = output
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(
+                command("watch", "--every", "100ms", *arguments),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment(SHEDLOCK_STORE=store),
+            )
+
+    def lines(self) -> list[str]:
+        return self._output.read_text().splitlines()
+
+    def wait_for(self, number: int) -> list[str]:
+        wait_until(lambda: len(self.lines()) >= number, timeout=20, what=f"{number} lines in {self._output}")
+        return self.lines()
+
+
+@contextmanager
+def watching(tmp_path: Path, store: str, *arguments: str) -> Iterator[Watching]:
+    watching = Watching(tmp_path / "output", store, *arguments)
+    try:
+        yield watching
+        watching.process.send_signal(signal.SIGINT)
+        assert watching.process.wait(20) == 0, watching.lines()
+    finally:
+        watching.process.kill()
+        watching.process.wait(10)
+    assert "Traceback" not in "".join(watching.lines())
+
+
+def test_a_line_for_each_change(tmp_path: Path) -> None:
+    store = file_store(tmp_path)
+    provider = provider_from_url(store)
+    take(store, "held", holder="a")
+    take(store, "another", holder="a")
+    with watching(tmp_path, store, "held") as watch:
+        watch.wait_for(1)
+        lease = take(store, "held-2", holder="[b]")
+        (_, line) = watch.wait_for(2)
+        provider.release(lease)
+        lines = [line.split("  ") for line in watch.wait_for(3)]
+    assert [words[1].strip() for words in lines] == ["held", "acquired", "released"]
+    assert line.endswith(f"acquired     held-2  by [b], for 10m, token {lease.fencing_token}")
+    assert "another" not in "".join(watch.lines())
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    store = file_store(tmp_path)
+    take(store, "held")
+    with watching(tmp_path, store, "--json") as watch:
+        watch.wait_for(1)
+        take(store, "job\u202e", "1s", holder="me")
+        lines = watch.wait_for(3)
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    changes = [json.loads(line) for line in lines]
+    assert [set(change) for change in changes] == [{"time", "change", "error", "lock"}] * 3
+    assert [change["change"] for change in changes] == ["held", "acquired", "expired"]
+    assert [change["lock"]["held"] for change in changes] == [True, True, False]
+    assert [change["lock"]["name"] for change in changes] == ["held", "job\u202e", "job\u202e"]
+
+
+def test_it_survives_a_store_that_is_away(tmp_path: Path) -> None:
+    with private_server("redis", RedisServer) as server:
+        provider = RedisLockProvider(server.url())
+        server.stop()
+        with watching(tmp_path, server.url(), "--json") as watch:
+            watch.wait_for(1)
+            server.start()
+            watch.wait_for(2)
+            take(provider, "job", holder="me")
+            watch.wait_for(3)
+            server.kill()
+            changes = [json.loads(line) for line in watch.wait_for(4)]
+        assert [change["change"] for change in changes] == ["failed", "recovered", "acquired", "failed"]
+        assert [bool(change["error"]) for change in changes] == [True, False, False, True]
+        assert changes[0]["lock"] is None
+        provider.close()
+
+
+def test_it_survives_an_error_that_comes_later(tmp_path: Path) -> None:
+    store = file_store(tmp_path)
+    take(store, "job")
+    with watching(tmp_path, store, "--json") as watch:
+        watch.wait_for(1)
+        with sqlite3.connect(tmp_path / "locks.db") as connection:
+            connection.execute("DROP TABLE shedlock")
+        connection.close()
+        watch.wait_for(2)
+        provider_from_url(store).create_schema()
+        changes = [json.loads(line) for line in watch.wait_for(4)]
+    assert [change["change"] for change in changes] == ["held", "failed", "recovered", "deleted"]
+    assert "no such table" in changes[1]["error"]

@@ -1,0 +1,117 @@
+"""The site builds without a warning and needs nobody else's server; its links lead somewhere, on GitHub as well."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.docs.pages import DOCS, README, anchors, without_code
+from tests.examples.scripts import PROJECT, run_python
+
+DOCUMENTS = [README, PROJECT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")  # Material's advertisement for its successor
+        done = run_python(
+            "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory), timeout=100
+        )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    lines = [line for line in output.splitlines() if not line.startswith("INFO    -  ")]
+    assert lines == []
+    return directory
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and what can be linked to in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids, self.links, self.loads = set[str](), list[str](), list[str]()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag in ("script", "img", "iframe") and "src" in values:
+            self.loads.append(values["src"])
+        if tag == "link" and values.get("rel") != "canonical" and "href" in values:
+            self.loads.append(values["href"])
+
+
+def test_links_and_anchors_of_the_site_resolve(site: Path) -> None:
+    pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(pages) > 40
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (parts.fragment and unquote(parts.fragment) not in pages[target].ids):
+                dead.append(f"{path.relative_to(site)}: {link}")
+    assert dead == []
+
+
+def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        for address in Page(path).loads:
+            assert not urlsplit(address).netloc, f"{path}: {address}"
+    for path in site.rglob("*.css"):
+        assert "url(http" not in path.read_text()
+
+
+def test_the_command_line_is_there_with_its_variables(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "command-line.html").read_text())
+    assert "SHEDLOCK_STORE" in text
+    assert "Sentinel.UNSET" not in text  # what mkdocs-click makes of no default in its tables; ":style: plain" is right
+
+
+def test_docstrings_leave_no_markup_behind(site: Path) -> None:
+    for path in (site / "reference" / "api").glob("*.html"):
+        text = re.sub(r"<[^>]+>", "", path.read_text())
+        assert not re.search(
+            r":(func|class|meth|data|attr|param \w+|raises?|returns?)[ \w]*:|``|\w::$", text, re.MULTILINE
+        ), path
+
+
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    import shedlock_py
+
+    ids = set[str]().union(*(Page(path).ids for path in (site / "reference" / "api").glob("*.html")))
+    assert {name for name in shedlock_py.__all__ if f"shedlock_py.{name}" not in ids} == set()
+
+
+def test_the_reference_shows_what_a_function_takes_and_raises(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "api" / "configuration.html").read_text())
+    assert "default_lock_at_most_for" in text
+    assert re.search(r"Raises:.*ConfigurationError.*for a value that cannot work", text, re.DOTALL)
+    html = (site / "reference" / "api" / "configuration.html").read_text()
+    assert 'href="#shedlock_py.provider_from_url"' in html
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_links_lead_somewhere_on_github(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", without_code(document.read_text())):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = document.parent / name if name else document
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), target
+
+
+def test_no_page_is_left_out_of_the_navigation() -> None:
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}

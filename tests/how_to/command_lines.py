@@ -1,0 +1,42 @@
+"""Command lines of `shedlock run` in unit files and manifests, tried with the real program on another command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from shedlock_py import LockRecord, provider_from_url
+
+PROGRAM = Path(sys.executable).with_name("shedlock")
+
+
+def try_twice(words: list[str], directory: Path) -> tuple[LockRecord, str]:
+    """Run `words` two times, with `true` as the command: what the lock is like then, and what the second one said.
+
+    The host's own program and store are replaced, too.
+    """
+    assert Path(words[0]).name == "shedlock"
+    assert "--" in words, "what is behind it are the command's own options"
+    url = f"sqlite:///{directory}/locks.db"
+    provider = provider_from_url(url)
+    provider.create_schema()
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [PROGRAM, *words[1 : words.index("--") + 1], "true"],
+            env={**os.environ, "SHEDLOCK_STORE": url},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        said.append(done.stderr)
+    (record,) = provider.records()
+    assert not record.is_held
+    assert record.fencing_token
+    assert said[0] == ""
+    return record, said[1]

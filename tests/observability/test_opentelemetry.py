@@ -1,0 +1,469 @@
+"""The spans, as the SDK exports them after real runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from shedlock_py import (
+    InMemoryLockProvider,
+    LeaderElector,
+    Lease,
+    LockAcquired,
+    LockReleased,
+    LockRequest,
+    LockSkipped,
+    TaskFinished,
+    attempt,
+    attempt_async,
+    configure,
+    current_lease,
+    hold,
+    hold_async,
+)
+from shedlock_py.integrations.opentelemetry import OpenTelemetryListener
+from shedlock_py.testing import FakeClock
+from tests.observability.ways import ASYNC, ELECTION, SYNC, WAYS, Job, Way
+from tests.services.polling import wait_until
+
+
+class Tracing:
+    """Tracing that is switched on, and what was exported."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("the application")
+        self.listener = OpenTelemetryListener(self.provider)
+
+    def spans(self, name: str = "") -> list[ReadableSpan]:
+        """The spans that have ended, the first first."""
+        return [span for span in self.exporter.get_finished_spans() if span.name.startswith(name)]
+
+    def span(self, name: str) -> ReadableSpan:
+        (span,) = self.spans(name)
+        return span
+
+
+@pytest.fixture
+def tracing(caplog: pytest.LogCaptureFixture) -> Iterator[Tracing]:
+    tracing = Tracing()
+    before = contexts.get_current()
+    with configure(listeners=[tracing.listener]):
+        yield tracing
+    assert trace.get_current_span() is trace.get_current_span(before), "a span was left attached"
+    assert not tracing.listener._runs
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("opentelemetry")] == []
+    assert "failed on" not in caplog.text
+    tracing.provider.shutdown()
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return {name.removeprefix("shedlock."): value for name, value in (span.attributes or {}).items()}
+
+
+def events(span: ReadableSpan) -> list[str]:
+    return [event.name for event in span.events]
+
+
+def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
+    return span.parent is not None and span.parent.span_id == parent.context.span_id
+
+
+def seconds(span: ReadableSpan) -> float:
+    assert span.start_time
+    assert span.end_time
+    return (span.end_time - span.start_time) / 1e9
+
+
+def depth(tracing: Tracing) -> int:
+    """How many runs the current context keeps in memory, one inside of the other."""
+    run: Any = contexts.get_value(tracing.listener._innermost)
+    runs = 0
+    while run is not None:
+        run, runs = contexts.get_value(tracing.listener._innermost, run.outside), runs + 1
+    return runs
+
+
+every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+
+
+@every_way
+class TestEveryWay:
+    def test_success(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        leases: list[Lease | None] = []
+
+        async def body(job: Job) -> None:
+            leases.append(current_lease())
+            with tracing.tracer.start_as_current_span("inner"):
+                pass
+
+        way.run(body, store)
+        span, inner = tracing.span("run job"), tracing.span("inner")
+        lease = leases[0]
+        assert lease
+        assert is_child(inner, span)
+        assert span.status.status_code is StatusCode.UNSET
+        told = attributes(span)
+        assert (told["lock_name"], told["outcome"]) == ("job", "succeeded")
+        assert (told["holder"], told["fencing_token"]) == (lease.holder, lease.fencing_token)
+        assert (told["lock_at_most_for"], told["lock_at_least_for"]) == (600.0, 0.0)
+        assert 0 <= told["task_duration"] <= told["held_for"] < 5
+        assert 0 <= told["acquired_after"] < 5
+
+    def test_failure(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        async def body(job: Job) -> None:
+            raise ValueError("bad feed")
+
+        way.run(body, store)
+        span = tracing.span("run job")
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "ValueError: bad feed")
+        assert events(span) == ["exception"]
+        assert attributes(span)["outcome"] == "failed"
+
+    def test_a_skip(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        store.acquire(LockRequest("job", "10m"))
+        way.run(pytest.fail, store)  # type: ignore[arg-type]  # it is not called
+        (span,) = tracing.spans()
+        assert span.name == "skip job"
+        assert attributes(span) == {"lock_name": "job", "outcome": "skipped", "skip_reason": "held"}
+        assert span.status.status_code is StatusCode.UNSET
+
+    def test_the_store_fails_at_acquire(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        way.run(pytest.fail, store, "acquire")  # type: ignore[arg-type]  # it is not called
+        (span,) = tracing.spans()
+        assert span.name == "acquire job"
+        assert attributes(span) == {"lock_name": "job", "outcome": "provider_failed"}
+        assert (span.status.status_code, events(span)) == (StatusCode.ERROR, ["exception"])
+        assert "no answer" in (span.status.description or "")
+
+    def test_the_store_fails_at_release(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        way.run(Job.again, store, "release")
+        (span,) = tracing.spans()
+        assert (span.name, attributes(span)["outcome"]) == ("run job", "succeeded")
+        assert (span.status.status_code, events(span)) == (StatusCode.ERROR, ["exception"])
+
+    def test_the_store_fails_at_an_extension(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        async def body(job: Job) -> None:
+            with pytest.raises(Exception, match="no answer"):
+                await job.extend()
+
+        way.run(body, store, "extend")
+        span = tracing.span("run job")
+        assert (span.status.status_code, events(span)) == (StatusCode.UNSET, ["exception"])
+
+    def test_kept_alive(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        async def body(job: Job) -> None:
+            until = time.monotonic() + 0.5
+            await job.until(lambda: time.monotonic() > until)
+            with tracing.tracer.start_as_current_span("inner"):
+                pass
+
+        way.run(body, store, lock_at_most_for=0.6, keep_alive=True)
+        span = tracing.span("run job")
+        assert set(events(span)) == {"shedlock.extended"}
+        assert len(span.events) >= 2
+        assert is_child(tracing.span("inner"), span)
+        assert seconds(span) >= 0.45
+
+    def test_lost_while_it_runs(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        async def body(job: Job) -> None:
+            lease = current_lease()
+            assert lease
+            store.take_over(LockRequest("job", "10m"))
+            await job.until(lease.is_lost)
+            with tracing.tracer.start_as_current_span("inner"):
+                pass
+
+        way.run(body, store, lock_at_most_for=0.6, keep_alive=True)
+        span = tracing.span("run job")
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "the lease was lost")
+        assert attributes(span)["outcome"] == "succeeded"
+        assert is_child(tracing.span("inner"), span)
+
+    def test_lost_and_noticed_at_the_end(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        async def body(job: Job) -> None:
+            store.take_over(LockRequest("job", "10m"))
+
+        way.run(body, store)
+        span = tracing.span("run job")
+        assert events(span) == ["shedlock.lease_lost"]
+        assert (span.status.status_code, attributes(span)["lost_reason"]) == (StatusCode.ERROR, "revoked")
+
+    def test_overrun(self, way: Way, tracing: Tracing) -> None:
+        clock = FakeClock()
+
+        async def body(job: Job) -> None:
+            clock.advance("11m")
+
+        way.run(body, InMemoryLockProvider(clock=clock))
+        span = tracing.span("run job")
+        assert events(span) == ["shedlock.lease_lost"]
+        assert attributes(span)["lost_reason"] == "overrun"
+
+    def test_released_by_hand(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        async def body(job: Job) -> None:
+            lease = current_lease()
+            assert lease
+            assert store.release(lease)
+
+        way.run(body, store)
+        assert attributes(tracing.span("run job"))["outcome"] == "succeeded"
+
+    def test_every_run_begins_where_the_last_one_did(
+        self, way: Way, tracing: Tracing, store: InMemoryLockProvider
+    ) -> None:
+        with tracing.tracer.start_as_current_span("outer") as outer:
+            for _ in range(3):
+                way.run(Job.again, store)
+            assert trace.get_current_span() is outer
+        roots = {span.parent.span_id if span.parent else None for span in tracing.spans("run job")}
+        assert len(tracing.spans("run job")) == 3
+        assert len(roots) == 1  # the outer one; none for jobs of a scheduler's threads
+
+
+@pytest.mark.parametrize("way", [SYNC[0], ASYNC[0]], ids=str)
+class TestInsideOfOtherSpans:
+    def test_a_run_is_a_child_of_the_callers_span(
+        self, way: Way, tracing: Tracing, store: InMemoryLockProvider
+    ) -> None:
+        with tracing.tracer.start_as_current_span("outer"):
+            way.run(Job.again, store)
+        assert is_child(tracing.span("run job"), tracing.span("outer"))
+
+    def test_a_lock_inside_of_another(self, way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+        async def body(job: Job) -> None:
+            with hold("inner", provider=store):
+                pass
+
+        way.run(body, store)
+        assert is_child(tracing.span("run inner"), tracing.span("run job"))
+
+
+async def test_tasks_side_by_side(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    barrier = asyncio.Barrier(8)
+
+    async def job(number: int) -> None:
+        async with hold_async(f"job-{number}", provider=store):
+            await barrier.wait()
+            with tracing.tracer.start_as_current_span(f"inner-{number}"):
+                await barrier.wait()
+
+    with tracing.tracer.start_as_current_span("outer"):
+        await asyncio.gather(*(job(number) for number in range(8)))
+    for number in range(8):
+        run = tracing.span(f"run job-{number}")
+        assert is_child(tracing.span(f"inner-{number}"), run)
+        assert is_child(run, tracing.span("outer"))
+
+
+def test_threads_side_by_side(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    barrier = threading.Barrier(8)
+
+    def job(number: int) -> None:
+        for _ in range(3):
+            with hold(f"job-{number}", provider=store):
+                barrier.wait(10)
+                with tracing.tracer.start_as_current_span(f"inner-{number}"):
+                    barrier.wait(10)
+
+    threads = [threading.Thread(target=job, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for number in range(8):
+        runs, inner = tracing.spans(f"run job-{number}"), tracing.spans(f"inner-{number}")
+        assert [is_child(*pair) for pair in zip(inner, runs, strict=True)] == [True] * 3
+        assert {run.parent for run in runs} == {None}
+
+
+async def test_cancelled(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    has_begun = asyncio.Event()
+
+    async def job() -> None:
+        has_begun.set()
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(attempt_async("job", job, provider=store))
+    await has_begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    span = tracing.span("run job")
+    assert (attributes(span)["outcome"], span.status.status_code) == ("cancelled", StatusCode.UNSET)
+
+
+async def test_a_task_that_outlives_its_job_starts_the_next(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    """Such a chain must neither nest for ever nor be held in memory by its last link."""
+    tasks: list[asyncio.Task[None]] = []
+    depths: list[int] = []
+
+    async def job(left: int) -> None:
+        async with hold_async("job", provider=store):
+            depths.append(depth(tracing))
+            if left:
+                tasks.append(asyncio.create_task(next_job(left - 1)))
+
+    async def next_job(left: int) -> None:
+        while (record := store.record("job")) and record.is_held:  # noqa: ASYNC110 (the job before ends it)
+            await asyncio.sleep(0)
+        with tracing.tracer.start_as_current_span("between"):
+            await job(left)
+
+    await job(5)
+    for number in range(5):
+        await tasks[number]
+    runs = tracing.spans("run job")
+    assert len(runs) == 6
+    assert depths == [1] * 6
+    between = {span.context.span_id for span in tracing.spans("between")}
+    assert [run.parent.span_id in between if run.parent else None for run in runs] == [None, *[True] * 5]
+
+
+async def test_a_job_that_ends_only_after_its_next_run_has_begun(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    depths: list[int] = []
+
+    async def job(number: int, has_begun: asyncio.Event) -> None:
+        async with hold_async(f"job-{number}", provider=store):
+            depths.append(depth(tracing))
+            has_begun.set()
+            next_has_begun = asyncio.Event()
+            following = asyncio.create_task(job(number + 1, next_has_begun)) if number < 20 else None
+            if following is not None:
+                await next_has_begun.wait()
+        if following is not None:
+            await following
+
+    await job(0, asyncio.Event())
+    assert len(tracing.spans("run job")) == 21
+    assert max(depths) <= 3
+
+
+def test_locks_that_do_not_nest(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(hold("first", provider=store))
+        second.enter_context(hold("second", provider=store))
+        first.close()
+        assert trace.get_current_span().get_span_context().span_id != 0  # still inside of the second
+        second.close()
+        assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_a_block_that_ends_in_another_thread(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    block = hold("job", provider=store)
+    block.__enter__()
+    thread = threading.Thread(target=block.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join(10)
+    attempt("next", lambda: None, provider=store)
+    assert tracing.span("run next").parent is None  # not a child of what is over
+    assert tracing.span("run job").end_time
+
+
+def test_a_listener_that_comes_while_a_task_runs(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    with configure(), hold("job", provider=store):
+        configure(listeners=[tracing.listener])
+        attempt("inner", lambda: None, provider=store)
+    assert [span.name for span in tracing.spans()] == ["run inner"]
+
+
+def test_a_listener_that_goes_while_a_task_runs(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    def run() -> None:
+        with hold("job", provider=store):
+            restore = configure()
+        gc.collect()
+        restore.__exit__(None, None, None)
+        attempt("next", lambda: None, provider=store)
+
+    thread = threading.Thread(target=run)  # in whose context the first run stays, as nobody has told of its end
+    thread.start()
+    thread.join(10)
+    assert [span.name for span in tracing.spans()] == ["run next"]
+    assert tracing.span("run next").parent is None
+
+
+def test_runs_that_never_end_are_not_kept(store: InMemoryLockProvider) -> None:
+    tracing = Tracing()
+
+    def begin() -> None:
+        lease = store.take_over(LockRequest("job", "1m"))
+        tracing.listener(LockAcquired("job", lease, timedelta(0)))
+
+    depths: list[int] = []
+
+    def run() -> None:
+        for _ in range(50):
+            begin()
+        depths.append(depth(tracing))
+
+    thread = threading.Thread(target=run)  # whose context ends with it
+    thread.start()
+    thread.join(10)
+    gc.collect()
+    assert len(tracing.listener._runs) == 0
+    assert depths == [1]
+    tracing.provider.shutdown()
+
+
+def test_spans_begin_with_the_question(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    lease = store.acquire(LockRequest("job", "1m"))
+    assert lease
+    tracing.listener(LockAcquired("job", lease, timedelta(seconds=30)))
+    tracing.listener(TaskFinished("job", lease, timedelta(seconds=1), "succeeded", None))
+    tracing.listener(LockReleased("job", lease, timedelta(seconds=1)))
+    tracing.listener(LockSkipped("job", "held", timedelta(seconds=30)))
+    assert 29 < seconds(tracing.span("run job")) < 40
+    assert 29 < seconds(tracing.span("skip job")) < 40
+
+
+def test_names_of_spans(store: InMemoryLockProvider) -> None:
+    tracing = Tracing()
+    listener = OpenTelemetryListener(tracing.provider, label=lambda name: name.partition("-")[0])
+    store.acquire(LockRequest("sync-b", "1m"))
+    with configure(provider=store, listeners=[listener]):
+        attempt("sync-a", lambda: None)
+        attempt("sync-b", lambda: None)
+    assert [(span.name, attributes(span)["lock_name"]) for span in tracing.spans()] == [
+        ("run sync", "sync-a"),
+        ("skip sync", "sync-b"),
+    ]
+    tracing.provider.shutdown()
+
+
+def test_elections(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    with LeaderElector(store, "feed", holder="me", **ELECTION) as elector:
+        assert elector.wait_until_leader("10s")
+        elector.demote()
+        wait_until(lambda: tracing.spans("leadership stopped"))
+    started, stopped = tracing.span("leadership started feed"), tracing.spans("leadership stopped feed")[0]
+    assert attributes(started)["election"] == "feed"
+    assert attributes(started)["holder"] == "me"
+    assert attributes(started)["term"] == attributes(stopped)["term"]
+    assert attributes(stopped)["stop_reason"] == "revoked"
+    assert (started.status.status_code, stopped.status.status_code) == (StatusCode.UNSET, StatusCode.ERROR)
+    assert tracing.span("leader changed feed")
+
+
+def test_without_an_sdk(store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
+    with configure(provider=store, listeners=[OpenTelemetryListener()]):
+        attempt("job", lambda: attempt("inner", lambda: None))
+        store.acquire(LockRequest("held", "1m"))
+        attempt("held", lambda: None)
+    assert caplog.records == []
+    assert trace.get_current_span() is trace.INVALID_SPAN

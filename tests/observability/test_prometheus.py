@@ -1,0 +1,407 @@
+"""The metrics, as a scrape over HTTP has them after real runs on real stores."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from shedlock_py import (
+    ConfigurationError,
+    InMemoryLockProvider,
+    LeaderElector,
+    LockAcquired,
+    LockProvider,
+    LockRequest,
+    LockSkipped,
+    ProviderError,
+    TaskFinished,
+    attempt,
+    attempt_async,
+    configure,
+    extend_lock,
+    hold,
+    provider_from_url,
+    scheduler_lock,
+    set_active,
+)
+from shedlock_py.integrations.prometheus import ACQUIRE_BUCKETS, HELD_BUCKETS, PrometheusListener
+from shedlock_py.testing import FakeClock
+from shedlock_py.testing.contract.base import failing
+from tests.examples.scripts import run_python
+from tests.observability.scraping import Scrape, Server, serving
+from tests.observability.ways import ELECTION
+from tests.services.polling import wait_until
+from tests.services.redis import RedisEndpoint
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def server(registry: CollectorRegistry) -> Iterator[Server]:
+    with serving(registry) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "redis", "memory"])
+def provider(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockProvider]:
+    url = {"sqlite": f"sqlite:///{tmp_path}/locks.db", "memory": "memory://"}.get(request.param)
+    if url is None:
+        redis_server: RedisEndpoint = request.getfixturevalue("redis_server")
+        url = redis_server.url(11)
+    provider: Any = provider_from_url(url)
+    provider.create_schema()
+    for record in provider.records():
+        provider.force_release(record.name)
+    provider.prune(0)
+    if request.param == "memory":
+        yield provider
+    else:
+        with closing(provider):
+            yield provider
+
+
+def test_a_scrape_after_real_runs(provider: LockProvider, registry: CollectorRegistry, server: Server) -> None:
+    before = time.time()
+    with configure(provider=provider, listeners=[PrometheusListener(registry)]):
+        attempt("report", lambda: extend_lock("5m"))
+        attempt("report", lambda: None)
+        with pytest.raises(ZeroDivisionError):
+            attempt("report", lambda: 1 / 0)
+        with hold("report"):
+            assert provider.acquire(LockRequest("report", "1m")) is None
+            running = server.scrape()
+            in_another = attempt_elsewhere(provider, "report")
+        assert in_another == "Skipped"
+        attempt("lost", lambda: provider.take_over(LockRequest("lost", "10m")))
+        scrape = server.scrape()
+    assert running("shedlock_running", lock="report") == 1
+    assert scrape("shedlock_running", lock="report") == 0
+    assert scrape("shedlock_acquisitions_total", lock="report", outcome="acquired") == 4
+    assert scrape("shedlock_acquisitions_total", lock="report", outcome="held") == 1
+    assert scrape("shedlock_acquisitions_total", lock="report", outcome="failed") == 0
+    assert scrape("shedlock_tasks_total", lock="report", outcome="succeeded") == 3
+    assert scrape("shedlock_tasks_total", lock="report", outcome="failed") == 1
+    assert scrape("shedlock_extensions_total", lock="report") == 1
+    assert scrape("shedlock_leases_lost_total", lock="lost", reason="revoked") == 1
+    assert scrape("shedlock_leases_lost_total", lock="report", reason="revoked") == 0
+    assert scrape("shedlock_held_seconds_count", lock="report") == 4
+    assert scrape("shedlock_acquire_seconds_count", lock="report") == 5
+    assert 0 < (scrape("shedlock_acquire_seconds_sum", lock="report") or 0) < 5
+    last = scrape("shedlock_last_success_timestamp_seconds", lock="report")
+    assert last is not None
+    assert before - 1 < last < time.time() + 1
+
+
+def attempt_elsewhere(provider: LockProvider, name: str) -> str:
+    """An attempt in another thread, which is not inside of the lease."""
+    kinds: list[str] = []
+    thread = threading.Thread(target=lambda: kinds.append(type(attempt(name, lambda: None)).__name__))
+    thread.start()
+    thread.join(10)
+    return kinds[0]
+
+
+def scrape_of(registry: CollectorRegistry) -> Scrape:
+    return Scrape(generate_latest(registry).decode())
+
+
+def test_failures_of_the_store(registry: CollectorRegistry) -> None:
+    provider = InMemoryLockProvider()
+    with configure(listeners=[PrometheusListener(registry)]):
+        for operation in ("acquire", "extend"):
+            with pytest.raises(ProviderError, match="no answer"):
+                attempt("job", lambda: extend_lock("5m"), provider=failing(provider, operation))
+        attempt("job", lambda: None, provider=failing(provider, "release"))
+    scrape = scrape_of(registry)
+    for operation in ("acquire", "extend", "release"):
+        assert scrape("shedlock_provider_failures_total", lock="job", operation=operation) == 1
+    assert scrape("shedlock_acquisitions_total", lock="job", outcome="failed") == 1
+    assert scrape("shedlock_acquisitions_total", lock="job", outcome="acquired") == 2
+    assert scrape("shedlock_acquire_seconds_count", lock="job") == 2
+
+
+async def test_async_runs(registry: CollectorRegistry) -> None:
+    with configure(provider=InMemoryLockProvider(), listeners=[PrometheusListener(registry)]):
+        await attempt_async("job", lambda: asyncio.sleep(0))
+        task = asyncio.create_task(attempt_async("job", lambda: asyncio.sleep(60)))
+        while scrape_of(registry)("shedlock_running", lock="job") != 1:  # noqa: ASYNC110 (tests poll)
+            await asyncio.sleep(0.002)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    scrape = scrape_of(registry)
+    assert scrape("shedlock_tasks_total", lock="job", outcome="cancelled") == 1
+    assert scrape("shedlock_running", lock="job") == 0
+
+
+def test_held_seconds_are_of_every_run_also_of_one_that_lost_its_lease(registry: CollectorRegistry) -> None:
+    clock = FakeClock()
+    listener = PrometheusListener(registry)
+    lease = InMemoryLockProvider(clock=clock).acquire(LockRequest("job", "10m"))
+    assert lease
+    for duration in (timedelta(milliseconds=50), timedelta(minutes=20)):
+        listener(TaskFinished("job", lease, duration, "succeeded", None))
+    scrape = scrape_of(registry)
+    assert scrape("shedlock_held_seconds_bucket", lock="job", le="0.1") == 1
+    assert scrape("shedlock_held_seconds_bucket", lock="job", le="600.0") == 1
+    assert scrape("shedlock_held_seconds_bucket", lock="job", le="1800.0") == 2
+    assert scrape("shedlock_held_seconds_sum", lock="job") == 1200.05
+
+
+def test_skips_without_asking_say_nothing_of_the_store(registry: CollectorRegistry) -> None:
+    listener = PrometheusListener(registry)
+    for reason in ("held", "already_ran", "shutting_down", "not_leader"):
+        listener(LockSkipped("job", reason, timedelta(0)))
+    scrape = scrape_of(registry)
+    assert scrape("shedlock_acquisitions_total", lock="job", outcome="not_leader") == 1
+    assert scrape("shedlock_acquire_seconds_count", lock="job") == 2
+
+
+def test_buckets_are_fit_for_jobs_and_for_stores() -> None:
+    assert list(HELD_BUCKETS) == sorted(HELD_BUCKETS)
+    assert (HELD_BUCKETS[0], HELD_BUCKETS[-1]) == (0.01, 24 * 3600)
+    assert list(ACQUIRE_BUCKETS) == sorted(ACQUIRE_BUCKETS)
+    assert (ACQUIRE_BUCKETS[0], ACQUIRE_BUCKETS[-1]) == (0.001, 10)
+
+
+def test_elections(registry: CollectorRegistry) -> None:
+    store = InMemoryLockProvider()
+    with configure(listeners=[PrometheusListener(registry)]):
+        with LeaderElector(store, "feed", holder="me", **ELECTION) as elector:
+            assert elector.wait_until_leader("10s")
+            wait_until(lambda: scrape_of(registry)("shedlock_leader", election="feed") == 1)
+        assert scrape_of(registry)("shedlock_leader", election="feed") == 0
+        store.take_over(LockRequest("other", "1m", holder="somebody"))
+        with LeaderElector(store, "other", holder="me", **ELECTION):
+            wait_until(lambda: scrape_of(registry)("shedlock_leader", election="other") == 0)
+
+
+class TestKnownNames:
+    ZEROS: ClassVar[list[tuple[str, dict[str, str]]]] = [
+        ("shedlock_acquisitions_total", {"outcome": "acquired"}),
+        ("shedlock_acquisitions_total", {"outcome": "held"}),
+        ("shedlock_acquisitions_total", {"outcome": "failed"}),
+        ("shedlock_tasks_total", {"outcome": "succeeded"}),
+        ("shedlock_leases_lost_total", {"reason": "unreachable"}),
+        ("shedlock_provider_failures_total", {"operation": "acquire"}),
+        ("shedlock_extensions_total", {}),
+        ("shedlock_held_seconds_count", {}),
+        ("shedlock_acquire_seconds_count", {}),
+        ("shedlock_running", {}),
+    ]
+
+    def is_at_zero(self, scrape: Scrape, lock: str) -> bool:
+        values = [scrape(name, lock=lock, **labels) for name, labels in self.ZEROS]
+        assert values in ([0.0] * len(values), [None] * len(values))
+        return values[0] == 0
+
+    def test_names_that_are_given(self, registry: CollectorRegistry) -> None:
+        PrometheusListener(registry, lock_names=["given", "given too"])
+        scrape = scrape_of(registry)
+        assert self.is_at_zero(scrape, "given")
+        assert self.is_at_zero(scrape, "given too")
+        assert scrape("shedlock_last_success_timestamp_seconds", lock="given") is None
+
+    def test_names_of_decorated_functions_decorated_before_and_after(self, registry: CollectorRegistry) -> None:
+        @scheduler_lock("declared before", "1m")
+        def before() -> None: ...
+
+        PrometheusListener(registry)
+
+        @scheduler_lock("declared after", "1m")
+        def after() -> None: ...
+
+        @scheduler_lock("declared-{tenant}", "1m")
+        def templated(tenant: str) -> None: ...
+
+        scrape = scrape_of(registry)
+        assert self.is_at_zero(scrape, "declared before")
+        assert self.is_at_zero(scrape, "declared after")
+        assert not [value for value in scrape.values("shedlock_running", "lock") if "declared-" in value]
+        assert before
+        assert after
+        assert templated
+
+    def test_functions_that_are_gone_are_forgotten(self, registry: CollectorRegistry) -> None:
+        def declare(name: str) -> None:
+            @scheduler_lock(name, "1m")
+            def closure() -> None: ...
+
+        declare("short-lived")
+        gc.collect()
+        PrometheusListener(registry)
+        assert not self.is_at_zero(scrape_of(registry), "short-lived")
+
+    def test_all_metrics_of_a_name_begin_with_its_first_event(self, registry: CollectorRegistry) -> None:
+        listener = PrometheusListener(registry)
+        store = failing(InMemoryLockProvider(), "acquire")
+        with configure(provider=store, listeners=[listener]), pytest.raises(ProviderError):
+            attempt("new", lambda: None)
+        scrape = scrape_of(registry)
+        assert scrape("shedlock_acquisitions_total", lock="new", outcome="failed") == 1
+        assert scrape("shedlock_acquisitions_total", lock="new", outcome="acquired") == 0
+        assert scrape("shedlock_leases_lost_total", lock="new", reason="overrun") == 0
+
+    def test_one_label_for_many_names(self, registry: CollectorRegistry) -> None:
+        listener = PrometheusListener(registry, lock_names=["sync-a"], label=lambda name: name.partition("-")[0])
+        with configure(provider=InMemoryLockProvider(), listeners=[listener]):
+            for tenant in "abc":
+                attempt(f"sync-{tenant}", lambda: None)
+        scrape = scrape_of(registry)
+        assert scrape("shedlock_acquisitions_total", lock="sync", outcome="acquired") == 3
+        assert not [value for value in scrape.values("shedlock_running", "lock") if value.startswith("sync-")]
+
+    def test_a_label_that_fails_harms_neither_the_scrape_nor_the_run(
+        self, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def label(name: str) -> str:
+            if name == "unlabelled":
+                raise KeyError(name)
+            return name
+
+        listener = PrometheusListener(registry, label=label)
+
+        @scheduler_lock("unlabelled", "1m")
+        def task() -> str:
+            return "value"
+
+        with configure(provider=InMemoryLockProvider(), listeners=[listener]):
+            assert task() == "value"
+            attempt("labelled", lambda: None)
+            assert scrape_of(registry)("shedlock_tasks_total", lock="labelled", outcome="succeeded") == 1
+        assert "no label for the lock name 'unlabelled'" in caplog.text
+
+
+class TestEdges:
+    def test_a_second_listener_on_one_registry(self, registry: CollectorRegistry) -> None:
+        first = PrometheusListener(registry)
+        with pytest.raises(ConfigurationError, match="has the metrics of a PrometheusListener already"):
+            PrometheusListener(registry)
+        with configure(provider=InMemoryLockProvider(), listeners=[first]):
+            attempt("job", lambda: None)
+        assert scrape_of(registry)("shedlock_running", lock="job") == 0
+        PrometheusListener(CollectorRegistry())
+
+    def test_lock_names_is_a_list(self, registry: CollectorRegistry) -> None:
+        with pytest.raises(ConfigurationError, match="lock_names must be a list"):
+            PrometheusListener(registry, lock_names="job")
+        PrometheusListener(registry)  # nothing was registered
+
+    def test_a_listener_that_came_while_the_task_ran(self, registry: CollectorRegistry) -> None:
+        store = InMemoryLockProvider()
+        listener = PrometheusListener(registry)
+        with configure(provider=store), hold("job"):
+            configure(provider=store, listeners=[listener])
+        scrape = scrape_of(registry)
+        assert scrape("shedlock_tasks_total", lock="job", outcome="succeeded") == 1
+        assert scrape("shedlock_running", lock="job") == 0
+
+    def test_runs_that_never_end_are_not_kept(self, registry: CollectorRegistry) -> None:
+        listener = PrometheusListener(registry)
+        store = InMemoryLockProvider()
+        for _ in range(100):
+            listener(LockAcquired("job", store.take_over(LockRequest("job", "1m")), timedelta(0)))
+        gc.collect()
+        assert len(listener._running) == 0
+
+    def test_without_locks(self, registry: CollectorRegistry) -> None:
+        set_active(False)
+        with configure(listeners=[PrometheusListener(registry)]):
+            attempt("job", lambda: None)
+        set_active(None)
+        assert scrape_of(registry)("shedlock_tasks_total", lock="job", outcome="succeeded") == 1
+
+    def test_only_some_metrics_are_asked_for(self, registry: CollectorRegistry) -> None:
+        PrometheusListener(registry, lock_names=["job"])
+        text = generate_latest(registry.restricted_registry(["shedlock_running"])).decode()
+        scrape = Scrape(text)
+        assert scrape("shedlock_running", lock="job") == 0
+        assert {name for name, _ in scrape.samples} == {"shedlock_running"}
+
+    def test_the_default_registry(self) -> None:
+        script = (
+            "from prometheus_client import REGISTRY, generate_latest\n"
+            "from shedlock_py.integrations.prometheus import PrometheusListener\n"
+            "PrometheusListener(lock_names=['job'])(None)\n"
+            "print('shedlock_running{lock=\"job\"} 0.0' in generate_latest(REGISTRY).decode())\n"
+        )
+        done = run_python("-c", script)
+        assert (done.stdout, done.stderr) == ("True\n", "")
+
+    @pytest.mark.parametrize(
+        ("module", "package", "extra"),
+        [("prometheus", "prometheus_client", "prometheus"), ("opentelemetry", "opentelemetry", "opentelemetry")],
+    )
+    def test_a_missing_package(self, module: str, package: str, extra: str) -> None:
+        script = f"import sys; sys.modules[{package!r}] = None; import shedlock_py.integrations.{module}"
+        done = run_python("-c", script)
+        assert done.returncode == 1
+        assert f"pip install 'shedlock_py[{extra}]'" in done.stderr.splitlines()[-1]
+
+
+MULTIPROCESS = """
+import multiprocessing, os, sys
+from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+from shedlock_py import InMemoryLockProvider, LeadershipStarted, attempt, configure, hold
+from shedlock_py.integrations.prometheus import PrometheusListener
+
+def worker(listener, ready, end):
+    with configure(provider=InMemoryLockProvider(), listeners=[listener]):
+        attempt("job", lambda: None)
+        with hold("job"):
+            listener(LeadershipStarted("feed", "me", 1))
+            ready.release()
+            end.wait(20)
+
+fork = multiprocessing.get_context("fork")
+listener = PrometheusListener()  # before the fork, as with gunicorn --preload
+ready, end = fork.Semaphore(0), fork.Event()
+workers = [fork.Process(target=worker, args=(listener, ready, end)) for _ in range(2)]
+for each in workers:
+    each.start()
+for each in workers:
+    assert ready.acquire(timeout=20)
+
+def show():
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)
+    for line in generate_latest(registry).decode().splitlines():
+        if line.startswith(("shedlock_running", "shedlock_leader", "shedlock_tasks_total", "shedlock_last")):
+            print(line.rsplit(".", 1)[0] if "last" not in line else line.split(" ")[0])
+
+show()
+end.set()
+for each in workers:
+    each.join(20)
+    multiprocess.mark_process_dead(each.pid)
+print("--")
+show()
+"""
+
+
+def test_multiprocess_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers behind one scrape: counts add up, and gauges are those of the living."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    done = run_python("-c", MULTIPROCESS)
+    assert done.stderr == ""
+    running, over = done.stdout.split("--\n")
+    assert 'shedlock_running{lock="job"} 2\n' in running
+    assert 'shedlock_leader{election="feed"} 2\n' in running
+    assert 'shedlock_tasks_total{lock="job",outcome="succeeded"} 2\n' in running
+    assert 'shedlock_last_success_timestamp_seconds{lock="job"}\n' in running
+    assert 'shedlock_tasks_total{lock="job",outcome="succeeded"} 4\n' in over
+    assert "shedlock_running" not in over
+    assert "shedlock_leader" not in over
