@@ -1,0 +1,60 @@
+"""Carries scenarios out, one store at a time: what the processes of ``__main__.py`` do."""
+
+from __future__ import annotations
+
+import traceback
+from contextlib import ExitStack
+
+import pytest
+
+from tests.faults import stores
+from tests.faults.checker import Finding, Report
+from tests.faults.registry import Budget, Scenario, all_scenarios
+from tests.faults.report import Row, line
+
+NOT_THERE = (pytest.skip.Exception, pytest.fail.Exception)
+"""What the tests' servers raise if their programs are not installed."""
+SHOWN = 5
+"""Findings of one scenario that are printed in full."""
+
+
+def is_chosen(scenario: Scenario, only: str | None) -> bool:
+    if only is None:
+        return True
+    return scenario.number == int(only) if only.isdecimal() else only.lower() in scenario.name.lower()
+
+
+def run_store(name: str, only: str | None, share: float, seed: int) -> list[Row]:
+    """All chosen scenarios on one store, with servers of its own."""
+    chosen = [scenario for scenario in all_scenarios() if is_chosen(scenario, only) and name in scenario.stores]
+    with ExitStack() as stack:
+        try:
+            store = stack.enter_context(stores.OPEN[name]())
+        except NOT_THERE as missing:
+            say(f"MISSING {name}: {missing}")
+            return [Row(s.number, s.name, name, _failed(str(missing))) for s in chosen]
+        return [_run(scenario, store, share, seed) for scenario in chosen]
+
+
+def _run(scenario: Scenario, store: stores.Store, share: float, seed: int) -> Row:
+    whole = Report()
+    for kind in scenario.kinds:
+        store.is_async = kind == "async"
+        try:
+            report = scenario.run(store, Budget(share * scenario.weight, scenario.least), seed)
+        except (Exception, *NOT_THERE) as error:  # the others shall be tried all the same
+            report = _failed(f"{type(error).__name__}: {error}")
+            say(traceback.format_exc())
+        say(line(f"{scenario.number}. {scenario.name}", store.name, kind, report))
+        for finding in report.findings[:SHOWN]:
+            say(f"     {finding.rule}: {finding.text}")
+        whole.add(report)
+    return Row(scenario.number, scenario.name, store.name, whole)
+
+
+def _failed(why: str) -> Report:
+    return Report(findings=[Finding("not carried out", "", why, 0.0)])
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
