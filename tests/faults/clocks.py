@@ -28,6 +28,11 @@ LEFTOVERS = ("faketime_shm_", "sem.faketime_sem_")
 """Files of libfaketime in /dev/shm, named after a process, which do not go away with it."""
 
 
+def offset_to(moment: datetime) -> float:
+    """With this offset, a clock shows this moment, which is aware, now. For clocks that shall agree, ask once."""
+    return moment.timestamp() - time.time()
+
+
 class Clock(ABC):
     def __init__(self) -> None:
         # Not in $TMPDIR: the servers' system users must get there.
@@ -47,10 +52,6 @@ class Clock(ABC):
         """From now on it is ``offset`` seconds ahead of the machine's clock; behind, if negative."""
         self._set(offset)
         self.offset = offset
-
-    def show(self, moment: datetime) -> None:
-        """Set it to this moment, which is aware; it goes on from there."""
-        self.set(moment.timestamp() - time.time())
 
     def close(self) -> None:
         """When the processes that it was for have ended."""

@@ -16,7 +16,7 @@ from shedlock_py import LockRequest
 from shedlock_py._clock import monotonic
 from tests.faults.checker import Finding, Report
 from tests.faults.clocked import ClockedStore, clocked, server_time, worker_clocks
-from tests.faults.clocks import ServerClock, WorkerClock
+from tests.faults.clocks import ServerClock, WorkerClock, offset_to
 from tests.faults.fleet import Nursery
 from tests.faults.registry import Budget
 from tests.faults.scenarios import clocks, elections, time_zones
@@ -133,7 +133,7 @@ def test_a_workers_wall_clock_is_set_and_no_other(kind: type[WorkerClock | Serve
             assert boot_begin <= boot <= monotonic()
             assert 0.2 <= waited < 0.2 + SLOW
         moment = datetime(2027, 3, 14, 6, 59, 58, tzinfo=UTC)
-        clock.show(moment)
+        clock.set(offset_to(moment))
         assert moment.timestamp() - 0.01 <= look(process)[0] <= moment.timestamp() + SLOW
         process.communicate(timeout=30)
 

@@ -19,7 +19,7 @@ from sqlalchemy import text
 
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import clocked, worker_clocks
-from tests.faults.clocks import WorkerClock
+from tests.faults.clocks import WorkerClock, offset_to
 from tests.faults.fleet import Fleet, Nursery
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
@@ -81,8 +81,9 @@ def pass_moment(store: Store, clocks: Sequence[tuple[WorkerClock, Nursery]], mom
     with clocked(store.name, is_async=store.is_async, environment={"TZ": moment.zone}) as ours:
         start = moment.at - timedelta(seconds=BEFORE)
         began = time.monotonic()
+        offset = offset_to(start)
         for clock in [*ours.clocks, *(clock for clock, _ in clocks)]:
-            clock.show(start)
+            clock.set(offset)
         _set_zone(ours.store, moment.zone, trial)
         with Fleet(ours.store, size=0, names=2, behaviour=BEHAVIOUR, seed=trial, nursery=clocks[0][1]) as fleet:
             for _, nursery in clocks:
@@ -144,8 +145,9 @@ def _cron(store: Store, moment: Moment) -> Report:
         ]
         for replica in replicas:
             wait_until(lambda replica=replica: replica.is_ready, timeout=PATIENCE, what="a replica ready")  # type: ignore[misc]  # bound
+        offset = offset_to(start)
         for clock, skew in zip([*ours.clocks, *clocks], [*(0.0 for _ in ours.clocks), *skews], strict=True):
-            clock.show(start + timedelta(seconds=skew))
+            clock.set(offset + skew)
         for replica in replicas:
             replica.go()
         wait_until(
