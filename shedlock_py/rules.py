@@ -288,14 +288,19 @@ class Extension:
         lease._in_doubt.append(self)
         lease._latest = self
 
-    def granted(self) -> Lease:
-        """The same lease with its new trust window, once the store has said yes."""
+    def granted(self, *, repeated: bool = False) -> Lease:
+        """The same lease with its new trust window, once the store has said yes.
+
+        :param repeated: it was asked for more than once, so that the store may yet do it again, at any time.
+        """
         lease = self._lease
         lease._in_doubt.remove(self)
         # Of those that were under way at the same time nobody knows which the store did last.
         for other in lease._in_doubt:
             self._shortest = min(self._shortest, other.lock_for)
             other._shortest = min(other._shortest, self.lock_for)
+        if repeated:
+            lease._in_doubt.append(self)
         until = trust_ends(self._asked_at, self._shortest)
         # If another was asked for meanwhile, or the lease has ended, this one gives no trust back.
         lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)

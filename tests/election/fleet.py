@@ -85,7 +85,11 @@ class Node:
                 found.append(current.pop(name))
             for name, text in terms.items():
                 term = None if text == "None" else int(text)
-                began = current[name].began if name in current else float(after)
+                last = current.get(name)
+                if last is not None and None not in (last.term, term) and last.term != term:
+                    found.append(last)  # it stood still in between, and another may have led meanwhile
+                    last = None
+                began = float(after) if last is None else last.began
                 current[name] = Reign(self.holder, name, term, began, float(before))
         return [*found, *current.values()]
 

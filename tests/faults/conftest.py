@@ -1,5 +1,6 @@
 """Stores for the short form of the scenarios, on the servers that all tests share."""
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,11 @@ from tests.faults.stores import (
     mariadb_store,
     postgres_store,
 )
+
+
+# The short forms of these are not in `make test` yet: on two busy cores some of their figures depend on the machine.
+NOT_YET = ("clocks", "exhaustion", "failover", "herds", "servers", "settings", "soak")
+collect_ignore = [] if os.environ.get("SHEDLOCK_FAULTS") else [f"test_{name}.py" for name in NOT_YET]
 
 
 @pytest.fixture(scope="session")

@@ -70,6 +70,8 @@ def test_passwords_that_need_escaping_are_not_taken_for_hosts(url: str, mark: st
         ("redis://", "localhost:6379/0"),
         ("rediss://:hun%2Fter2@[::1]:7", "::1:7/0"),
         ("unix://:hunter2@/run/redis.sock?db=2", "unix:///run/redis.sock"),
+        ("unix:///run/redis@6379/redis.sock", "unix:///run/redis@6379/redis.sock"),
+        ("unix:///run/redis.sock?password=p@ss", "unix:///run/redis.sock"),
         ("redis://h?socket_timeout=0.5&max_connections=3&client_name=a@b&decode_responses=true", "h:6379/0"),
     ],
 )

@@ -180,8 +180,8 @@ def _check(url: str) -> None:
     rest, _, query = url.partition("?")
     if "#" in url:
         raise ValueError("a '#' in a password is written %23")
-    if url.startswith("unix:") and _is_ambiguous(url):
-        raise ValueError("no host belongs before the path of a socket")
+    if _is_socket_with_host(url):
+        raise ValueError("a socket has no host")
     if re.match("rediss?://[^/]*/.*[^0-9/]", rest):
         raise ValueError("the database is a number")
     for name in parse_qs(query):
@@ -191,6 +191,8 @@ def _check(url: str) -> None:
 
 def _without_password(url: str, message: str) -> str:
     """redis-py's own words, which may have the URL in them, or what it took for a port."""
+    if _is_socket_with_host(url):
+        return "a socket has no host: unix:///path; in a password, write %2F for /"
     if _is_ambiguous(url):
         return "in a password, write %2F for /, %3F for ?, %23 for #, %40 for @"
     password = _authority(url).rpartition("@")[0].partition(":")[2]
@@ -210,11 +212,13 @@ def _authority(url: str) -> str:
     return re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0]
 
 
+def _is_socket_with_host(url: str) -> bool:
+    return url.startswith("unix:") and bool(_authority(url)) and "@" not in _authority(url)
+
+
 def _is_ambiguous(url: str) -> bool:
     """Whether what looks like a host may be the beginning of a password."""
-    if url.startswith("unix:") and _authority(url) and "@" not in _authority(url):
-        return True  # a socket has no host
-    return "@" in url.partition("://")[2][len(_authority(url)) :]
+    return _is_socket_with_host(url) or "@" in url.partition("://")[2][len(_authority(url)) :]
 
 
 def _options(client: Any) -> dict[str, Any]:

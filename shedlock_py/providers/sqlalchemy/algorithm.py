@@ -162,7 +162,7 @@ class SqlAlgorithm:
         if not answer.count:
             lease.lose()
             return None
-        return extension.granted()
+        return extension.granted(repeated=answer.repeated)
 
     def release(self, lease: Lease) -> Program[Ask, Answer, bool]:
         if lease.has_ended():

@@ -146,6 +146,7 @@ class Statements:
         SIMULTANEOUS_ASSIGNMENT is on). This order is right both ways: once locked_by is ours, so is the lock.
         """
         clock, granted = self.clock, self._granted("", by_force)
+        began = f"IF(locked_by = :locked_by, locked_at, {clock.now})"
         columns = "name, lock_until, locked_by"
         values = ":name, {until}, :locked_by"
         if self._extra_columns:
@@ -155,7 +156,7 @@ class Statements:
                 # 0 first: NULL + f() would not call f.
                 f"fencing_token = IF({granted}, LAST_INSERT_ID({self._next_token('')}), "
                 f"LAST_INSERT_ID(0) + fencing_token), "
-                f"locked_at = IF({granted}, {clock.now}, locked_at), "
+                f"locked_at = IF({granted}, {began}, locked_at), "
                 f"locked_by = IF({granted}, :locked_by, locked_by), "
                 f"last_fire_time = IF({granted}, {self._newest_fire_time('')}, last_fire_time), "
             )
@@ -163,15 +164,14 @@ class Statements:
             columns += ", locked_at"
             values += f", IF(LAST_INSERT_ID(1) = 1, {clock.now}, NULL)"
             changes = (
-                f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {clock.now}, locked_at), "
+                f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {began}, locked_at), "
                 f"locked_by = IF({granted}, :locked_by, locked_by), "
             )
-        # Never shorter: it may have been granted before, and extended meanwhile.
-        longer = "GREATEST(lock_until, {until})"
+        # What was granted before may have been extended meanwhile, and is not cut short.
         if by_force:
-            changes = f"lock_until = IF(locked_by = :locked_by, {longer}, {{until}}), {changes[:-2]}"
-        else:
-            changes = f"{changes}lock_until = IF({granted}, {longer}, lock_until)"
+            changes = f"lock_until = IF(locked_by = :locked_by, lock_until, {{until}}), {changes[:-2]}"
+        else:  # whose it was cannot be told any more
+            changes = f"{changes}lock_until = IF({granted}, GREATEST(lock_until, {{until}}), lock_until)"
         return self._compile(
             f"INSERT INTO {{table}} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE {changes}", "id"
         )

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from shedlock_py import InMemoryLockProvider, LockRequest
 from shedlock_py._program import run
@@ -43,6 +44,37 @@ def test_i6_a_question_that_comes_twice_does_not_cut_an_extended_lease(
     assert record.fencing_token == token
     assert lease.trusted_for() < record.remaining
     assert provider.release(lease) is True
+    provider.close()
+
+
+@pytest.mark.parametrize("driver", STORES)
+def test_i6_an_extension_that_was_asked_twice_may_yet_be_done_again(
+    driver: str, request: pytest.FixtureRequest, tmp_path: Any
+) -> None:
+    """Its first question, still under way, is carried out after a longer extension, which must not be believed."""
+    url = request.getfixturevalue(STORES[driver]).url(driver) if STORES[driver] else f"sqlite:///{tmp_path}/locks.db"
+    provider, name = SqlAlchemyLockProvider(url), f"twice-{uuid4().hex[:8]}"
+    provider.create_schema()
+    lease = provider.acquire(LockRequest(name, "10s"))
+    assert lease is not None
+    asked = []
+
+    def execute(ask: Any) -> Any:
+        asked.append(ask)
+        if len(asked) == 1:
+            raise OperationalError("", {}, Exception("gone"), connection_invalidated=True)
+        return provider._execute(ask)
+
+    assert run(provider._algorithm.extend(lease, timedelta(minutes=1)), execute) is lease
+    assert len(asked) == 2
+    assert provider.extend(lease, "1h") is lease
+    provider._execute(asked[0])
+    record = provider.record(name)
+    assert record is not None
+    assert record.remaining < timedelta(minutes=2)
+    assert lease.trusted_for() < record.remaining
+    assert provider.extend(lease, "1m") is lease, "of the same length: believed"
+    assert lease.trusted_for() > timedelta(seconds=50)
     provider.close()
 
 

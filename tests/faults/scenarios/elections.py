@@ -127,7 +127,11 @@ def _judge(fleet: Fleet, report: Report, figures: Figures, takeover: str) -> Non
         report.worst_overlap = max(report.worst_overlap, length)
         figures.two_leaders += 1
         if takeover == "observed":
-            text = f"{one.node} and {other.node} both led for {length * 1000:.3f} ms"
+            text = (
+                f"{one.node} (term {one.term}, {one.began:.3f} to {one.ended:.3f}) and "
+                f"{other.node} (term {other.term}, {other.began:.3f} to {other.ended:.3f}) "
+                f"both led for {length * 1000:.3f} ms"
+            )
             report.findings.append(Finding("two leaders", one.name, text, other.began))
     report.counts["reign"] += len(fleet.reigns())
     for name in fleet.names:
