@@ -17,7 +17,6 @@ from tests.faults.stores import (
     postgres_store,
 )
 
-
 # The short forms of these are not in `make test` yet: on two busy cores some of their figures depend on the machine.
 NOT_YET = ("clocks", "exhaustion", "failover", "herds", "servers", "settings", "soak")
 collect_ignore = [] if os.environ.get("SHEDLOCK_FAULTS") else [f"test_{name}.py" for name in NOT_YET]
