@@ -12,8 +12,9 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
@@ -42,10 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     share = options.minutes * 60 / sum(scenario.weight * len(scenario.kinds) for _, scenario in jobs)
     rows: list[Row] = []
     names = list(dict.fromkeys(name for name, _ in jobs))
-    # Each store in a process of its own: most of the time is spent waiting.
-    with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-        for found in pool.map(partial(run_store, only=options.only, share=share * options.jobs, seed=seed), names):
-            rows += found
+    run_one = partial(run_store, only=options.only, share=share * options.jobs, seed=seed)
+    with ExitStack() as stack:
+        if options.jobs == 1:
+            found: Iterable[list[Row]] = map(run_one, names)
+        else:  # each store in a process of its own: most of the time is spent waiting
+            context = get_context("spawn")
+            found = stack.enter_context(ProcessPoolExecutor(options.jobs, context, max_tasks_per_child=1)).map(
+                run_one, names
+            )
+        for of_store in found:
+            rows += of_store
     rows.sort(key=lambda row: (row.number, row.scenario, stores.ALL.index(row.store)))
     seconds = time.monotonic() - started
     text = tables(rows, controls, seed=seed, seconds=seconds)

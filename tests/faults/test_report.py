@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import __main__ as command
+from tests.faults import runner
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import all_scenarios
 from tests.faults.report import BEGIN, END, PAGE, Control, Row, line, percentile, tables, write_page
@@ -79,8 +80,9 @@ def test_a_broken_promise_is_the_exit_status(
     (killing,) = [scenario for scenario in all_scenarios() if scenario.name == "kill -9 of holders"]
     outcome = Report(trials=1)
     fake = type(killing)(**{**killing.__dict__, "run": lambda store, budget, seed: outcome})
-    monkeypatch.setattr(command, "all_scenarios", lambda: [fake])
-    arguments = ["--only", "1", "--store", "sqlite", "--seed", "3", "--minutes", "0"]
+    for module in (command, runner):
+        monkeypatch.setattr(module, "all_scenarios", lambda: [fake])
+    arguments = ["--jobs", "1", "--only", "1", "--store", "sqlite", "--seed", "3", "--minutes", "0"]
     assert command.main(arguments) == 0
     outcome.findings.append(Finding("overlap", "job", "two at once", 1.0))
     assert command.main(arguments) == 1
