@@ -14,14 +14,13 @@ from typing import Any
 
 from sqlalchemy import MetaData
 from sqlalchemy.engine import Dialect
-from sqlalchemy.schema import CreateTable
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.failures import Failure, NotSent, classify, reason
-from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS, lock_table
+from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS, create_table_sql, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
 
@@ -225,7 +224,7 @@ class SqlAlgorithm:
                 raise
         else:
             return
-        ddl = str(CreateTable(self._table, if_not_exists=True).compile(dialect=dialect)).strip()
+        ddl = create_table_sql(self._table, dialect)
         if self.dialect.name == "postgresql":
             # One at a time: CREATE TABLE IF NOT EXISTS fails when two do it at once.
             ddl = f"DO $shedlock$ BEGIN PERFORM pg_advisory_xact_lock({_SCHEMA_LOCK}); {ddl}; END $shedlock$"
