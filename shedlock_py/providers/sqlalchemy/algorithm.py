@@ -212,6 +212,9 @@ class SqlAlgorithm:
             read_at=moment(read_at),
         )
 
+    def create_table_sql(self) -> str:
+        return create_table_sql(self._table, self.dialect)
+
     def create_schema(self, dialect: Dialect) -> Program[Ask, Answer, None]:
         """Look, create, look again: several processes may do it at once, and some may not create tables at all.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, MetaData, text
+from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, CursorResult, Dialect, Engine
 
 from shedlock_py._aio import shielded, undone_if_cancelled
@@ -34,7 +34,6 @@ from shedlock_py.providers.sqlalchemy.engines import (
 )
 from shedlock_py.providers.sqlalchemy.failures import NotSent, is_of_connecting
 from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
-from shedlock_py.providers.sqlalchemy.schema import create_table_sql, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
@@ -85,7 +84,6 @@ class SqlAlchemyLockProvider(LockProvider):
         self._inherited = Inherited(engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
-        self._table = lock_table(MetaData(), table_name, schema)
 
     def acquire(self, request: LockRequest) -> Lease | None:
         return run(self._algorithm.acquire(request), self._execute)
@@ -119,7 +117,7 @@ class SqlAlchemyLockProvider(LockProvider):
 
         For people who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike.
         """
-        return create_table_sql(self._table, self._algorithm.dialect)
+        return self._algorithm.create_table_sql()
 
     def verify(self, lease: Lease, connection: Connection) -> None:
         """Make sure, inside your own transaction, that ``lease`` is still held; call it as the *last* statement.
@@ -200,7 +198,6 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         self._inherited = Inherited(engine.sync_engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
-        self._table = lock_table(MetaData(), table_name, schema)
 
     async def acquire(self, request: LockRequest) -> Lease | None:
         return await undone_if_cancelled(run_async(self._algorithm.acquire(request), self._execute), self.release)
@@ -234,7 +231,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
 
     def create_table_sql(self) -> str:
         """See :meth:`SqlAlchemyLockProvider.create_table_sql`."""
-        return create_table_sql(self._table, self._algorithm.dialect)
+        return self._algorithm.create_table_sql()
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
