@@ -17,9 +17,8 @@ from tests.faults.stores import (
     postgres_store,
 )
 
-# Not in `make test` yet: on two busy cores some of their figures depend on the machine; and after the last two of them,
-# in one process, the connections of closed event loops are not always collected (tests/redis/test_forks_and_loops.py).
-NOT_YET = ("clocks", "exhaustion", "failover", "herds", "servers", "settings", "soak", "forks_threads", "pauses")
+# Not in `make test` yet: on two busy cores some of their figures depend on the machine.
+NOT_YET = ("clocks", "exhaustion", "failover", "herds", "servers", "settings", "soak")
 collect_ignore = [] if os.environ.get("SHEDLOCK_FAULTS") else [f"test_{name}.py" for name in NOT_YET]
 
 

@@ -116,7 +116,7 @@ def test_the_repr(provider: LockProvider) -> None:
 
 
 # redis-py leaves the connections to nodes that it has given up to the garbage collector.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_i5_a_server_of_the_cluster_is_gone(store: Store) -> None:
     """Its locks are unreachable, those of the others are not."""

@@ -137,8 +137,9 @@ def test_event_loops_one_after_the_other(redis_server: RedisEndpoint, name: str)
         asyncio.run(use_and_close(provider, name))
 
 
-# redis-py complains of each connection whose loop was closed before it, as it would without us.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+# redis-py and asyncio complain of each connection whose loop was closed before it, as they would without us. Were such a
+# warning an error, then pytest would keep it, with the connection it is about.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_event_loops_that_nobody_cleans_up_after(redis_server: RedisEndpoint, name: str) -> None:
     with TcpProxy(redis_server.address) as proxy:
