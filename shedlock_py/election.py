@@ -10,7 +10,6 @@ the lease can have ended. ``LeaderElector`` describes the settings.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -277,7 +276,7 @@ class Election:
             self._tell(ProviderFailed(self.settings.name, operation, error))
             self._failures += 1
             longest = min(self._retry * 2.0 ** min(self._failures, 20), self._lease_seconds)
-            yield Wait(self._clock() + longest * random.uniform(0.5, 1))
+            yield Wait(self._clock() + longest * _between(0.5, 1))
 
     def _seize(self, seconds: float) -> Program[Command, Any, None]:
         """Take the lease by force, and lead when ``seconds`` later the former leader cannot believe any more."""
@@ -343,9 +342,9 @@ class Election:
 
     def _pause(self, record: LockRecord | None) -> float:
         """Until the next look: a clean exit shall be seen soon, and the end of the lease at once."""
-        pause = self._retry * random.uniform(1, JITTER)
+        pause = self._retry * _between(1, JITTER)
         if record is not None and record.is_held and self.settings.takeover == "expired":
-            pause = min(pause, record.remaining.total_seconds() + random.uniform(0, JITTER - 1) * self._retry)
+            pause = min(pause, record.remaining.total_seconds() + _between(0, JITTER - 1) * self._retry)
         return pause
 
     def _notice(self, holder: str) -> None:
@@ -355,6 +354,12 @@ class Election:
 
 
 # Demoting: a record that is held by nobody, for as long as the former leader may believe.
+
+
+def _between(low: float, high: float) -> float:
+    from random import uniform  # late: with what it imports, half a millisecond
+
+    return uniform(low, high)
 
 
 def demotion(name: str, leader: str, cooldown: timedelta, renew_deadline: timedelta) -> LockRequest:

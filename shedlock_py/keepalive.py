@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -65,7 +64,9 @@ class _Heart:
         self.pauses = 0
         """While the task itself extends the lease, no heartbeat begins: the store must not do the shorter one last."""
         self._beats = beats
-        self._plan = HeartbeatPlan(lease.lock_at_most_for, self._believed_since(), random.random)
+        from random import random  # late: with what it imports, half a millisecond
+
+        self._plan = HeartbeatPlan(lease.lock_at_most_for, self._believed_since(), random)
 
     def wakes_at(self) -> float:
         """When there will be something to do."""

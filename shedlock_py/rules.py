@@ -6,9 +6,7 @@ Pure: no store, no thread, no event loop. The clock is an argument: a function t
 from __future__ import annotations
 
 import os
-import secrets
-import socket
-import unicodedata
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,10 +28,14 @@ SLACK = 0.002
 
 _CLAIM_ID_BYTES = 16
 _ZERO = timedelta(0)
+_UNSTORABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters and lone surrogates."""
 
 
 def default_holder() -> str:
     """``host:pid`` of this process, asked each time because a process can fork."""
+    import socket  # late: with what it imports, half a millisecond
+
     return f"{socket.gethostname()[: LONGEST_HOLDER - 20]}:{os.getpid()}"
 
 
@@ -53,7 +55,7 @@ def _validate_text(text: object, what: str, longest: int) -> str:
         raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(text)}")
     if len(text) > longest:
         raise ConfigurationError(f"{what} is {len(text)} characters long, {longest} at most: {short_repr(text)}")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+    if _UNSTORABLE.search(text):
         raise ConfigurationError(f"{what} has a control character or a lone surrogate: {text!r}")
     return text
 
@@ -111,7 +113,7 @@ def validate_prefix(prefix: object, what: str = "prefix") -> str:
     """``prefix`` if it is text that a lock name could begin with, or nothing."""
     if not isinstance(prefix, str):
         raise ConfigurationError(f"{what} must be a string, not {short_repr(prefix)}")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in prefix):
+    if _UNSTORABLE.search(prefix):
         raise ConfigurationError(f"{what} has a control character or a lone surrogate: {short_repr(prefix)}")
     return prefix
 
@@ -140,7 +142,7 @@ class Claim:
 
     def __init__(self, request: LockRequest, clock: Clock) -> None:
         self.request = request
-        self.claim_id = secrets.token_hex(_CLAIM_ID_BYTES)
+        self.claim_id = os.urandom(_CLAIM_ID_BYTES).hex()
         self.locked_by = f"{request.holder}#{self.claim_id}"
         self._clock = clock
         self._asked_at = clock()

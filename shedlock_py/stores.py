@@ -6,7 +6,6 @@ import inspect
 import re
 import threading
 from importlib import import_module
-from pkgutil import resolve_name
 from typing import Any
 
 from shedlock_py.errors import ConfigurationError
@@ -116,6 +115,8 @@ def provider_from_text(text: str) -> Any:
 
 def import_reference(reference: str) -> Any:
     """What ``"pkg.module:name"`` names. :raises ConfigurationError: nothing does, or importing it fails."""
+    from pkgutil import resolve_name  # late, as few programs need it
+
     if not _REFERENCE.fullmatch(reference):  # not quoted: it may be a URL with a password
         raise ConfigurationError('neither a URL ("scheme://…") nor a reference ("pkg.module:name")')
     try:

@@ -123,6 +123,13 @@ def test_importing_the_package_loads_no_driver_no_sqlalchemy_and_no_asyncio() ->
     assert done.stdout.split() == []
 
 
+def test_importing_the_package_loads_few_modules() -> None:
+    """Dataclasses, logging, typing, contextvars and datetime alone are 54 over those of a bare interpreter."""
+    count = "import sys; before = set(sys.modules); import shedlock_py; print(len(sys.modules.keys() - before))"
+    loaded = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, check=True)
+    assert int(loaded.stdout) <= 80
+
+
 def test_a_sync_sql_provider_does_not_load_the_orm() -> None:
     script = "import sys, shedlock_py; shedlock_py.provider_from_url('sqlite:///x.db'); print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
