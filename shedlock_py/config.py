@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
@@ -170,6 +173,11 @@ def emit(event: Event) -> None:
     notify(_settings.listeners, event)
 
 
+def is_routine_heard() -> bool:
+    """Whether anybody hears of what goes well: a listener, or the log at DEBUG. If not, the event need not be made."""
+    return len(_settings.listeners) > 1 or logger.isEnabledFor(logging.DEBUG)
+
+
 def lock_request(
     name: str,
     lock_at_most_for: Duration | None = None,
@@ -189,12 +197,23 @@ def lock_request(
             f"lock {name!r} has no lock_at_most_for: give it one, or call configure(default_lock_at_most_for='10m')"
         )
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
-    return LockRequest(name, at_most, at_least, holder=settings.holder, fire_time=fire_time)
+    if fire_time is None:
+        with suppress(TypeError):  # not hashable, so nothing that can work: the error below says what it should be
+            return _same_request(name, at_most, at_least, settings.holder, os.getpid())
+    return LockRequest(name, at_most, at_least, settings.holder, fire_time)
+
+
+@lru_cache(maxsize=1000, typed=True)  # typed: True is not 1 second
+def _same_request(
+    name: str, lock_at_most_for: Duration, lock_at_least_for: Duration, holder: str | None, _process: int
+) -> LockRequest:
+    """Most jobs ask for the same each time; the default holder is another one in a forked process."""
+    return LockRequest(name, lock_at_most_for, lock_at_least_for, holder)
 
 
 def is_kept_alive(keep_alive: bool | None) -> bool:
     """What a lock says, or else the default; nothing is kept alive where nothing is locked."""
-    return is_active() and (_settings.keep_alive if keep_alive is None else keep_alive)
+    return (_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
 
 
 # Which provider
@@ -277,7 +296,10 @@ def is_async_provider(provider: object) -> bool:
         raise ConfigurationError(
             f"{type(provider).__name__} is not a lock provider: wrap it in one, such as SqlAlchemyLockProvider(engine)"
         )
-    return inspect.iscoroutinefunction(acquire)
+    return _is_coroutine_function(getattr(acquire, "__func__", acquire))
+
+
+_is_coroutine_function = lru_cache(maxsize=100)(inspect.iscoroutinefunction)
 
 
 def check_provider(provider: object) -> None:

@@ -39,13 +39,15 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    __slots__ = ("finished", "heart", "lease", "lost_is_told", "outer", "provider", "stands_for", "thread")
+    __slots__ = ("ended_at", "finished", "heart", "lease", "lost_is_told", "outer", "provider", "stands_for", "thread")
 
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
         self.outer = _innermost.get()
         self.finished = False
+        self.ended_at = 0.0
+        """When the task ended, if something was waited for after it."""
         self.thread = get_ident()
         self.heart: Heart | None = None
         self.lost_is_told = False
@@ -86,6 +88,11 @@ def _forget_finished(held: Held) -> None:
 
 
 _innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
+
+
+def is_inside_any() -> bool:
+    """Whether there is any guard around the running code."""
+    return _innermost.get() is not None
 
 
 def find_live(name: str | None = None, providers: Sequence[object] = (), mark: object = None) -> Held | None:

@@ -302,9 +302,11 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
     if inspect.iscoroutinefunction(on_skip):
         raise TypeError("on_skip is a coroutine function, but the guarded function is an ordinary one")
     on_skipped = _skip_handler(on_skip)
+    needs_arguments = _needs_arguments(signature)
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
-        signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
+        if args or kwargs or needs_arguments:
+            signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
         return run_guarded(spec.guard(function, args, kwargs), lambda: function(*args, **kwargs))
 
     @functools.wraps(function)
@@ -319,9 +321,11 @@ def _guard_async(
     spec: LockSpec, function: Callable[P, Coroutine[Any, Any, R]], signature: inspect.Signature, on_skip: Any
 ) -> Any:
     on_skipped = _skip_handler(on_skip)
+    needs_arguments = _needs_arguments(signature)
 
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
-        signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
+        if args or kwargs or needs_arguments:
+            signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
         return await run_guarded_async(spec.guard(function, args, kwargs), lambda: function(*args, **kwargs))
 
     @functools.wraps(function)
@@ -333,6 +337,14 @@ def _guard_async(
         return await instead if inspect.isawaitable(instead) else instead
 
     return _dressed(guarded, attempt_call, signature)
+
+
+def _needs_arguments(signature: inspect.Signature) -> bool:
+    try:
+        signature.bind()
+    except TypeError:
+        return True
+    return False
 
 
 def _dressed(guarded: Any, attempt_call: Any, signature: inspect.Signature) -> Any:

@@ -163,6 +163,8 @@ def log_listener(event: Event) -> None:
     lost, or the store failed at extending a lease or looking at a record, which is tried again. INFO: other news of
     elections. DEBUG: the rest.
     """
+    if isinstance(event, _ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
+        return
     match event:
         case LeaseLost(lock_name, lease, "overrun"):
             logger.warning(
@@ -197,3 +199,6 @@ def log_listener(event: Event) -> None:
             logger.info("election %r: the leader is %s", name, holder)
         case LockEvent(lock_name):
             logger.debug("lock %r: %s", lock_name, type(event).__name__)
+
+
+_ROUTINE = (LockAcquired, LockSkipped, LockReleased, LockExtended, TaskFinished)

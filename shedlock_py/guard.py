@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Never, TypeVar
 
@@ -21,11 +20,12 @@ from shedlock_py.config import (
     configured_providers,
     emit,
     is_kept_alive,
+    is_routine_heard,
     lock_request,
     resolve_async_provider,
     resolve_provider,
 )
-from shedlock_py.context import Held, find_live
+from shedlock_py.context import Held, find_live, is_inside_any
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderError, ProviderUnreachable
 from shedlock_py.events import (
@@ -101,8 +101,13 @@ def _hold(guard: Guard) -> Iterator[Lease | None]:
         yield None
         return
     store: LockProvider = resolve_provider(guard.provider, lock_name=guard.name)
-    with guard.asking():
+    guard.ask()
+    try:
         lease = store.acquire(guard.request)
+    except Exception as error:
+        guard.failed("acquire", error)
+        raise
+    guard.answered()
     if lease is None:
         if guard.request.fire_time is not None:
             with guard.wondering():
@@ -111,16 +116,24 @@ def _hold(guard: Guard) -> Iterator[Lease | None]:
         yield None
         return
     try:
-        with guard.running(lease, store) as held, beating(held, store, guard.keep_alive, guard.on_lost), guard.timing():
-            yield lease
+        held = guard.begin(lease, store)
+        try:
+            with beating(held, store, guard.keep_alive, guard.on_lost):
+                yield lease
+        except BaseException as error:
+            guard.finish(held, error)
+            raise
+        guard.finish(held, None)
     finally:
         _release(guard, lease, store)
 
 
 def _release(guard: Guard, lease: Lease, store: LockProvider) -> None:
     if guard.must_release(lease):
-        with guard.releasing(lease):
+        try:
             guard.released(lease, store.release(lease))
+        except Exception as error:  # must not replace what the task returned or raised
+            guard.failed("release", error, lease)
 
 
 def attempt(
@@ -177,8 +190,13 @@ async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
         yield None
         return
     store: AsyncLockProvider = resolve_async_provider(guard.provider, lock_name=guard.name)
-    with guard.asking():
+    guard.ask()
+    try:
         lease = await store.acquire(guard.request)
+    except Exception as error:
+        guard.failed("acquire", error)
+        raise
+    guard.answered()
     if lease is None:
         if guard.request.fire_time is not None:
             with guard.wondering():
@@ -187,18 +205,24 @@ async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
         yield None
         return
     try:
-        with guard.running(lease, store) as held:
+        held = guard.begin(lease, store)
+        try:
             async with beating_async(held, store, guard.keep_alive, guard.on_lost):
-                with guard.timing():
-                    yield lease
+                yield lease
+        except BaseException as error:
+            guard.finish(held, error)
+            raise
+        guard.finish(held, None)
     finally:
         await shielded(_release_async(guard, lease, store))  # also what is told of it
 
 
 async def _release_async(guard: Guard, lease: Lease, store: AsyncLockProvider) -> None:
     if guard.must_release(lease):
-        with guard.releasing(lease):
+        try:
             guard.released(lease, await store.release(lease))
+        except Exception as error:  # must not replace what the task returned or raised
+            guard.failed("release", error, lease)
 
 
 async def attempt_async(
@@ -267,7 +291,7 @@ class _AsyncBlock(AbstractAsyncContextManager["Lease | None"]):
 class Guard:
     """One guarded run: everything around asking the store, in the order in which it happens.
 
-    ``mark`` is the ``__shedlock__`` of the guarded function, if it has one.
+    ``mark`` is the ``__shedlock__`` of the guarded function, if it has one; the provider was checked with it.
     """
 
     def __init__(
@@ -280,7 +304,8 @@ class Guard:
         on_lost: OnLost = "continue",
         mark: object = None,
     ) -> None:
-        check_provider(provider)
+        if mark is None:
+            check_provider(provider)
         if isinstance(lock, LockRequest) and (at_most, at_least) != (None, None):
             raise ConfigurationError(f"lock {lock.name!r}: the LockRequest says for how long; give no other durations")
         self.name = lock.name if isinstance(lock, LockRequest) else validate_name(lock)
@@ -289,24 +314,27 @@ class Guard:
         self.on_lost = on_lost
         self.mark = mark
         self.skip = Skipped(self.name)
-        self._lock, self._at_most, self._at_least = lock, at_most, at_least
+        self._at_most, self._at_least = at_most, at_least
         self._started_at = 0.0
         self._acquired_at = 0.0
-        self._ended_at = 0.0
         self._process = 0
         self._held: Held | None = None
+        self._request = lock if isinstance(lock, LockRequest) else None
         if self.around is None:
             _ = self.request  # what is wrong with it shows here, not at the first line of the with block
 
-    @cached_property
+    @property
     def request(self) -> LockRequest:
         """Not needed, and perhaps nobody said for how long, where the code is inside of the lease already."""
-        lock = self._lock
-        return lock if isinstance(lock, LockRequest) else lock_request(lock, self._at_most, self._at_least)
+        if self._request is None:
+            self._request = lock_request(self.name, self._at_most, self._at_least)
+        return self._request
 
     @property
     def around(self) -> Held | None:
         """The live lease of this very lock that the running code is inside of already."""
+        if not is_inside_any():
+            return None
         providers = configured_providers() if self.provider is None else (self.provider,)
         return find_live(self.name, providers, self.mark)
 
@@ -318,16 +346,15 @@ class Guard:
         self.skipped()
         return True
 
-    @contextmanager
-    def asking(self) -> Iterator[None]:
+    def ask(self) -> None:
         self._process = os.getpid()  # the one that will hold the lease; the block may have been made before a fork
         self._started_at = monotonic()
-        try:
-            yield
-        except Exception as error:
-            emit(ProviderFailed(self.name, "acquire", error))
-            raise
+
+    def answered(self) -> None:
         self._acquired_at = monotonic()
+
+    def failed(self, operation: str, error: Exception, lease: Lease | None = None) -> None:
+        emit(ProviderFailed(self.name, operation, error, lease))
 
     def _elapsed(self) -> timedelta:
         return timedelta(seconds=self._acquired_at - self._started_at)
@@ -346,10 +373,14 @@ class Guard:
             self.skip = Skipped(self.name, "already_ran")
 
     def skipped(self) -> None:
-        emit(LockSkipped(self.name, self.skip.reason, self._elapsed()))
+        if is_routine_heard():
+            emit(LockSkipped(self.name, self.skip.reason, self._elapsed()))
 
-    @contextmanager
-    def running(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Iterator[Held]:
+    def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Held:
+        """The task begins, unless the grant took so long that it may be over.
+
+        :raises ProviderUnreachable: it may.
+        """
         if not lease.is_trusted():
             error = ProviderUnreachable(
                 f"lock {lease.name!r}: the store took {self._elapsed()} to grant a lease of {lease.lock_at_most_for}, "
@@ -357,52 +388,35 @@ class Guard:
                 operation="acquire",
                 lock_name=lease.name,
             )
-            emit(ProviderFailed(lease.name, "acquire", error))
+            self.failed("acquire", error)
             raise error
         self._held = held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
-        failure: BaseException | None = None
-        try:
+        if is_routine_heard():
             emit(LockAcquired(lease.name, lease, self._elapsed()))
-            held.enter()
-            yield held
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            held.leave()
-            duration = timedelta(seconds=(self._ended_at or monotonic()) - self._acquired_at)
-            if self._process == os.getpid():  # in a forked child, the task is its parent's
-                emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
-            if self.must_release(lease) and not lease.is_lost() and not lease.is_trusted():
-                held.lost_is_told = True
-                emit(LeaseLost(lease.name, lease, "overrun"))
+        held.enter()
+        return held
 
-    @contextmanager
-    def timing(self) -> Iterator[None]:
-        """Around the task alone; afterwards a heartbeat that is under way is waited for."""
-        try:
-            yield
-        finally:
-            self._ended_at = monotonic()
+    def finish(self, held: Held, failure: BaseException | None) -> None:
+        """The task has ended."""
+        lease = held.lease
+        held.leave()
+        if is_routine_heard() and self._process == os.getpid():  # in a forked child, the task is its parent's
+            duration = timedelta(seconds=(held.ended_at or monotonic()) - self._acquired_at)
+            emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
+        if self.must_release(lease) and not lease.is_lost() and not lease.is_trusted():
+            held.lost_is_told = True
+            emit(LeaseLost(lease.name, lease, "overrun"))
 
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""
         return not lease.has_ended() and self._process == os.getpid()
 
-    @contextmanager
-    def releasing(self, lease: Lease) -> Iterator[None]:
-        """A failing release must not replace what the task returned or raised."""
-        try:
-            yield
-        except Exception as error:
-            emit(ProviderFailed(lease.name, "release", error, lease))
-
     def released(self, lease: Lease, was_ours: bool) -> None:
         if self._held is None:
             return  # granted too late: nobody was told of this lease
-        if was_ours:
+        if was_ours and is_routine_heard():
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._acquired_at)))
-        elif not self._held.lost_is_told:
+        elif not was_ours and not self._held.lost_is_told:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 

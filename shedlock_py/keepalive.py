@@ -10,7 +10,14 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from typing import TYPE_CHECKING, Any
 
 from shedlock_py._clock import monotonic
@@ -122,18 +129,25 @@ class _Heart:
 # In threads
 
 
-@contextmanager
-def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> Iterator[None]:
+def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> AbstractContextManager[None]:
     """Keep the lease alive, or only watch it, while the block runs. At its end no heartbeat is under way any more."""
     if not keep_alive and on_lost == "continue":
-        yield
-        return
+        return _NO_HEART
+    return _beating(held, store, keep_alive, on_lost)
+
+
+_NO_HEART = nullcontext()
+
+
+@contextmanager
+def _beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> Iterator[None]:
     heart = _ThreadHeart(held, store, keep_alive, on_lost)
     held.heart = heart
     heart.start()
     try:
         yield
     finally:
+        held.ended_at = monotonic()
         heart.stop()
 
 
@@ -246,12 +260,19 @@ def _report(lease: Lease, error: Exception | None, extended: Lease | None) -> No
 # On the event loop
 
 
-@asynccontextmanager
-async def beating_async(held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> AsyncIterator[None]:
+def beating_async(
+    held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost
+) -> AbstractAsyncContextManager[None]:
     """:func:`beating` for async tasks. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
     if not keep_alive and on_lost == "continue":
-        yield
-        return
+        return _NO_HEART
+    return _beating_async(held, store, keep_alive, on_lost)
+
+
+@asynccontextmanager
+async def _beating_async(
+    held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost
+) -> AsyncIterator[None]:
     import asyncio  # late: must not be loaded for others
 
     heart = _TaskHeart(held, store, keep_alive, on_lost)
@@ -264,6 +285,7 @@ async def beating_async(held: Held, store: AsyncLockProvider, keep_alive: bool, 
             raise LeaseLostError(f"lock {held.lease.name!r} was lost while its task ran") from error
         raise
     finally:
+        held.ended_at = monotonic()
         await heart.stop()
 
 

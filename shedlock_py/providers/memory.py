@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from shedlock_py._clock import monotonic
@@ -15,27 +14,38 @@ _MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class _Record:
+    """A lock record; moments are seconds of the store's clock."""
+
+    __slots__ = ("fencing_token", "last_fire_time", "lock_until", "locked_at", "locked_by")
+
+    def __init__(self, claim: Claim, now: float, fencing_token: int, last_fire_time: datetime | None) -> None:
+        self.locked_by = claim.locked_by
+        self.locked_at = now
+        self.lock_until = now + claim.request.lock_at_most_for.total_seconds()
+        self.fencing_token = fencing_token
+        self.last_fire_time = last_fire_time
+
+
 class _MemoryStore:
     """The records of one store, and the operations on them, one at a time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._started_at = datetime.now(UTC) - timedelta(seconds=clock())
-        self._records: dict[str, LockRecord] = {}
+        self._records: dict[str, _Record] = {}
         self._last_token = 0  # outlives deleted records
         self._mutex = threading.Lock()
-
-    def _now(self) -> datetime:
-        return self._started_at + timedelta(seconds=self._clock())
 
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, self._clock)
         with self._mutex:
             record = self._records.get(request.name)
-            if record and record.lock_until > self._now():
-                return None
-            if record and request.fire_time and record.last_fire_time and record.last_fire_time >= request.fire_time:
-                return None
+            if record is not None:
+                if record.lock_until > self._clock():
+                    return None
+                if request.fire_time and record.last_fire_time and record.last_fire_time >= request.fire_time:
+                    return None
             return self._grant(claim, record)
 
     def take_over(self, request: LockRequest) -> Lease:
@@ -43,19 +53,11 @@ class _MemoryStore:
         with self._mutex:
             return self._grant(claim, self._records.get(request.name))
 
-    def _grant(self, claim: Claim, before: LockRecord | None) -> Lease:
-        request, now = claim.request, self._now()
+    def _grant(self, claim: Claim, before: _Record | None) -> Lease:
+        request, now = claim.request, self._clock()
         fire_times = [time for time in (before and before.last_fire_time, request.fire_time) if time]
-        self._last_token = max(self._last_token + 1, (now - _EPOCH) // _MICROSECOND)
-        self._records[request.name] = LockRecord(
-            name=request.name,
-            locked_by=claim.locked_by,
-            locked_at=now,
-            lock_until=now + request.lock_at_most_for,
-            fencing_token=self._last_token,
-            last_fire_time=max(fire_times, default=None),
-            read_at=now,
-        )
+        self._last_token = max(self._last_token + 1, (self._moment(now) - _EPOCH) // _MICROSECOND)
+        self._records[request.name] = _Record(claim, now, self._last_token, max(fire_times, default=None))
         return claim.granted(self._last_token)
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
@@ -76,38 +78,49 @@ class _MemoryStore:
     def _hold_for(self, lease: Lease, lock_for: timedelta) -> bool:
         """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it."""
         with self._mutex:
-            now = self._now()
+            now = self._clock()
             record = self._records.get(lease.name)
             if lease.has_ended() or not record or record.locked_by != lease.locked_by or record.lock_until <= now:
                 return False
-            self._records[lease.name] = replace(record, lock_until=now + lock_for)
+            record.lock_until = now + lock_for.total_seconds()
             return True
 
     def records(self, prefix: str) -> list[LockRecord]:
         with self._mutex:
-            now = self._now()
-            return [
-                replace(self._records[name], read_at=now) for name in sorted(self._records) if name.startswith(prefix)
-            ]
+            return [self._shown(name) for name in sorted(self._records) if name.startswith(prefix)]
 
     def record(self, name: str) -> LockRecord | None:
         with self._mutex:
-            record = self._records.get(validate_name(name))
-            return replace(record, read_at=self._now()) if record else None
+            return self._shown(name) if validate_name(name) in self._records else None
+
+    def _shown(self, name: str) -> LockRecord:
+        record = self._records[name]
+        return LockRecord(
+            name=name,
+            locked_by=record.locked_by,
+            locked_at=self._moment(record.locked_at),
+            lock_until=self._moment(record.lock_until),
+            fencing_token=record.fencing_token,
+            last_fire_time=record.last_fire_time,
+            read_at=self._moment(self._clock()),
+        )
+
+    def _moment(self, clock: float) -> datetime:
+        return self._started_at + timedelta(seconds=clock)
 
     def force_release(self, name: str) -> bool:
         with self._mutex:
-            now = self._now()
+            now = self._clock()
             record = self._records.get(validate_name(name))
             if not record or record.lock_until <= now:
                 return False
-            self._records[name] = replace(record, lock_until=now)
+            record.lock_until = now
             return True
 
     def prune(self, unused_for: Duration) -> int:
         unused = parse_duration(unused_for, "unused_for", zero=True)
         with self._mutex:
-            limit = self._now() - unused
+            limit = self._clock() - unused.total_seconds()
             old = [name for name, record in self._records.items() if record.lock_until <= limit]
             for name in old:
                 del self._records[name]
