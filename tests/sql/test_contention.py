@@ -25,6 +25,7 @@ MARIADB_SETTINGS = {
     "sql_mode": ["''", "'ANSI_QUOTES,PIPES_AS_CONCAT'", "'ORACLE'", "'SIMULTANEOUS_ASSIGNMENT'"],
     "innodb_snapshot_isolation": ["1"],
     "innodb_lock_wait_timeout": ["1"],
+    "completion_type": ["1"],  # CHAIN: whoever ends a transaction begins another
 }
 
 

@@ -71,6 +71,16 @@ def test_fork(driver: str, kind: str, store: Store, name: str) -> None:
     with engine.connect() as connection:
         before = connection.exec_driver_sql(session).scalar()
     use_on_both_sides(provider, name)
+    provider.record(name)
+
+    def child() -> None:
+        provider.record(name)
+        with provider._engine.connect() as connection:
+            assert connection.exec_driver_sql(session).scalar() not in (before, parents)
+
+    with provider._engine.connect() as connection:
+        parents = connection.exec_driver_sql(session).scalar()
+    in_child(child)
     with engine.connect() as connection:
         assert connection.exec_driver_sql(session).scalar() == before, "the parent's connection must have survived"
     provider.close()

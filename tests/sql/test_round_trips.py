@@ -43,6 +43,4 @@ def test_a_provider_from_a_url_takes_one(store: Store, proxy: TcpProxy, name: st
 def test_a_provider_of_a_users_engine_takes_few(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider_of_engine(proxy.address)
     expected = 1 if store.is_postgres else 3  # MySQL: the statement, COMMIT, and the pool's ROLLBACK
-    if store.driver == "postgresql+psycopg2":
-        expected = 2  # it tells the server when SQLAlchemy switches it back from autocommit
     assert costs(provider, proxy, name) == {operation: {expected} for operation in OPERATIONS}

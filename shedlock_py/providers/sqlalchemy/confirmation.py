@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import PoolProxiedConnection
 
 from shedlock_py.providers.sqlalchemy.failures import Unconfirmed
 
 _WARNED = "shedlock_py warned"
 
 
-def listen_for_warnings(connection: Connection) -> None:
+def listen_for_warnings(connection: PoolProxiedConnection) -> None:
     """Once for each connection of the driver: note the server's warnings."""
-    info, driver = connection.info, _driver(connection)
+    info = connection.info
+    driver: Any = connection.driver_connection
 
     def note(*heard: Any) -> None:
         message = heard[-1]  # psycopg passes the diagnostics, asyncpg the connection and then the message
@@ -28,8 +29,11 @@ def listen_for_warnings(connection: Connection) -> None:
         driver.add_notice_handler(note)
     elif hasattr(driver, "add_log_listener"):  # asyncpg
         driver.add_log_listener(note)
-    else:  # psycopg2 appends to a list, which SQLAlchemy empties after each statement
+    else:  # psycopg2 appends to a list, which SQLAlchemy empties after each of its statements
         driver.notices = _Notices(info)
+
+
+_MOST_NOTICES = 50  # as psycopg2 does with a plain list
 
 
 class _Notices(list[str]):
@@ -42,18 +46,15 @@ class _Notices(list[str]):
         if notice.startswith("WARNING"):
             self._info[_WARNED] = True
         super().append(notice)
+        del self[:-_MOST_NOTICES]
 
 
-def forget_warnings(connection: Connection) -> None:
+def forget_warnings(info: dict[Any, Any]) -> None:
     """Before a statement: the connection may have been the application's, and warned about something of its own."""
-    connection.info.pop(_WARNED, None)
+    info.pop(_WARNED, None)
 
 
-def check_confirmed(connection: Connection) -> None:
+def check_confirmed(info: dict[Any, Any]) -> None:
     """:raises Unconfirmed: the server warned about the statement just done."""
-    if connection.info.pop(_WARNED, False):
+    if info.pop(_WARNED, False):
         raise Unconfirmed("the server did it but warns that it may not last: no synchronous standby has confirmed it")
-
-
-def _driver(connection: Connection) -> Any:
-    return connection.connection.driver_connection

@@ -13,13 +13,21 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
-from weakref import WeakSet
 
-from sqlalchemy import URL, Pool, SingletonThreadPool, StaticPool, create_engine, event, make_url
+from sqlalchemy import (
+    URL,
+    AsyncAdaptedQueuePool,
+    Pool,
+    QueuePool,
+    SingletonThreadPool,
+    StaticPool,
+    create_engine,
+    event,
+    make_url,
+)
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from shedlock_py._clock import monotonic
 from shedlock_py.errors import ConfigurationError
@@ -121,7 +129,7 @@ def refuse_shared_connection(engine: Engine) -> None:
 
 def open_engine(url: URL) -> Engine:
     """A small engine of our own for ``url``; connects at first use."""
-    engine: Engine = _create(create_engine, url)
+    engine: Engine = _create(create_engine, url, QueuePool)
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _use_write_ahead_log)
     return engine
@@ -131,44 +139,10 @@ def open_async_engine(url: URL) -> AsyncEngine:
     """:func:`open_engine` for asyncio."""
     from sqlalchemy.ext.asyncio import create_async_engine  # late: loads the ORM
 
-    engine: AsyncEngine = _create(create_async_engine, url)
+    engine: AsyncEngine = _create(create_async_engine, url, AsyncAdaptedQueuePool)
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _use_write_ahead_log)
     return engine
-
-
-class LoopEngine:
-    """A small engine of our own for one event loop, whose connections can be ended when the loop is gone."""
-
-    def __init__(self, url: URL) -> None:
-        self.engine = open_async_engine(url)
-        self._records: WeakSet[ConnectionPoolEntry] = WeakSet()
-        event.listen(self.engine.sync_engine, "connect", self._remember)
-
-    def _remember(self, _connection: object, record: ConnectionPoolEntry) -> None:
-        self._records.add(record)
-        record.info[_SOCKET] = _identity(socket_number(record.driver_connection))
-
-    def hang_up(self) -> None:
-        """End all connections without the event loop, which is closed: drivers can close nothing without it."""
-        for record in list(self._records):
-            driver: Any = record.driver_connection
-            number = socket_number(driver)
-            # An event loop may have closed its sockets, and the number be somebody else's by now.
-            if number >= 0 and _identity(number) == record.info.get(_SOCKET):
-                _shut(number)
-            if hasattr(driver, "pgconn"):
-                driver.pgconn.finish()
-            elif record.info.get(_SOCKET) is None and hasattr(driver, "stop"):
-                # aiosqlite's thread. In a thread of its own: here, it would tell our event loop when it is done.
-                stopping = threading.Thread(target=driver.stop)
-                stopping.start()
-                stopping.join()
-            elif hasattr(driver, "_writer"):
-                driver._writer = None  # or MySQL's drivers, when they are collected, ask the closed loop to close it
-
-
-_SOCKET = "shedlock_py socket"
 
 
 def socket_number(driver: Any) -> int:
@@ -182,26 +156,22 @@ def socket_number(driver: Any) -> int:
     return -1
 
 
-def _identity(number: int) -> tuple[int, int] | None:
-    """Of the socket itself; a number is used again."""
-    with suppress(OSError):
-        status = os.fstat(number)
-        return status.st_dev, status.st_ino
-    return None
-
-
-def _create(create: Any, url: URL) -> Any:
+def _create(create: Any, url: URL, pool: type[Pool]) -> Any:
     options: dict[str, Any] = {
+        "poolclass": pool,
         # A skip takes a millisecond: five connections serve hundreds of threads, which wait for one in turn.
         "pool_size": 5,
         "max_overflow": 0,
         "pool_timeout": POOL_SECONDS,
         "pool_use_lifo": True,
         "isolation_level": "AUTOCOMMIT",
+        "pool_reset_on_return": None,  # nothing but single statements in autocommit: no transaction to roll back
         "connect_args": {name: value for name, value in _time_limits(url).items() if name not in url.query},
     }
     if "skip_autocommit_rollback" in inspect.signature(DefaultDialect.__init__).parameters:
-        options["skip_autocommit_rollback"] = True  # since SQLAlchemy 2.0.43; saves MySQL a round trip
+        # Since SQLAlchemy 2.0.43. Else it ends its first look around by a ROLLBACK, and with completion_type=CHAIN that
+        # begins a transaction on MySQL, which nobody would commit.
+        options["skip_autocommit_rollback"] = True
     try:
         return create(url, **options)
     except ModuleNotFoundError as error:
@@ -225,7 +195,7 @@ def _time_limits(url: URL) -> dict[str, Any]:
                 "tcp_user_timeout": 1000 * ANSWER_SECONDS,
             }
             if url.get_driver_name() != "psycopg2":
-                limits["prepare_threshold"] = None  # prepared statements do not survive a pooler such as PgBouncer
+                limits["prepare_threshold"] = None  # unless this proves to be no pooler such as PgBouncer
             return limits
         case "asyncpg":
             return {"timeout": CONNECT_SECONDS, "prepared_statement_name_func": _statement_name}
@@ -278,7 +248,8 @@ _WAL_PAUSE = 0.02
 class Watchdog:
     """Shuts a connection's socket when the server is silent for too long, for drivers with no read timeout.
 
-    One daemon thread for all connections. It sleeps until the earliest deadline; ordinary calls do not wake it.
+    One daemon thread for all connections. It sleeps until the earliest deadline; ordinary calls do not wake it, which
+    would cost more than their statements.
     """
 
     def __init__(self) -> None:
@@ -289,6 +260,7 @@ class Watchdog:
         self._changed = threading.Condition()
         self._watched: dict[int, float] = {}
         self._wakes_at = float("inf")
+        self._is_used = False
         self._thread: threading.Thread | None = None
 
     @contextmanager
@@ -298,6 +270,7 @@ class Watchdog:
         deadline = monotonic() + seconds
         with self._changed:
             self._watched[own] = deadline
+            self._is_used = True
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
                 self._thread.start()
@@ -317,12 +290,16 @@ class Watchdog:
                 for number, deadline in list(self._watched.items()):
                     if deadline <= now:
                         del self._watched[number]
-                        _shut(number)
-                self._wakes_at = min(self._watched.values(), default=float("inf"))
-                self._changed.wait(self._wakes_at - now if self._watched else None)
+                        shut(number)
+                # Nobody is there, but was since the last look: the next one will be soon, and need not wake us.
+                soon = now + ANSWER_SECONDS if self._is_used else float("inf")
+                self._is_used = False
+                self._wakes_at = min(self._watched.values(), default=soon)
+                self._changed.wait(self._wakes_at - now if self._wakes_at < float("inf") else None)
 
 
-def _shut(socket_number: int) -> None:
+def shut(socket_number: int) -> None:
+    """End the connection; whoever reads from it or writes to it is told."""
     with suppress(OSError):
         duplicate = socket.socket(fileno=os.dup(socket_number))
         try:

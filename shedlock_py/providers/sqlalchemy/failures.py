@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -77,6 +78,18 @@ _BY_TEXT = {
     "database or disk is full": Failure.UNREACHABLE,
     "unable to open database file": Failure.UNREACHABLE,
 }
+
+
+def translated(error: Exception, dialect: Dialect, sql: str | None = None, *, is_broken: bool = False) -> Exception:
+    """A driver's ``error`` as SQLAlchemy's, which is the same for all drivers; any other as it is."""
+    driver_error = dialect.loaded_dbapi.Error
+    if not isinstance(error, driver_error):
+        return error
+    known: Exception = DBAPIError.instance(
+        sql, None, error, driver_error, connection_invalidated=is_broken, dialect=dialect
+    )
+    known.__cause__ = error
+    return known
 
 
 def classify(error: Exception) -> Failure:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, text
-from sqlalchemy.engine import Connection, CursorResult, Dialect, Engine
+from sqlalchemy.engine import Connection, Dialect, Engine
+from sqlalchemy.util import greenlet_spawn
 
 from shedlock_py._aio import shielded, undone_if_cancelled
 from shedlock_py._clock import monotonic
@@ -18,23 +18,19 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlAlgorithm
-from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
-from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, forget_warnings, listen_for_warnings
+from shedlock_py.providers.sqlalchemy.connections import Connections
 from shedlock_py.providers.sqlalchemy.engines import (
     ANSWER_SECONDS,
     POOL_SECONDS,
-    LoopEngine,
     open_async_engine,
     open_engine,
     parse_url,
     refuse_private_database,
     refuse_shared_connection,
-    socket_number,
-    watchdog,
 )
-from shedlock_py.providers.sqlalchemy.failures import NotSent, is_of_connecting
+from shedlock_py.providers.sqlalchemy.failures import NotSent
 from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
-from shedlock_py.providers.sqlalchemy.statements import Statement
+from shedlock_py.providers.sqlalchemy.loops import LoopEngine
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
 if TYPE_CHECKING:
@@ -79,8 +75,8 @@ class SqlAlchemyLockProvider(LockProvider):
         )
         refuse_private_database(engine.url)
         refuse_shared_connection(engine)
-        self._engine = engine if self._is_own else _borrowed(engine)
-        self._commits = not self._is_own and _must_commit(engine)
+        self._engine = engine
+        self._connections = Connections(engine, self._is_own)
         self._inherited = Inherited(engine)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
@@ -144,24 +140,8 @@ class SqlAlchemyLockProvider(LockProvider):
         return self._engine.dialect
 
     def _execute(self, ask: Ask) -> Answer:
-        statement = ask.statement
-        with self._connection() as connection, _time_limit(connection, self._is_own):
-            _prepare(connection)
-            forget_warnings(connection)
-            result = connection.exec_driver_sql(statement.sql, statement.bind(ask.values))
-            answer = _answer(connection, result, statement)
-            if self._commits:
-                connection.commit()
-            return answer
-
-    def _connection(self) -> Connection:
         self._inherited.abandon()
-        try:
-            return self._engine.connect()
-        except Exception as error:
-            if is_of_connecting(error):
-                raise NotSent from error
-            raise
+        return self._connections.ask(self._connections.take(), ask)
 
 
 class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
@@ -191,8 +171,10 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         )
         refuse_private_database(engine.url)
         refuse_shared_connection(engine.sync_engine)
-        self._engine = engine if self._is_own else _borrowed_async(engine)
-        self._commits = not self._is_own and _must_commit(engine.sync_engine)
+        self._engine = engine
+        self._borrowed = None if self._is_own else Connections(engine.sync_engine, is_own=False)
+        # PostgreSQL's statements have the watchdog.
+        self._answer_seconds = ANSWER_SECONDS if self._is_own and engine.dialect.name != "postgresql" else None
         self._loops: dict[asyncio.AbstractEventLoop, LoopEngine] = {}
         self._process = os.getpid()
         self._inherited = Inherited(engine.sync_engine)
@@ -250,42 +232,29 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         return self._engine_of_this_loop().dialect  # one that has seen the server: MySQL's and MariaDB's DDL differ
 
     async def _execute(self, ask: Ask) -> Answer:
-        statement = ask.statement
-        connection = await self._connection()
-        try:
-            blocking = _blocking(connection)
-            is_watched = blocking.dialect.name == "postgresql"
-            with _time_limit(blocking, self._is_own):
-                async with asyncio.timeout(ANSWER_SECONDS if self._is_own and not is_watched else None):
-                    if _PREPARED not in blocking.info:
-                        await connection.run_sync(_prepare)
-                    forget_warnings(blocking)
-                    result = await connection.exec_driver_sql(statement.sql, statement.bind(ask.values))
-                    answer = _answer(blocking, result, statement)
-                    if self._commits:
-                        await connection.commit()
-                    return answer
-        finally:
-            await connection.close()
-
-    async def _connection(self) -> AsyncConnection:
-        engine = self._engine_of_this_loop()
+        connections = self._connections_of_this_loop()
         try:
             async with asyncio.timeout(POOL_SECONDS if self._is_own else None):
-                return await engine.connect()
-        except Exception as error:
-            if is_of_connecting(error):
-                raise NotSent from error
-            raise
+                connection = await greenlet_spawn(connections.take)
+        except TimeoutError as error:
+            raise NotSent from error
+        async with asyncio.timeout(self._answer_seconds):
+            return await greenlet_spawn(connections.ask, connection, ask)
+
+    def _connections_of_this_loop(self) -> Connections:
+        if self._borrowed is None:
+            return self._loop_engine().connections
+        self._inherited.abandon()
+        return self._borrowed
 
     def _engine_of_this_loop(self) -> AsyncEngine:
+        return self._loop_engine().engine if self._is_own else self._engine
+
+    def _loop_engine(self) -> LoopEngine:
         if self._process != os.getpid():
             keep_for_ever(loop_engine.engine.pool for loop_engine in self._loops.values())
             self._loops = {}
             self._process = os.getpid()
-        if not self._is_own:
-            self._inherited.abandon()
-            return self._engine
         # Connections belong to the event loop that opened them. Loops run in several threads, but each adds only
         # itself, and each step is atomic: no lock, which a fork could leave taken.
         loop = asyncio.get_running_loop()
@@ -296,71 +265,10 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
                 if gone is not None:
                     gone.hang_up()
             mine = self._loops[loop] = LoopEngine(self._engine.url)
-        return mine.engine
+        return mine
 
 
 # What both shells share
-
-
-def _borrowed(engine: Engine) -> Engine:
-    """A user's engine, in the mode that costs the fewest round trips with its driver (they were counted)."""
-    if _must_commit(engine):
-        return engine  # MySQL's drivers ask the server to switch autocommit, on each checkout, there and back
-    return engine.execution_options(isolation_level="AUTOCOMMIT")
-
-
-def _borrowed_async(engine: AsyncEngine) -> AsyncEngine:
-    return type(engine)(_borrowed(engine.sync_engine))
-
-
-def _must_commit(engine: Engine) -> bool:
-    return engine.dialect.name not in ("postgresql", "sqlite")
-
-
-_PREPARED = "shedlock_py"
-
-
-def _blocking(connection: AsyncConnection) -> Connection:
-    """The connection that SQLAlchemy's async one is wrapped around."""
-    if connection.sync_connection is None:
-        raise RuntimeError("the connection is closed")
-    return connection.sync_connection
-
-
-def _prepare(connection: Connection) -> None:
-    """Once for each connection of the driver, which keeps ``info`` as long as it lives."""
-    if _PREPARED in connection.info:
-        return
-    if connection.dialect.name == "sqlite":
-        driver: Any = connection.connection.dbapi_connection
-        driver.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
-    if connection.dialect.name == "postgresql":
-        listen_for_warnings(connection)
-    connection.info[_PREPARED] = True
-
-
-def _time_limit(connection: Connection, is_own: bool) -> AbstractContextManager[None]:
-    """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected.
-
-    Cancelled, its async drivers ask the silent server to cancel and wait for that, so their socket is shut, too.
-    """
-    if not is_own or connection.dialect.name != "postgresql":
-        return nullcontext()
-    driver: Any = connection.connection.driver_connection
-    number = socket_number(driver)  # if it is closed, the driver will say so itself
-    return watchdog.limit(number, ANSWER_SECONDS) if number >= 0 else nullcontext()
-
-
-def _answer(connection: Connection, result: CursorResult[Any], statement: Statement) -> Answer:
-    if connection.dialect.name == "postgresql":
-        check_confirmed(connection)
-    match statement.replies_with:
-        case "rows":
-            return Answer(rows=result.fetchall())
-        case "count":
-            return Answer(count=result.rowcount)
-        case "id":
-            return Answer(id=result.lastrowid)
 
 
 def _passwords(url: URL) -> dict[str, str]:

@@ -1,0 +1,188 @@
+"""Statements on the pool's connections, each in a transaction of its own, asked of the driver itself.
+
+SQLAlchemy writes the statements, opens and pools the connections, and names the errors. Its own way to execute a
+statement costs as much as the statement; and an application's listeners may have their say there: the recipe that
+begins SQLite's transactions by ``event.listens_for(engine, "begin")`` undid every acquire.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from sqlalchemy import PoolProxiedConnection, event
+from sqlalchemy.engine import Engine
+from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from shedlock_py._clock import monotonic
+from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
+from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
+from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, forget_warnings, listen_for_warnings
+from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, socket_number, watchdog
+from shedlock_py.providers.sqlalchemy.failures import NotSent, Unconfirmed, is_of_connecting, translated
+from shedlock_py.providers.sqlalchemy.statements import Statement
+
+
+class Connections:
+    """Those of one engine. ``is_own``: opened by us, so in autocommit and with time limits.
+
+    A user's connection is in a transaction as soon as something is asked. PostgreSQL's drivers can switch that off, and
+    on again, without asking the server; on the others we commit.
+    """
+
+    def __init__(self, engine: Engine, is_own: bool) -> None:
+        self._engine = engine
+        self._dialect = engine.dialect
+        self._is_own = is_own
+        self._is_postgres = engine.dialect.name == "postgresql"
+        self._has_time_limit = is_own and self._is_postgres
+        self._switches = not is_own and self._is_postgres
+        self._commits = not is_own and not self._is_postgres
+        self._broken_at = 0.0
+        if not event.contains(engine, "connect", _note_opening):
+            event.listen(engine, "connect", _note_opening)
+
+    def take(self) -> PoolProxiedConnection:
+        """A connection from the pool, for :meth:`ask`.
+
+        :raises NotSent: none could be had.
+        """
+        try:
+            connection = self._engine.raw_connection()
+            while self._broken_at and _opened_at(connection) < self._broken_at:  # no better than the one that broke
+                connection.invalidate()
+                connection = self._engine.raw_connection()
+            return connection
+        except Exception as error:
+            known = translated(error, self._dialect)
+            if is_of_connecting(known):
+                raise NotSent from known
+            raise
+
+    def ask(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
+        """The answer to ``ask``; ``connection`` goes back to the pool, or out of it if it broke."""
+        driver: Any = connection.dbapi_connection
+        switches = False
+        try:
+            if self._switches and not driver.autocommit:
+                driver.autocommit = switches = True
+            with self._time_limit(connection):
+                return self._execute(connection, ask)
+        except self._dialect.loaded_dbapi.Error as error:
+            is_broken = self._dialect.is_disconnect(error, connection, None) or _is_outdated(error)
+            if is_broken:
+                self._give_up(connection, error)
+            raise translated(error, self._dialect, ask.statement.sql, is_broken=is_broken) from error
+        except Unconfirmed:
+            raise
+        except BaseException as error:
+            connection.invalidate(error)  # interrupted, who knows where
+            raise
+        finally:
+            if connection.is_valid:
+                self._give_back(connection, switches)
+
+    def _execute(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
+        info, statement = connection.info, ask.statement
+        if _PREPARED not in info:
+            self._prepare(connection)
+        if self._is_postgres:
+            forget_warnings(info)
+        cursor = connection.cursor()
+        cursor.execute(statement.sql, statement.bind(ask.values))
+        answer = _answer(cursor, statement)
+        cursor.close()
+        if self._is_postgres:
+            check_confirmed(info)
+        if self._commits:
+            connection.commit()
+        return answer
+
+    def _prepare(self, connection: PoolProxiedConnection) -> None:
+        """Once for each connection of the driver, which keeps ``info`` as long as it lives."""
+        if self._dialect.name == "sqlite":
+            connection.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
+        if self._is_postgres:
+            listen_for_warnings(connection)
+        if self._is_own:
+            _let_prepare_statements(connection)
+        connection.info[_PREPARED] = True
+
+    def _time_limit(self, connection: PoolProxiedConnection) -> AbstractContextManager[None]:
+        """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected.
+
+        Cancelled, its async drivers ask the silent server to cancel and wait for that, so their socket is shut, too.
+        """
+        if not self._has_time_limit:
+            return nullcontext()
+        number = socket_number(connection.driver_connection)  # if it is closed, the driver will say so itself
+        return watchdog.limit(number, ANSWER_SECONDS) if number >= 0 else nullcontext()
+
+    def _give_up(self, connection: PoolProxiedConnection, error: Exception) -> None:
+        """It broke, and with it probably all that are older than this moment."""
+        if _opened_at(connection) >= self._broken_at:
+            self._broken_at = monotonic()
+        connection.invalidate(error)
+
+    def _give_back(self, connection: PoolProxiedConnection, switches: bool) -> None:
+        driver: Any = connection.dbapi_connection
+        try:
+            if switches:
+                driver.autocommit = False
+        except BaseException as error:
+            connection.invalidate(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            connection.close()
+
+
+_PREPARED = "shedlock_py"
+_OPENED = "shedlock_py opened"
+
+
+def _note_opening(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.info[_OPENED] = monotonic()
+
+
+def _opened_at(connection: PoolProxiedConnection) -> float:
+    """0 for a connection of the application that is older than our provider."""
+    opened: float = connection.info.get(_OPENED, 0.0)
+    return opened
+
+
+def _let_prepare_statements(connection: PoolProxiedConnection) -> None:
+    """Let psycopg prepare what it executes often, which spares the server half of its work: unless there is a pooler.
+
+    A pooler takes another connection to the server for each transaction. There the statement is missing, or somebody
+    else's: psycopg numbers them. But then the server's process is not the one that was named for cancelling: a pooler
+    must name one of its own, or cancelling would hit whoever else is there.
+    """
+    driver: Any = connection.driver_connection
+    if getattr(driver, "prepare_threshold", 0) is not None:
+        return  # another driver
+    cursor = connection.cursor()
+    cursor.execute("SELECT pg_backend_pid()")
+    [[process]] = cursor.fetchall()
+    cursor.close()
+    if process == driver.info.backend_pid:
+        driver.prepare_threshold = _PREPARE_THRESHOLD
+
+
+_PREPARE_THRESHOLD = 5  # psycopg's default
+
+
+def _is_outdated(error: Exception) -> bool:
+    """A statement was prepared, and then the table changed: new connections prepare it anew."""
+    return getattr(error, "sqlstate", None) == "0A000"
+
+
+def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
+    match statement.replies_with:
+        case "rows":
+            return Answer(rows=cursor.fetchall())
+        case "count":
+            return Answer(count=cursor.rowcount)
+        case "id":
+            return Answer(id=cursor.lastrowid)

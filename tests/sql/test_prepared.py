@@ -1,0 +1,81 @@
+"""Prepared statements: psycopg's, on connections of our own that lead to the server and not to a pooler."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest
+from tests.services.availability import private_server
+from tests.services.database import DatabaseServer
+from tests.services.pgbouncer import PgBouncer
+from tests.services.proxy import TcpProxy
+from tests.sql.stores import Store, acquired
+
+PSYCOPG = ["postgresql+psycopg", "postgresql+psycopg_async"]
+OFTEN = 12
+pytestmark = pytest.mark.parametrize("driver", PSYCOPG)
+
+
+@pytest.fixture(scope="module", params=["transaction", "session"])
+def pooler(request: pytest.FixtureRequest, postgres_server: DatabaseServer) -> Iterator[PgBouncer]:
+    size = 2 if request.param == "transaction" else 20  # so that each provider has a session
+    make = partial(PgBouncer, postgres_server, pool_mode=request.param, pool_size=size)
+    with private_server("pgbouncer", make) as pooler:
+        yield pooler
+
+
+def use(provider: LockProvider, name: str) -> None:
+    for _ in range(OFTEN):
+        lease = acquired(provider, name)
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        assert provider.release(lease)
+
+
+def prepared(store: Store, provider: LockProvider) -> int:
+    """How many statements the server keeps for the provider's own connection."""
+    view = "SELECT count(*) FROM pg_prepared_statements"
+    inner: Any = getattr(provider, "async_provider", provider)
+    if not store.is_async:
+        with inner._engine.connect() as connection:
+            return int(connection.exec_driver_sql(view).scalar())
+
+    async def ask() -> int:
+        async with inner._engine_of_this_loop().connect() as connection:
+            return int((await connection.exec_driver_sql(view)).scalar())
+
+    return int(provider.run(ask()))  # type: ignore[attr-defined]  # a BlockingLockProvider
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_what_is_executed_often_is_prepared(store: Store, proxy: TcpProxy, is_far: bool, name: str) -> None:
+    provider = store.provider(proxy.address if is_far else None)
+    use(provider, name)
+    assert prepared(store, provider) >= 2  # acquire, release
+
+
+def test_not_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
+    """Nor in session mode, which cannot be told from the other."""
+    table = f"t_{uuid4().hex[:12]}"
+    providers = [store.provider(url=pooler.url(store.driver), table_name=table) for _ in range(3)]
+    providers[0].create_schema()
+    for provider in providers * 2:
+        use(provider, "job")
+        assert prepared(store, provider) == 0
+
+
+def test_a_table_that_is_changed_meanwhile(store: Store, name: str) -> None:
+    """PostgreSQL refuses a prepared statement whose answer would have other types than when it was prepared."""
+    with store.table() as table:
+        provider = store.provider(table_name=table)
+        provider.create_schema()
+        lease = acquired(provider, name)
+        for _ in range(OFTEN):
+            assert provider.record(name)
+        store.execute(f"ALTER TABLE {table} ALTER COLUMN locked_by TYPE text")
+        record = provider.record(name)
+        assert record
+        assert record.locked_by == lease.locked_by
+        assert provider.release(lease)

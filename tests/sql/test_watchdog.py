@@ -1,0 +1,34 @@
+"""The watchdog of silent connections sleeps while all is well."""
+
+import socket
+import threading
+from contextlib import closing
+
+from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, Watchdog
+from tests.services.polling import wait_until
+
+
+class Bell(threading.Condition):
+    rung = 0
+
+    def notify(self, n: int = 1) -> None:
+        self.rung += 1
+        super().notify(n)
+
+
+def test_ordinary_calls_do_not_wake_it() -> None:
+    """It was woken for each of them, once it had looked at a moment when there was none."""
+    dog, bell = Watchdog(), Bell()
+    dog._changed = bell
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        with dog.limit(ours.fileno(), ANSWER_SECONDS):
+            wait_until(lambda: dog._wakes_at < float("inf"), what="asleep")
+        with dog.limit(ours.fileno(), 1.0):  # it is woken
+            pass
+        assert bell.rung == 1
+        wait_until(lambda: not dog._is_used, what="asleep again, and it has seen nobody")
+        for _ in range(100):
+            with dog.limit(ours.fileno(), ANSWER_SECONDS):
+                pass
+        assert bell.rung == 1
