@@ -169,7 +169,8 @@ class LeaderElector(_Elector):
     :param holder: how this node is named; ``host:pid`` by default.
     :param takeover: "expired": a follower may lead when the lease is over by the store's clock. "observed": only when
         it has seen the same lease for a whole ``lease_duration`` of its own clock, so a jump of the store's clock
-        cannot make two leaders; a follower that has just started waits that long.
+        cannot make two leaders; a follower that has just started waits that long. A node that finds no record, or
+        cannot be sure which lease its own has replaced, has the lease for ``renew_deadline`` before it leads.
     :raises ConfigurationError: durations under which a leader could overlap its successor, or another bad value.
     """
 

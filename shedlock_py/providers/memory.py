@@ -78,7 +78,9 @@ class _MemoryStore:
         with self._mutex:
             now = self._now()
             record = self._records.get(lease.name)
-            if lease.has_ended() or not record or record.locked_by != lease.locked_by or record.lock_until <= now:
+            if lease.has_ended() or not record or record.lock_until <= now:
+                return False
+            if (record.locked_by, record.fencing_token) != (lease.locked_by, lease.fencing_token):
                 return False
             self._records[lease.name] = replace(record, lock_until=now + lock_for)
             return True

@@ -298,7 +298,7 @@ def test_observed_takeover_follows_a_dead_leader_also_when_the_clock_was_set_bac
 
 
 def test_observed_takeover_is_soon_after_a_clean_stop(make_elector: MakeElector) -> None:
-    options = {"takeover": "observed", "lease_duration": "20s", "renew_deadline": "10s", "retry_period": "100ms"}
+    options = {"takeover": "observed", "lease_duration": "30s", "renew_deadline": "1s", "retry_period": "100ms"}
     first, second = make_elector("first", **options), make_elector("second", **options)
     first.start()
     assert first.wait_until_leader("10s")
