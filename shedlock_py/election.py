@@ -301,11 +301,15 @@ class Election:
         """Whether ``lease`` came right after ``before``: by both clocks too soon for another lease to have ended."""
         if before is None or self._clock() - self._asked_at > self._retry:
             return False
-        record = yield Do("record", (self.settings.name,), self._patience)
+        try:
+            record = yield Do("record", (self.settings.name,), min(self._patience, self._retry))
+        except Exception as error:  # in doubt, as if it had not been answered; the lease is there and wants renewing
+            self._tell(ProviderFailed(self.settings.name, "record", error))
+            return False
         return (
             isinstance(record, LockRecord)
             and record.locked_by == lease.locked_by
-            and record.locked_at - before.read_at < self.settings.renew_deadline
+            and abs(record.locked_at - before.read_at) < self.settings.renew_deadline
         )
 
     def _take_over(self) -> Program[Command, Any, None]:

@@ -252,8 +252,8 @@ class LeaderElector(_Elector):
     def take_over(self, timeout: Duration | None = None) -> bool:
         """Lead by force. The store refuses whoever led at once; waits until that node cannot believe any more.
 
-        That is ``renew_deadline`` at most, if somebody led. False: this node did not lead within ``timeout``, or
-        another took over from it at once.
+        That is ``renew_deadline`` at most, if somebody led or, with ``takeover="observed"``, may have. False: this node
+        did not lead within ``timeout``, or another took over from it at once.
         """
         seconds = _seconds(timeout, zero=True)
         if not self.is_leader():

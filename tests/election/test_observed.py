@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import InMemoryLockProvider
-from shedlock_py.election import Do, Election, ElectionSettings, Wait
+from shedlock_py.election import PENDING, Do, Election, ElectionSettings, Wait
 from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.testing import FakeClock
 
@@ -25,8 +25,8 @@ class World:
         self.store = InMemoryLockProvider(clock=self.clock)
         self.nodes: list[Stepped] = []
 
-    def node(self, holder: str) -> Stepped:
-        node = Stepped(self, holder)
+    def node(self, holder: str, lease: float = LEASE, deadline: float = DEADLINE, retry: float = RETRY) -> Stepped:
+        node = Stepped(self, holder, lease, deadline, retry)
         self.nodes.append(node)
         return node
 
@@ -59,12 +59,12 @@ class World:
 class Stepped:
     """A node that stops before each thing that it asks the store."""
 
-    def __init__(self, world: World, holder: str) -> None:
+    def __init__(self, world: World, holder: str, lease: float, deadline: float, retry: float) -> None:
         self.holder = holder
         self.is_cut_off = False
         self.asked: list[str] = []
         self._world = world
-        settings = ElectionSettings.parsed("election", LEASE, DEADLINE, RETRY, holder, "observed")
+        settings = ElectionSettings.parsed("election", lease, deadline, retry, holder, "observed")
         nothing = lambda *_: None  # noqa: E731 (three callbacks that do nothing)
         self.election = Election(settings, world.clock, nothing, nothing, nothing, lambda: False)
         self._program = self.election.run()
@@ -274,19 +274,47 @@ def test_a_dead_leader_is_followed_as_soon_as_ever(world: World, jump: float) ->
     assert world.leaders() == ["follower"]
 
 
-def test_a_follower_in_doubt_waits(world: World) -> None:
+@pytest.mark.parametrize(("lease", "deadline", "retry"), [(3.0, 2.0, 0.5), (15.0, 10.0, 6.0), (60.0, 5.0, 2.0)])
+@pytest.mark.parametrize("answer", ["failed", "pending"])
+def test_a_follower_in_doubt_waits(world: World, lease: float, deadline: float, retry: float, answer: str) -> None:
     """It has the lease, but cannot ask what it replaced: it leads when whoever led cannot believe any more."""
-    leader, follower = world.node("leader"), world.node("follower")
-    world.lead_with(leader)
-    world.pass_time(LEASE, leader, follower)
+    world.node("leader", lease, deadline, retry).go_on()
+    follower = world.node("follower", lease, deadline, retry)
+    follower.go_on()
+    world.store.force_release("election")
     until_about_to("acquire", follower, world)
     follower.step()
-    assert follower.asked[-1] == "acquire"
-    follower.is_cut_off = True
-    follower.go_on()
     assert follower.election.lease is not None
-    follower.is_cut_off = False
-    world.pass_time(DEADLINE, follower)
+    look = follower.next
+    assert isinstance(look, Do)
+    if answer == "failed":
+        follower.is_cut_off = True
+        follower.step()
+        follower.is_cut_off = False
+    else:
+        assert look.seconds is not None
+        world.clock.advance(look.seconds)
+        follower.next = follower._program.send(PENDING)
+    assert isinstance(follower.next, Wait)
+    assert follower.next.until <= world.clock() + retry, "it renews as ever"
+    world.pass_time(deadline - 0.1 - (look.seconds or 0) * (answer == "pending"), follower)
     assert world.leaders() == []
-    world.pass_time(DEADLINE * 0.01 + 0.02, follower)
+    world.pass_time(deadline * 0.01 + 0.12 + retry, follower)
     assert world.leaders() == ["follower"]
+
+
+def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
+    """Both see the dead leader's lease end; between the two jumps one of them gets the lease."""
+    leader, one, late = world.node("leader"), world.node("one"), world.node("late")
+    world.lead_with(leader)
+    world.jump(60)
+    world.pass_time(LEASE, one, late)
+    until_about_to("acquire", one, world)
+    until_about_to("acquire", late, world)
+    world.jump(-30)
+    one.go_on()
+    assert one.election.lease is not None
+    world.jump(30)
+    late.go_on()
+    world.pass_time(LEASE, late)
+    assert world.leaders() == ["late"]

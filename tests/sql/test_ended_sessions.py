@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
-from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.algorithm import MOST_TRIES, Answer, Ask
@@ -122,11 +122,17 @@ class Ended(Exception):
         self.sqlstate = sqlstate
 
 
-def ended_after(provider: SqlAlchemyLockProvider, times: int) -> Callable[[Ask], Answer]:
-    """Carries statements out; the first `times` of them are done, and then their sessions end, before the reply."""
+def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0) -> Callable[[Ask], Answer]:
+    """Carries statements out; the first `times` of them are done, and then their sessions end, before the reply.
+
+    The next `conflicts` are undone by the database because of others.
+    """
     done: list[Ask] = []
 
     def execute(ask: Ask) -> Answer:
+        if times <= len(done) < times + conflicts:
+            done.append(ask)
+            raise DBAPIError("UPDATE", {}, Ended("40001"))
         answer = provider._execute(ask)
         done.append(ask)
         if len(done) <= times:
@@ -144,6 +150,9 @@ def test_i12_statements_that_were_done_before_their_sessions_ended(store: Store,
     assert provider.release(acquired(provider, name))
     with pytest.raises(ProviderUnreachable):
         run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, MOST_TRIES))
+    assert not record_of(provider, name).is_held, "undone"
+    with pytest.raises(ProviderError):
+        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 1, conflicts=MOST_TRIES - 1))
     assert not record_of(provider, name).is_held, "undone"
     lease = run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 3))
     assert lease is not None

@@ -268,8 +268,8 @@ class SqlAlgorithm:
                 if failure is Failure.GONE and not broken:
                     broken = repeated = True  # a pooled connection may be older than the server; a new one tells
                     continue
-                was_sent = repeated or not isinstance(error, NotSent)
-                if undo is not None and was_sent and failure in _OUTCOME_UNKNOWN:
+                is_unknown = failure in _OUTCOME_UNKNOWN and not isinstance(error, NotSent)
+                if undo is not None and (repeated or is_unknown):
                     # Nobody will use what may have been granted. If it cannot be undone now, it ends by itself.
                     with suppress(Exception):
                         yield undo
