@@ -43,6 +43,8 @@ Wish = Literal["stop", "resign", "take_over"]
 
 MARGIN = 0.1
 """The part of a lease that a leader does not believe: more than elsewhere, for what it does in the name of all."""
+CAUTION = 1 + MARGIN / 10
+"""Who has to wait until another cannot believe any more waits this much longer: clocks do not run quite alike."""
 JITTER = 1.2
 """Followers wait up to this much longer, so that they do not all ask at once."""
 NOBODY = "demoted"
@@ -148,6 +150,7 @@ class Election:
         self._lease_seconds = settings.lease_duration.total_seconds()
         self._retry = settings.retry_period.total_seconds()
         self._deadline = settings.renew_deadline.total_seconds()
+        self._patience = max(self._lease_seconds / 6, 0.001)
         self._is_leading = False
         self._believes_until = self._leads_from = float("-inf")
         self._renews_at = 0.0
@@ -155,7 +158,7 @@ class Election:
         self._rests_until = float("-inf")
         self._leader: str | None = None
         self._seen: LockRecord | None = None
-        self._unchanged_since = 0.0
+        self._asked_at = self._seen_at = self._unchanged_since = 0.0
 
     def is_leader(self) -> bool:
         """Computed from the clock on each question, never a flag that a stalled thread forgets to clear."""
@@ -202,7 +205,7 @@ class Election:
     def _renew(self, lease: Lease) -> Program[Command, Any, None]:
         asked_at = self._clock()
         self._renews_at = asked_at + self._retry
-        seconds = min(max(self._lease_seconds / 6, 0.001), self._believes_until - asked_at)
+        seconds = min(self._patience, self._believes_until - asked_at)
         try:
             extended = yield Do("extend", (lease, self.settings.lease_duration), seconds)
         except Exception as error:  # whatever it is: an election must not end because of it
@@ -252,25 +255,20 @@ class Election:
         now = self._clock()
         try:
             if "take_over" in self.wishes:
-                yield from self._seize(self._deadline)
+                yield from self._take_over()
                 return
             if now < self._rests_until:
                 yield Wait(self._rests_until)
                 return
-            record = yield Do("record", (self.settings.name,))
+            record = yield from self._look()
             self._failures = 0
-            self._look_at(record)
             if self._is_free(record):
-                asked_at = self._clock()
-                lease = yield Do("acquire", (self._request(),))
-                if lease is not None:
-                    self._begin(lease, asked_at, leads_from=asked_at)
-                    return
+                yield from self._acquire(record)
             elif self._is_overdue():
                 # The store's clock was set back: it would keep the dead leader's lease for longer than that lasts.
                 yield from self._seize(self._lease_seconds)
-                return
-            yield Wait(self._clock() + self._pause(record))
+            if self.lease is None:
+                yield Wait(self._clock() + self._pause(record))
         except Exception as error:
             operation = error.operation if isinstance(error, ProviderError) else "acquire"
             self._tell(ProviderFailed(self.settings.name, operation, error))
@@ -278,21 +276,56 @@ class Election:
             longest = min(self._retry * 2.0 ** min(self._failures, 20), self._lease_seconds)
             yield Wait(self._clock() + longest * _between(0.5, 1))
 
+    def _look(self) -> Program[Command, Any, LockRecord | None]:
+        self._asked_at = self._clock()
+        record: LockRecord | None = yield Do("record", (self.settings.name,))
+        self._look_at(record)
+        return record
+
+    def _acquire(self, before: LockRecord | None) -> Program[Command, Any, None]:
+        """Lead, if the store grants it, in the place of whoever ``before`` is of."""
+        asked_at = self._clock()
+        lease: Lease | None = yield Do("acquire", (self._request(),))
+        if lease is None:
+            return
+        if self.settings.takeover == "expired":
+            self._begin(lease, asked_at, leads_from=asked_at)
+            return
+        # Another may have acquired since we looked, and its lease have ended by a jump of the store's clock.
+        self._begin(lease, asked_at, leads_from=self._clock() + self._deadline * CAUTION)
+        if (yield from self._has_replaced(before, lease)):
+            self._leads_from = asked_at
+
+    def _has_replaced(self, before: LockRecord | None, lease: Lease) -> Program[Command, Any, bool]:
+        """Whether ``lease`` came right after ``before``: by both clocks too soon for another lease to have ended."""
+        if before is None or self._clock() - self._asked_at > self._retry:
+            return False
+        try:
+            record = yield Do("record", (self.settings.name,), min(self._patience, self._retry))
+        except Exception as error:  # in doubt, as if it had not been answered; the lease is there and wants renewing
+            self._tell(ProviderFailed(self.settings.name, "record", error))
+            return False
+        return (
+            isinstance(record, LockRecord)
+            and record.locked_by == lease.locked_by
+            and abs(record.locked_at - before.read_at) < self.settings.renew_deadline
+        )
+
+    def _take_over(self) -> Program[Command, Any, None]:
+        """As it was wished: by force, if somebody leads."""
+        record = yield from self._look()
+        if self._is_free(record):
+            yield from self._acquire(record)
+        if self.lease is None:
+            yield from self._seize(self._deadline)
+        self.wishes.discard("take_over")  # once: two nodes that go on taking over leave nobody leading
+
     def _seize(self, seconds: float) -> Program[Command, Any, None]:
         """Take the lease by force, and lead when ``seconds`` later the former leader cannot believe any more."""
-        former: LockRecord | None = yield Do("record", (self.settings.name,))
         asked_at = self._clock()
-        lease: Lease | None = None
-        if self._is_free(former):
-            lease = yield Do("acquire", (self._request(),))
-        if lease is not None:
-            self._begin(lease, asked_at, leads_from=asked_at)
-        else:
-            asked_at = self._clock()
-            lease = yield Do("take_over", (self._request(),))
-            # Who led may have renewed until the take-over itself, so its belief counts from now.
-            self._begin(lease, asked_at, leads_from=self._clock() + seconds * (1 + MARGIN / 10))
-        self.wishes.discard("take_over")  # once: two nodes that go on taking over leave nobody leading
+        lease: Lease = yield Do("take_over", (self._request(),))
+        # Who led may have renewed until the take-over itself, so its belief counts from now.
+        self._begin(lease, asked_at, leads_from=self._clock() + seconds * CAUTION)
 
     def is_seizing(self) -> bool:
         """Whether this node may yet lead because it was told to take over."""
@@ -309,24 +342,30 @@ class Election:
 
     def _look_at(self, record: LockRecord | None) -> None:
         before, self._seen = self._seen, record
+        passed = self._asked_at - self._seen_at
+        self._seen_at = self._clock()
         if record is None or before != record:
-            self._unchanged_since = self._clock()
+            self._unchanged_since = self._seen_at
         if record is not None and record.is_held:
             cooldown = demotion_of(record, self.holder)
             if cooldown is None:
                 self._notice(record.holder)
             elif before is None or before.locked_by != record.locked_by:
                 self._rests_until = self._clock() + cooldown.total_seconds()
-        if before is not None and record is not None and self._was_released(before, record):
+        if before is not None and record is not None and self._was_released(before, record, passed):
             self._unchanged_since = float("-inf")
 
-    def _was_released(self, before: LockRecord, record: LockRecord) -> bool:
-        """Whether it was given back since the last look, rather than left to end, or ended by a jump of the clock."""
+    def _was_released(self, before: LockRecord, record: LockRecord, passed: float) -> bool:
+        """Whether it was given back since the last look, at least ``passed`` seconds ago by our own clock.
+
+        It was, if it ends earlier than it did; unless a jump of the store's clock has ended it.
+        """
+        jumped = (record.read_at - before.read_at).total_seconds() - passed
         return (
             not record.is_held
             and before.locked_by == record.locked_by
-            and record.lock_until < before.lock_until
-            and record.read_at - record.lock_until < timedelta(seconds=self._retry * JITTER + 1)
+            and before.read_at <= record.lock_until < before.lock_until
+            and jumped < self._lease_seconds - self._deadline
         )
 
     def _is_free(self, record: LockRecord | None) -> bool:
@@ -364,7 +403,7 @@ def _between(low: float, high: float) -> float:
 
 def demotion(name: str, leader: str, cooldown: timedelta, renew_deadline: timedelta) -> LockRequest:
     """The request for it; ``leader`` is to rest for ``cooldown``."""
-    return LockRequest(name, renew_deadline * (1 + MARGIN / 10), holder=_told(in_milliseconds(cooldown), leader))
+    return LockRequest(name, renew_deadline * CAUTION, holder=_told(in_milliseconds(cooldown), leader))
 
 
 def _told(cooldown_ms: int, leader: str) -> str:

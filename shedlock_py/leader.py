@@ -169,7 +169,8 @@ class LeaderElector(_Elector):
     :param holder: how this node is named; ``host:pid`` by default.
     :param takeover: "expired": a follower may lead when the lease is over by the store's clock. "observed": only when
         it has seen the same lease for a whole ``lease_duration`` of its own clock, so a jump of the store's clock
-        cannot make two leaders; a follower that has just started waits that long.
+        cannot make two leaders; a follower that has just started waits that long. A node that finds no record, or
+        cannot be sure which lease its own has replaced, has the lease for ``renew_deadline`` before it leads.
     :raises ConfigurationError: durations under which a leader could overlap its successor, or another bad value.
     """
 
@@ -251,8 +252,8 @@ class LeaderElector(_Elector):
     def take_over(self, timeout: Duration | None = None) -> bool:
         """Lead by force. The store refuses whoever led at once; waits until that node cannot believe any more.
 
-        That is ``renew_deadline`` at most, if somebody led. False: this node did not lead within ``timeout``, or
-        another took over from it at once.
+        That is ``renew_deadline`` at most, if somebody led or, with ``takeover="observed"``, may have. False: this node
+        did not lead within ``timeout``, or another took over from it at once.
         """
         seconds = _seconds(timeout, zero=True)
         if not self.is_leader():

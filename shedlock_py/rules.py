@@ -174,6 +174,7 @@ class Lease:
         "_in_doubt",
         "_latest",
         "_lost",
+        "_shortest_repeated",
         "_trusted_until",
         "claim_id",
         "fencing_token",
@@ -207,6 +208,7 @@ class Lease:
         self._trusted_until = trust_ends(asked_at, request.lock_at_most_for)
         self._latest: object = None
         self._in_doubt: list[Extension] = []
+        self._shortest_repeated: timedelta | None = None
         self._lost = False
         self._ended = False
 
@@ -301,8 +303,10 @@ class Extension:
         for other in lease._in_doubt:
             self._shortest = min(self._shortest, other.lock_for)
             other._shortest = min(other._shortest, self.lock_for)
+        if lease._shortest_repeated is not None:
+            self._shortest = min(self._shortest, lease._shortest_repeated)
         if repeated:
-            lease._in_doubt.append(self)
+            lease._shortest_repeated = min(self.lock_for, lease._shortest_repeated or self.lock_for)
         until = trust_ends(self._asked_at, self._shortest)
         # If another was asked for meanwhile, or the lease has ended, this one gives no trust back.
         lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)

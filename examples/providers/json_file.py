@@ -86,7 +86,8 @@ class JsonFileLockProvider(LockProvider):
             return False
         with self._opened(operation, lease.name) as (data, now):
             record = data["records"].get(lease.name)
-            if not _is_held(record, now) or record["locked_by"] != lease.locked_by:
+            ours = lease.locked_by, lease.fencing_token
+            if not _is_held(record, now) or (record["locked_by"], record["fencing_token"]) != ours:
                 return False
             record["lock_until"] = now + lock_for // MICROSECOND
         return True

@@ -10,12 +10,11 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name
 
-_MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Record:
-    """A lock record; moments are seconds of the store's clock."""
+    """A lock record. Moments are seconds since 1970, of the store's clock."""
 
     __slots__ = ("fencing_token", "last_fire_time", "lock_until", "locked_at", "locked_by")
 
@@ -32,17 +31,20 @@ class _MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._started_at = datetime.now(UTC) - timedelta(seconds=clock())
+        self._started_at = datetime.now(UTC).timestamp() - clock()
         self._records: dict[str, _Record] = {}
         self._last_token = 0  # outlives deleted records
         self._mutex = threading.Lock()
+
+    def _now(self) -> float:
+        return self._started_at + self._clock()
 
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, self._clock)
         with self._mutex:
             record = self._records.get(request.name)
             if record is not None:
-                if record.lock_until > self._clock():
+                if record.lock_until > self._now():
                     return None
                 if request.fire_time and record.last_fire_time and record.last_fire_time >= request.fire_time:
                     return None
@@ -54,9 +56,9 @@ class _MemoryStore:
             return self._grant(claim, self._records.get(request.name))
 
     def _grant(self, claim: Claim, before: _Record | None) -> Lease:
-        request, now = claim.request, self._clock()
+        request, now = claim.request, self._now()
         fire_times = [time for time in (before and before.last_fire_time, request.fire_time) if time]
-        self._last_token = max(self._last_token + 1, (self._moment(now) - _EPOCH) // _MICROSECOND)
+        self._last_token = max(self._last_token + 1, int(now * 1_000_000))
         self._records[request.name] = _Record(claim, now, self._last_token, max(fire_times, default=None))
         return claim.granted(self._last_token)
 
@@ -78,9 +80,11 @@ class _MemoryStore:
     def _hold_for(self, lease: Lease, lock_for: timedelta) -> bool:
         """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it."""
         with self._mutex:
-            now = self._clock()
+            now = self._now()
             record = self._records.get(lease.name)
-            if lease.has_ended() or not record or record.locked_by != lease.locked_by or record.lock_until <= now:
+            if lease.has_ended() or not record or record.lock_until <= now:
+                return False
+            if (record.locked_by, record.fencing_token) != (lease.locked_by, lease.fencing_token):
                 return False
             record.lock_until = now + lock_for.total_seconds()
             return True
@@ -98,19 +102,16 @@ class _MemoryStore:
         return LockRecord(
             name=name,
             locked_by=record.locked_by,
-            locked_at=self._moment(record.locked_at),
-            lock_until=self._moment(record.lock_until),
+            locked_at=_moment(record.locked_at),
+            lock_until=_moment(record.lock_until),
             fencing_token=record.fencing_token,
             last_fire_time=record.last_fire_time,
-            read_at=self._moment(self._clock()),
+            read_at=_moment(self._now()),
         )
-
-    def _moment(self, clock: float) -> datetime:
-        return self._started_at + timedelta(seconds=clock)
 
     def force_release(self, name: str) -> bool:
         with self._mutex:
-            now = self._clock()
+            now = self._now()
             record = self._records.get(validate_name(name))
             if not record or record.lock_until <= now:
                 return False
@@ -120,11 +121,15 @@ class _MemoryStore:
     def prune(self, unused_for: Duration) -> int:
         unused = parse_duration(unused_for, "unused_for", zero=True)
         with self._mutex:
-            limit = self._clock() - unused.total_seconds()
+            limit = self._now() - unused.total_seconds()
             old = [name for name, record in self._records.items() if record.lock_until <= limit]
             for name in old:
                 del self._records[name]
             return len(old)
+
+
+def _moment(seconds: float) -> datetime:
+    return _EPOCH + timedelta(seconds=seconds)
 
 
 class InMemoryLockProvider(LockProvider):

@@ -191,7 +191,10 @@ class CountsBack(InMemoryLockProvider):
         (ReleasesNothing, {"release": "failed", "fencing tokens": "failed", "round trip": "warning"}),
         (Contested, {"fencing tokens": "warning", "round trip": "warning"}),
         (SkewedClock, {"clock": "warning"}),
-        (CountsBack, {"fencing tokens": "failed"}),
+        (
+            CountsBack,
+            {"extend": "failed", "release": "failed", "fencing tokens": "failed", "round trip": "warning"},
+        ),
     ],
 )
 def test_a_store_that_does_wrong(

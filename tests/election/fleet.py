@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,13 +20,39 @@ from tests.services.polling import wait_until
 
 @dataclass(frozen=True)
 class Reign:
-    """For how long one node certainly led one election: between its first and its last yes."""
+    """For how long one node certainly led one election: from after its first yes until before its last one."""
 
     node: str
     name: str
-    term: int | None
+    term: int
     began: float
     ended: float
+
+
+def reigns_in(lines: Sequence[str], node: str) -> list[Reign]:
+    """What a node's log says. A reign is of one term: a node that stood still may have led before and after another."""
+    found: list[Reign] = []
+    current: dict[str, Reign] = {}
+    for line in lines:
+        before, after, *words = line.split()
+        # None: its leadership ended between the question whether it leads and the one for the term.
+        terms = {name: int(term) for name, _, term in (word.partition("=") for word in words) if term != "None"}
+        for name in [name for name, reign in current.items() if terms.get(name) != reign.term]:
+            found.append(current.pop(name))
+        for name, term in terms.items():
+            began = current[name].began if name in current else float(after)
+            current[name] = Reign(node, name, term, began, float(before))
+    return [*found, *current.values()]
+
+
+def overlapping(reigns: Sequence[Reign]) -> list[tuple[Reign, Reign]]:
+    """Pairs of nodes that certainly led the same election at the same moment; a single yes is no stretch of time."""
+    return [
+        (one, other)
+        for one, other in combinations(reigns, 2)
+        if one.name == other.name and one.node != other.node
+        if max(one.began, other.began) < min(one.ended, other.ended)
+    ]
 
 
 class Node:
@@ -37,11 +64,14 @@ class Node:
         names: list[str],
         options: Mapping[str, str],
         environment: Mapping[str, str],
+        *,
+        is_async: bool = False,
     ) -> None:
         self.holder = holder
         self.log = directory / f"{holder}.log"
+        module = "tests.election.async_node" if is_async else "tests.election.node"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.election.node", url, str(self.log), holder, json.dumps({**options}), *names],
+            [sys.executable, "-m", module, url, str(self.log), holder, json.dumps({**options}), *names],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -76,22 +106,8 @@ class Node:
         return {word.partition("=")[0] for word in words}
 
     def reigns(self) -> list[Reign]:
-        found: list[Reign] = []
-        current: dict[str, Reign] = {}
-        for line in self.log.read_text().splitlines()[:-1]:  # a killed process may have left half a line
-            before, after, *words = line.split()
-            terms = dict(word.split("=") for word in words)
-            for name in [name for name in current if name not in terms]:
-                found.append(current.pop(name))
-            for name, text in terms.items():
-                term = None if text == "None" else int(text)
-                last = current.get(name)
-                if last is not None and None not in (last.term, term) and last.term != term:
-                    found.append(last)  # it stood still in between, and another may have led meanwhile
-                    last = None
-                began = float(after) if last is None else last.began
-                current[name] = Reign(self.holder, name, term, began, float(before))
-        return [*found, *current.values()]
+        whole_lines = self.log.read_text().splitlines()[:-1]  # a killed process may have left half a line
+        return reigns_in(whole_lines, self.holder)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -119,10 +135,11 @@ class Fleet:
         *,
         options: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        is_async: bool = False,
     ) -> None:
         self.names = names
         self._url, self._directory, self._started = url, directory, 0
-        self._options, self._environment = options or {}, environment or {}
+        self._options, self._environment, self._is_async = options or {}, environment or {}, is_async
         self.nodes: list[Node] = []
         self.all: list[Node] = []
         for _ in range(size):
@@ -140,7 +157,9 @@ class Fleet:
     def add(self) -> Node:
         self._started += 1
         holder = f"node-{self._started}"
-        node = Node(self._url, self._directory, holder, self.names, self._options, self._environment)
+        node = Node(
+            self._url, self._directory, holder, self.names, self._options, self._environment, is_async=self._is_async
+        )
         self.nodes.append(node)
         self.all.append(node)
         return node
@@ -149,7 +168,14 @@ class Fleet:
         return {name: node for node in self.nodes for name in node.leads()}
 
     def wait_for_leaders(self, timeout: float = 30) -> None:
-        wait_until(lambda: len(self.leaders()) == len(self.names), timeout=timeout, what="a leader of each election")
+        """For each election one: not all at the same moment, for which a machine may be too busy."""
+        led: set[str] = set()
+
+        def have_all() -> bool:
+            led.update(self.leaders())
+            return len(led) == len(self.names)
+
+        wait_until(have_all, timeout=timeout, what="a leader of each election")
 
     def busiest(self) -> Node:
         """The node that leads most."""
@@ -163,13 +189,7 @@ class Fleet:
 
     def overlaps(self) -> list[tuple[Reign, Reign]]:
         """Pairs of nodes that led the same election at the same moment."""
-        reigns = self.reigns()
-        return [
-            (one, other)
-            for number, one in enumerate(reigns)
-            for other in reigns[number + 1 :]
-            if one.name == other.name and one.node != other.node and other.began <= one.ended and one.began < one.ended
-        ]
+        return overlapping(self.reigns())
 
     def successions(self, since: float, former: Node) -> list[float]:
         """Seconds from ``since`` until another node led, for each election that ``former`` led."""

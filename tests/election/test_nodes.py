@@ -98,6 +98,6 @@ def test_never_two_leaders_and_a_new_one_soon(fleet: Fleet) -> None:
     assert fleet.overlaps() == []
     terms: dict[str, list[int]] = {}
     for reign in fleet.reigns():
-        if reign.term is not None and reign.term not in terms.setdefault(reign.name, []):
+        if reign.term not in terms.setdefault(reign.name, []):
             terms[reign.name].append(reign.term)
     assert all(of_one == sorted(of_one) for of_one in terms.values())

@@ -15,12 +15,16 @@ stale write (I7)
 refused write (I1, I7)
     A holder whose lease is still trusted when its write has ended was not refused: nobody else can have written.
 minimum hold (I4)
-    No later acquire has ended before the earlier one began plus its ``lock_at_least_for``.
+    No acquire that is later, as it began after the other had ended or has the greater token, has ended before the
+    earlier one began plus its ``lock_at_least_for``.
 crash bound, grant lost (I3, I12)
     An attempt is not skipped if, from its begin to its end, no other can have held the name: after a release, after
-    ``lock_at_most_for`` from the last answer, or from the death of a holder that was waiting for one.
+    ``lock_at_most_for`` from the last answer, or from the death of a holder that was waiting for one. At a quorum,
+    another claim that was skipped itself may have been in the way, if it was slow; see :attr:`Rules.prompt`.
 belief (I6)
     A lease that says it is trusted is so by the clock, however long its process was stopped.
+trust window (I6)
+    A lease is believed no longer than what the store has answered last can have given, less the margin.
 keep-alive
     The heart of a lease goes on beating after an error: while its process runs, no kept-alive lease runs out of its
     trust window without anybody having tried to extend it in the second half of it.
@@ -35,11 +39,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tests.faults.history import History, Operation
-from tests.faults.leases import LeaseHistory, leases_of
+from tests.faults.leases import Arrivals, LeaseHistory, leases_of
 
 INFINITY = float("inf")
 CHECKS = 10
 """So many looks at its lease prove that a process was running."""
+ROUNDING = 1e-5
+"""Durations are kept to the microsecond."""
 Hold = tuple[float, float, bool]
 """Between these two the store can have kept others out; whether the holder died meanwhile."""
 TROUBLES = ("killed", "stopped", "cut")
@@ -55,9 +61,16 @@ class Rules:
     resolution: float = 0.005
     """Stores round their clocks and our durations to the millisecond, and their clocks may be slewed."""
     late: float = 0.0
-    """How long after an operation failed its request may still reach the store."""
-    attempts_block: bool = False
-    """A quorum: attempts at the same moment may prevent each other, and for ``late`` after."""
+    """How long after an operation failed, or its process died, its request may still reach the store."""
+    grace: float = 0.0
+    """The same after a disturbance, which ends when nothing is under way any more."""
+    vote: float = 0.0
+    """A quorum: how long its servers wait for a claim that they voted for, whatever became of it."""
+    prompt: float = INFINITY
+    """A quorum: what took less has heard every server that is there.
+
+    So a claim that a majority voted for knew it, and was granted: one that was prompt and skipped was in nobody's way.
+    """
 
 
 @dataclass(frozen=True)
@@ -110,7 +123,7 @@ def check(history: History, rules: Rules | None = None) -> Report:
             *_writes([operation for operation in operations if operation.kind == "write"]),
             *_minimum_holds(leases, rules),
             *_beliefs(operations),
-            *(finding for lease in leases for finding in _hearts(lease)),
+            *(finding for lease in leases for finding in (*_trust_windows(lease), *_hearts(lease))),
         ]
         report.findings += [finding for finding in found if finding.rule not in rules.off]
         report.takeovers += _takeovers(leases, history)
@@ -185,13 +198,12 @@ def _writes(writes: list[Operation]) -> Iterator[Finding]:
 
 
 def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding]:
-    ordered = sorted(leases, key=lambda lease: lease.acquire.started)
-    begins = [lease.acquire.started for lease in ordered]
-    for number, lease in enumerate(ordered):
+    known = sorted(leases, key=lambda lease: lease.known_at)
+    ends = [lease.known_at for lease in known]
+    for lease in leases:
         until = lease.acquire.started + lease.acquire.at_least - rules.resolution
-        for later in ordered[number + 1 : bisect_left(begins, until)]:
-            is_later = later.acquire.started > lease.known_at or (later.token or 0) > (lease.token or 0)
-            if is_later and later.known_at < until:
+        for later in known[bisect_right(ends, lease.acquire.started) : bisect_left(ends, until)]:
+            if later.acquire.started > lease.known_at or (later.token or 0) > (lease.token or 0):
                 early = (until - later.known_at) * 1000
                 text = f"{later} was granted {early:.3f} ms before the minimum hold of {lease} was over"
                 yield Finding("minimum hold", lease.name, text, later.known_at)
@@ -200,18 +212,11 @@ def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding
 def _lost_grants(
     attempts: list[Operation], leases: list[LeaseHistory], history: History, rules: Rules
 ) -> Iterator[Finding]:
-    deaths = {mark.worker: mark.after for mark in history.marks if mark.kind == "killed"}
-    holds = [(lease.acquire.started, lease.held_until(rules.late), lease.died < INFINITY) for lease in leases]
-    for attempt in attempts:
-        if attempt.outcome not in ("granted", "skipped"):  # the store may have granted it
-            end = min(attempt.end, deaths.get(attempt.worker, INFINITY))
-            holds.append((attempt.started, end + rules.late + attempt.at_most, attempt.ended is None))
-    holds.sort()
+    holds = sorted(_holds(attempts, leases, history, rules))
     begins = [begin for begin, _, _ in holds]
     longest = list(accumulate(holds, _longer))
-    blocked = _blocked_by_attempts(attempts, rules) if rules.attempts_block else set()
-    for number, attempt in enumerate(attempts):
-        if attempt.outcome != "skipped" or number in blocked:
+    for attempt in attempts:
+        if attempt.outcome != "skipped":
             continue
         before = bisect_right(begins, attempt.end)
         until, died = longest[before - 1][1:] if before else (-INFINITY, False)
@@ -222,20 +227,21 @@ def _lost_grants(
             yield Finding(rule, attempt.name, text, attempt.started)
 
 
+def _holds(attempts: list[Operation], leases: list[LeaseHistory], history: History, rules: Rules) -> Iterator[Hold]:
+    arrivals = Arrivals(history, late=rules.late, grace=rules.grace)
+    deaths = {mark.worker: mark.after for mark in history.marks if mark.kind == "killed"}
+    for lease in leases:
+        yield lease.acquire.started, lease.held_until(arrivals, rules.prompt), lease.died < INFINITY
+    for attempt in attempts:
+        if attempt.outcome not in ("granted", "skipped"):  # the store may have granted it, or may have to wait for it
+            arrives = arrivals.of_failed(attempt, deaths.get(attempt.worker, INFINITY))
+            yield attempt.started, arrives + max(attempt.at_most, rules.vote), attempt.ended is None
+        elif attempt.outcome == "skipped" and attempt.end - attempt.started >= rules.prompt:
+            yield attempt.started, attempt.end, False
+
+
 def _longer(one: Hold, other: Hold) -> Hold:
     return one if one[1] >= other[1] else other
-
-
-def _blocked_by_attempts(attempts: list[Operation], rules: Rules) -> set[int]:
-    """The numbers of those that were made while others were, or soon after."""
-    blocked: set[int] = set()
-    latest = -INFINITY
-    for number, attempt in enumerate(attempts):  # in the order in which they began
-        following = attempts[number + 1].started if number + 1 < len(attempts) else INFINITY
-        if latest + rules.late >= attempt.started or following <= attempt.end:
-            blocked.add(number)
-        latest = max(latest, attempt.end)
-    return blocked
 
 
 # The holder's own knowledge
@@ -249,6 +255,13 @@ def _beliefs(operations: Iterable[Operation]) -> Iterator[Finding]:
         if check.started >= until:
             text = f"{check.worker} believed its lease {(check.started - until) * 1000:.3f} ms after it had ended"
             yield Finding("belief", check.name, text, check.started)
+
+
+def _trust_windows(lease: LeaseHistory) -> Iterator[Finding]:
+    for operation, believed, given in lease.beliefs():
+        if believed > given + ROUNDING:
+            text = f"{lease} was believed {(believed - given) * 1000:.3f} ms longer than the store can have given it"
+            yield Finding("trust window", lease.name, text, operation.end)
 
 
 def _hearts(lease: LeaseHistory) -> Iterator[Finding]:

@@ -1,6 +1,5 @@
 """Stores for the short form of the scenarios, on the servers that all tests share."""
 
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,10 +15,6 @@ from tests.faults.stores import (
     mariadb_store,
     postgres_store,
 )
-
-# Not in `make test` yet: on two busy cores some of their figures depend on the machine.
-NOT_YET = ("clocks", "exhaustion", "failover", "herds", "servers", "settings", "soak")
-collect_ignore = [] if os.environ.get("SHEDLOCK_FAULTS") else [f"test_{name}.py" for name in NOT_YET]
 
 
 @pytest.fixture(scope="session")

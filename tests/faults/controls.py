@@ -35,12 +35,14 @@ class Plant:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """For the last worker, and for the variant only."""
     kills: bool = False
+    store: str = "redis"
 
 
 _EXCLUSION = frozenset({"overlap", "token", "stale write", "refused write"})
 _EAGER = Behaviour(at_most=0.5, work=(0.0, 0.02), pause=(0.0, 0.004))
 _OVERRUNS = Behaviour(at_most=0.3, work=(0.1, 0.6), pause=(0.0, 0.02), extends=0.0, is_careless=True)
 _LONG = Behaviour(at_most=0.4, work=(0.6, 0.8), pause=(0.0, 0.02), extends=0.0)
+_SHORT = Behaviour(at_most=0.3, work=(0.0, 0.1), pause=(0.0, 0.02))
 _KEPT = Behaviour(at_most=0.6, work=(1.2, 1.4), pause=(0.0, 0.02), keeps_alive=1.0)
 
 PLANTS = (
@@ -57,7 +59,12 @@ PLANTS = (
     Plant("NoMinimumHold", "a release ends the minimum hold", "short tasks", frozenset({"minimum hold"}),
           Behaviour(at_most=0.5, at_least=0.2, work=(0.0, 0.02), pause=(0.0, 0.02))),
     Plant("HoldsTooLong", "the store holds three times the lease", "kill -9 of holders", frozenset({"crash bound"}),
-          Behaviour(at_most=0.3, work=(0.0, 0.1), pause=(0.0, 0.02)), kills=True),
+          _SHORT, kills=True),
+    Plant("QuorumHoldsTooLong", "a quorum holds three times the lease", "kill -9 of holders",
+          frozenset({"crash bound", "grant lost"}), _SHORT, sound="SoundQuorum", kills=True, store="quorum"),
+    Plant("NeverNarrows", "a shorter extension is believed longer", "extensions by a third of the lease",
+          frozenset({"trust window"}),
+          Behaviour(at_most=0.6, work=(0.0, 0.02), pause=(0.0, 0.02), extends=1.0, varies=1.0, lengths=(0.3, 0.4))),
 )  # fmt: skip
 
 
@@ -101,11 +108,12 @@ def control(plant: Plant, store: Store, seed: int) -> Control:
 
 
 def run_controls(seed: int, say: Callable[[str], None]) -> list[Control]:
-    """All of them, on a Redis of their own."""
+    """All of them, on servers of their own."""
     results = []
-    with stores.OPEN["redis"]() as store:
+    with ExitStack() as stack:
+        opened = {name: stack.enter_context(stores.OPEN[name]()) for name in {plant.store for plant in PLANTS}}
         for plant in PLANTS:
-            result = control(plant, store, seed)
+            result = control(plant, opened[plant.store], seed)
             results.append(result)
             verdict = f"found by: {result.caught_by}" if result.caught_by else f"NOT FOUND {result.trouble}"
             say(f"control  {plant.fault:42} {verdict}")

@@ -22,21 +22,29 @@ from shedlock_py._clock import monotonic
 
 NEVER = float("-inf")
 """``trusted_until`` of a lease that is not believed any more."""
+EVERY_WORKER = "everybody"
+"""The worker of a mark that is about all of them."""
+DISTURBED = "disturbed"
+"""The kind of a mark that lasts as long as requests of its worker were held back or their connections broken, and until
+the last of them has arrived."""
 
 
 @dataclass(frozen=True)
 class Operation:
     """One thing that a worker did. Times are seconds of the common clock.
 
-    ============  ==================================================================================
+    ============= ==================================================================================
     kind          outcome
-    ============  ==================================================================================
+    ============= ==================================================================================
     acquire       granted, skipped, error, cancelled
+    take_over     granted, error, cancelled: an acquire by force
     extend        done, lost, error, cancelled
     release       done, lost, error, cancelled
     write         done, refused: a fenced write
     check         trusted, untrusted: what ``lease.is_trusted()`` said
-    ============  ==================================================================================
+    force_release done, free, error, cancelled: whoever holds it
+    prune         done, nothing, error, cancelled: of all names, so it has none
+    ============= ==================================================================================
 
     An error leaves open whether the store did it. None: it never ended.
     """
@@ -58,6 +66,8 @@ class Operation:
     trusted_until: float = NEVER
     """``lease.trusted_until`` when it ended."""
     keep_alive: bool = False
+    fire_time: float | None = None
+    """That of the acquire, if it had one: seconds since 1970."""
     error: str = ""
 
     @property
@@ -68,7 +78,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class Mark:
-    """What was done to a worker from outside: killed, stopped, resumed, cut, healed, …; it happened between the two."""
+    """What was done to a worker from outside: killed, stopped, resumed, cut, healed, …; it happened between the two.
+
+    :data:`DISTURBED` is not a moment in between, but all the time between the two.
+    """
 
     kind: str
     worker: str
@@ -194,6 +207,6 @@ class Reader:
             operation = self._operations[key] = replace(self._operations[key], **facts)
             self._under_way[worker] -= 1
             self.counts[worker, operation.kind, operation.outcome] += 1
-            if operation.kind == "acquire" and operation.outcome == "granted":
+            if operation.kind in ("acquire", "take_over") and operation.outcome == "granted":
                 self.holding[worker] = operation
                 self.last_grants[operation.name] = operation.end

@@ -7,9 +7,44 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from shedlock_py.rules import trust_ends
-from tests.faults.history import NEVER, History, Operation
+from tests.faults.history import DISTURBED, EVERY_WORKER, NEVER, History, Mark, Operation
 
 INFINITY = float("inf")
+
+
+class Arrivals:
+    """Until when the store may still do what it was asked.
+
+    ``late``: how long after its sender gave up, or died, a request may be under way. A disturbance ends by condition,
+    when nothing that was held back is under way any more; ``grace`` is for a driver that gives up first and closes its
+    connection a moment later.
+    """
+
+    def __init__(self, history: History, *, late: float = 0.0, grace: float = 0.0) -> None:
+        self._late, self._grace = late, grace
+        self._disturbances = [mark for mark in history.marks if mark.kind == DISTURBED]
+
+    def of_failed(self, asked: Operation, dead: float = INFINITY) -> float:
+        """``dead``: since when its process is gone."""
+        end = min(asked.end, dead)
+        disturbances = self._met_by(asked, end)
+        if any(end <= mark.after for mark in disturbances):
+            return self._over(disturbances)
+        return end + self._late
+
+    def of_answered(self, asked: Operation) -> float:
+        """Where connections break, a driver asks twice, and the first may arrive last."""
+        return max(asked.end, self._over(self._met_by(asked, asked.end)))
+
+    def _met_by(self, asked: Operation, end: float) -> list[Mark]:
+        return [
+            mark
+            for mark in self._disturbances
+            if mark.worker in (asked.worker, EVERY_WORKER) and asked.started <= mark.after and end >= mark.before
+        ]
+
+    def _over(self, disturbances: list[Mark]) -> float:
+        return max((mark.after + self._grace for mark in disturbances), default=NEVER)
 
 
 @dataclass
@@ -44,6 +79,8 @@ class LeaseHistory:
     def known_at(self) -> float:
         """When its holder knew that it was granted: the store had granted it before."""
         return self.acquire.end
+
+    # What its holder believed
 
     def trusted(self) -> list[tuple[float, float]]:
         """When its holder believed it, for certain: the believing may have begun earlier and ended later."""
@@ -85,19 +122,68 @@ class LeaseHistory:
         was_refused = any(beat.outcome == "lost" for beat in self.extends)
         return last if NEVER < last < limit and not was_refused else None
 
-    def held_until(self, late: float) -> float:
-        """Until when the store can have kept others out. ``late``: how long a failed request may still be under way."""
-        until = self.known_at + self.acquire.at_most
+    def beliefs(self) -> Iterator[tuple[Operation, float, float]]:
+        """What its holder did believing it until the second, though it can only be believed until the third.
+
+        That is for as long as the last answer has given, counted from that answer, less the margin. An extension that
+        was not answered gives nothing; a shorter one takes, as the store may have done it.
+        """
+        given = self._given(self.acquire)
+        yield self.acquire, self.acquire.trusted_until, given
+        answers = [given]
         for beat in self.extends:
-            # Also one that came out as lost: asked twice, the first may have been done, and its reply lost.
-            answered = beat.end if beat.outcome == "done" else min(beat.end, self.dead) + late
-            until = max(until, answered + max(beat.at_most, self._rest(beat)))
-        for release in self.releases:
-            until = release.end if release.outcome == "done" else until
-            until += self._rest(release)
-        # Whoever is told that it is lost is told that it has ended.
-        ended = [operation.end + late for operation in (*self.extends, *self.releases) if operation.outcome == "lost"]
-        return min([until, *ended])
+            if beat.ended is None:
+                continue
+            is_alone = all(o is beat or o.started > beat.end or o.end < beat.started for o in self.extends)
+            if beat.outcome == "done":
+                answers.append(self._given(beat))
+                given = answers[-1] if is_alone else max(answers)  # nobody knows which of them the store did last
+            elif is_alone:
+                given = min(beat.believed, self._given(beat))
+            else:
+                given = max(beat.believed, *answers)
+            yield beat, beat.trusted_until, given
+        for look in self.checks:
+            if self.acquire.keep_alive:  # its heart beats meanwhile
+                yield look, look.trusted_until, max(answers)
+            else:
+                seen = [o.trusted_until for o in (self.acquire, *self.extends) if o.end <= look.started]
+                yield look, look.trusted_until, seen[-1]
+
+    def _given(self, asked: Operation) -> float:
+        seconds = max(asked.at_most, self._rest(asked)) if asked.kind == "extend" else asked.at_most
+        return trust_ends(asked.end, timedelta(seconds=seconds))
+
+    # What the store can have done
+
+    def held_until(self, arrivals: Arrivals, prompt: float = INFINITY) -> float:
+        """Until when the store can have kept others out.
+
+        ``prompt``: a release that took longer may have left some of a quorum's servers alone.
+        """
+        until = arrivals.of_answered(self.acquire) + self.acquire.at_most
+        asked_before: list[tuple[float, float]] = []
+        has_ended = INFINITY
+        for asked in sorted((*self.extends, *self.releases), key=lambda operation: operation.started):
+            rest = self._rest(asked)
+            seconds = rest if asked.kind == "release" else max(asked.at_most, rest)
+            is_left_alone = asked.kind == "release" and asked.end - asked.started >= prompt
+            if asked.outcome == "done" and not is_left_alone:
+                # The last answer decides, but for what was asked before and may arrive later.
+                arrives = arrivals.of_answered(asked)
+                until = arrives + seconds
+                for end, more in sorted(asked_before):
+                    if end > asked.started:
+                        until = max(until, min(end, until) + more)
+            else:
+                # What arrives after the lease has ended is refused.
+                arrives = arrivals.of_failed(asked, self.dead)
+                until = max(until, min(arrives, until) + seconds)
+            if asked.outcome == "lost":
+                # Whoever is told that it is lost is told that it has ended; a minority may not know it yet.
+                has_ended = min(has_ended, arrives)
+            asked_before.append((arrives, seconds))
+        return min(until, has_ended)
 
     def _rest(self, asked: Operation) -> float:
         """What was left of the minimum hold when this was asked; neither an extend nor a release cuts it."""

@@ -80,6 +80,12 @@ class Pair(ABC, Generic[Member]):
     def fail_over(self, standby: Standby[Member]) -> None:
         """The primary dies by kill -9; what the standby has not heard by then it never hears."""
         self.primary.kill()
+        self.split(standby).close()
+
+    def split(self, standby: Standby[Member]) -> Member:
+        """The standby is promoted, and clients of :attr:`address` are led to it; the old primary, which goes on
+        answering whoever comes to it directly. Close it.
+        """
         standby.link.refuse()
         standby.link.cut()
         self._promote(standby.server)
@@ -90,7 +96,7 @@ class Pair(ABC, Generic[Member]):
         self.standbys.clear()
         self._front.retarget(self.primary.address)
         self._front.cut()
-        old.close()
+        return old
 
 
 # PostgreSQL
@@ -135,10 +141,6 @@ class PostgresPair(Pair[PostgresServer]):
         wait_until(lambda: self._ask(query), timeout=PATIENCE, what=f"a standby that is {state}")
         return standby
 
-    def waiting_for_standby(self) -> int:
-        """How many commits wait for the standby to confirm them."""
-        return int(self._ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
-
     def cancel_waiting(self, how: str = "cancel") -> int:
         """``pg_cancel_backend`` or ``pg_terminate_backend`` to each commit that waits for the standby; how many."""
         return int(
@@ -154,9 +156,18 @@ class PostgresPair(Pair[PostgresServer]):
         wait_until(lambda: not _is_in_recovery(standby), timeout=PATIENCE, what="the standby promoted")
 
     def _ask(self, statement: str) -> Any:
-        with self.primary.connect() as connection:
-            result = connection.execute(text(statement))
-            return result.scalar_one() if result.returns_rows else None
+        return _ask(self.primary, statement)
+
+
+def waiting_for_standby(primary: PostgresServer) -> int:
+    """How many commits wait for the standby to confirm them."""
+    return int(_ask(primary, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+
+
+def _ask(server: PostgresServer, statement: str) -> Any:
+    with server.connect() as connection:
+        result = connection.execute(text(statement))
+        return result.scalar_one() if result.returns_rows else None
 
 
 def _is_in_recovery(server: PostgresServer) -> bool:

@@ -1,4 +1,5 @@
-"""A small copy of the algorithm on Redis, and variants of it with one fault each, such as others have shipped.
+"""A small copy of the algorithm on Redis, and variants of it with one fault each, such as others have shipped; and of
+the real quorum.
 
 The checker must find each of them, and nothing in the sound copy; see controls.py.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +18,7 @@ import redis
 from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, keepalive
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, in_milliseconds
+from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.rules import Claim
 
 _NOW = "local time = redis.call('TIME') local now = time[1] * 1000000 + time[2] "
@@ -185,6 +189,17 @@ class HoldsTooLong(Sound):
         return super()._try(key, claim_id, 3 * milliseconds)
 
 
+class NeverNarrows(Sound):
+    """After a shorter extension it goes on believing the lease for as long as before."""
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        until = lease.trusted_until
+        extended = super().extend(lease, lock_at_most_for)
+        if extended is not None:
+            lease._trusted_until = max(until, lease.trusted_until)
+        return extended
+
+
 class Flaky(Sound):
     """Every third extension fails. That is no fault: a heartbeat must survive it."""
 
@@ -211,15 +226,33 @@ class DeadHeart(Flaky):
         keepalive._Heart.failed = die  # type: ignore[method-assign, assignment]  # planted, in this process
 
 
-VARIANTS = {
+class SoundQuorum(RedisQuorumLockProvider):
+    """The real one."""
+
+    def __init__(self, where: list[str], options: dict[str, Any]) -> None:
+        super().__init__(where, **options)
+
+
+class QuorumHoldsTooLong(SoundQuorum):
+    """Asks the servers for three times the lease."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        asked_at = monotonic()
+        lease = super().acquire(replace(request, lock_at_most_for=3 * request.lock_at_most_for))
+        return lease and Lease(request, lease.claim_id, lease.fencing_token, monotonic, asked_at)
+
+
+VARIANTS: dict[str, Callable[..., LockProvider]] = {
     variant.__name__: variant
     for variant in (
         Sound, ReadThenWrite, ReleasesAnybodys, ClientClock, RestartingCounter, DeadlineFromReply, NoMinimumHold,
-        HoldsTooLong, Flaky, DeadHeart,
+        HoldsTooLong, NeverNarrows, Flaky, DeadHeart, SoundQuorum, QuorumHoldsTooLong,
     )
 }  # fmt: skip
 
 
-def open_variant(variant: str, family: str, is_async: bool, where: str, options: dict[str, Any], **more: Any) -> Sound:
+def open_variant(
+    variant: str, family: str, is_async: bool, where: Any, options: dict[str, Any], **more: Any
+) -> LockProvider:
     """What workers open: the arguments of a store, and which variant to put in the provider's place."""
     return VARIANTS[variant](where, options, **more)

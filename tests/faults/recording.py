@@ -14,6 +14,7 @@ def _asked(request: LockRequest, keep_alive: bool) -> dict[str, Any]:
         "keep_alive": keep_alive,
         "at_most": request.lock_at_most_for.total_seconds(),
         "at_least": request.lock_at_least_for.total_seconds(),
+        "fire_time": request.fire_time.timestamp() if request.fire_time else None,
     }
 
 
@@ -52,13 +53,22 @@ class RecordedProvider(LockProvider):
         return self.inner.records(prefix)
 
     def force_release(self, name: str) -> bool:
-        return self.inner.force_release(name)
+        with self._logbook.operation("force_release", name) as entry:
+            was_held = self.inner.force_release(name)
+            entry.outcome = "done" if was_held else "free"
+        return was_held
 
     def take_over(self, request: LockRequest) -> Lease:
-        return self.inner.take_over(request)
+        with self._logbook.operation("take_over", request.name, **_asked(request, self._keep_alive)) as entry:
+            entry.lease = lease = self.inner.take_over(request)
+            entry.outcome = "granted"
+        return lease
 
     def prune(self, unused_for: Duration) -> int:
-        return self.inner.prune(unused_for)
+        with self._logbook.operation("prune", "") as entry:
+            number = self.inner.prune(unused_for)
+            entry.outcome = "done" if number else "nothing"
+        return number
 
     def create_schema(self) -> None:
         self.inner.create_schema()
@@ -95,13 +105,22 @@ class AsyncRecordedProvider(AsyncLockProvider):
         return await self.inner.records(prefix)
 
     async def force_release(self, name: str) -> bool:
-        return await self.inner.force_release(name)
+        with self._logbook.operation("force_release", name) as entry:
+            was_held = await self.inner.force_release(name)
+            entry.outcome = "done" if was_held else "free"
+        return was_held
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await self.inner.take_over(request)
+        with self._logbook.operation("take_over", request.name, **_asked(request, self._keep_alive)) as entry:
+            entry.lease = lease = await self.inner.take_over(request)
+            entry.outcome = "granted"
+        return lease
 
     async def prune(self, unused_for: Duration) -> int:
-        return await self.inner.prune(unused_for)
+        with self._logbook.operation("prune", "") as entry:
+            number = await self.inner.prune(unused_for)
+            entry.outcome = "done" if number else "nothing"
+        return number
 
     async def create_schema(self) -> None:
         await self.inner.create_schema()

@@ -22,7 +22,17 @@ END = 4.0
 LATE = 0.5
 """The latest that a request reaches the store after it was given up."""
 TIMEOUT = 0.3
-FAULTS = ("double grant", "token", "fence", "minimum hold", "holds too long", "trusts too long")
+FAULTS = (
+    "double grant",
+    "token",
+    "fence",
+    "minimum hold",
+    "holds too long",
+    "extends too long",
+    "trusts too long",
+    "trusts no answer",
+    "is not narrowed",
+)
 
 Steps = Generator[float, None, None]
 
@@ -47,11 +57,15 @@ class SimulatedStore:
         self._until = now + at_most * (3 if self._is("holds too long") else 1)
         return self._token
 
-    def hold(self, moment: float, claim: str, seconds: float) -> bool:
+    def hold(self, moment: float, claim: str, seconds: float, *, is_release: bool = False) -> bool:
         now = math.floor(moment * 1000) / 1000
         if self._claim != claim or self._until <= now:
             return False
-        self._until = now + (0.0 if seconds < 0.3 and self._is("minimum hold") else seconds)
+        if is_release:
+            seconds = 0.0 if self._is("minimum hold") else seconds
+        elif self._is("extends too long"):
+            seconds *= 3
+        self._until = now + seconds
         return True
 
     def write(self, token: int) -> bool:
@@ -68,6 +82,8 @@ class _DiedError(Exception):
 class Simulation:
     def __init__(self, random: Random, fault: str = "", workers: int = 3) -> None:
         self.random, self.fault, self.now = random, fault, 0.0
+        self._trouble = random.choice((0.2, 0.02))
+        """How often a request or a reply is slow; a fifth as often, its worker dies while it waits."""
         self._store = SimulatedStore(random, fault)
         self._operations: list[Operation] = []
         self._marks: list[Mark] = []
@@ -102,9 +118,9 @@ class Simulation:
         number = len(self._operations)
         self._operations.append(operation)
         given_up = self.now + TIMEOUT
-        arrives = self.now + self.random.random() * (0.01 if self.random.random() < 0.8 else TIMEOUT + LATE)
-        answered = arrives + self.random.random() * (0.01 if self.random.random() < 0.8 else TIMEOUT)
-        if self.random.random() < 0.04:
+        arrives = self.now + self.random.random() * (TIMEOUT + LATE if self._is_slow() else 0.01)
+        answered = arrives + self.random.random() * (TIMEOUT if self._is_slow() else 0.01)
+        if self.random.random() < self._trouble / 5:
             self._schedule(min(arrives, self.now + LATE), self._later(min(arrives, self.now + LATE), action))
             raise _DiedError
         if arrives >= given_up:
@@ -115,6 +131,9 @@ class Simulation:
         reply = action()
         yield min(answered, given_up)
         return number, None if answered >= given_up else reply
+
+    def _is_slow(self) -> bool:
+        return self.random.random() < self._trouble
 
     def _die(self, worker: str) -> None:
         self._marks.append(Mark("killed", worker, self.now, self.now))
@@ -151,14 +170,16 @@ class Simulation:
             self._end(number, "granted", claim=claim, token=token, trusted_until=until)
             yield from self._work(name, claim, token, until)
             if random.random() < 0.4:
-                seconds = max(at_most, granted_at + at_least - self.now)
+                seconds = max(random.choice((at_most, 0.1, 0.9)), granted_at + at_least - self.now)
                 until = yield from self._extend(name, claim, token, until, seconds)
                 yield from self._work(name, claim, token, until)
-            if random.random() < 0.85:
+            if random.random() < 0.7:
                 yield from self._release(name, claim, token, until, max(0.0, granted_at + at_least - self.now))
 
     def _work(self, name: str, claim: str, token: int, until: float) -> Steps:
         yield self._after(0.1)
+        if self.random.random() < 0.05:
+            raise _DiedError
         facts: dict[str, Any] = {"claim": claim, "token": token, "believed": until, "trusted_until": until}
         self._operations.append(Operation(name, "check", NAME, self.now, **facts))
         self._end(len(self._operations) - 1, "trusted" if self.now < until else "untrusted")
@@ -173,12 +194,17 @@ class Simulation:
         asked_at = self.now
         asked = Operation(name, "extend", NAME, self.now, claim=claim, token=token, at_most=seconds, believed=until)
         number, reply = yield from self._ask(asked, lambda: self._store.hold(self.now, claim, seconds))
-        narrowed = trust_ends(asked_at, timedelta(seconds=seconds))
-        until = {True: narrowed, False: NEVER, None: min(until, narrowed)}[reply]
+        extended = trust_ends(asked_at, timedelta(seconds=seconds))
+        narrowed = until if self.fault == "is not narrowed" else min(until, extended)
+        if self.fault == "is not narrowed":
+            extended = max(until, extended)
+        if self.fault == "trusts no answer":
+            narrowed = extended
+        until = {True: extended, False: NEVER, None: narrowed}[reply]
         self._end(number, {True: "done", False: "lost", None: "error"}[reply], trusted_until=until)
         return until
 
     def _release(self, name: str, claim: str, token: int, until: float, rest: float) -> Steps:
         asked = Operation(name, "release", NAME, self.now, claim=claim, token=token, believed=until)
-        number, reply = yield from self._ask(asked, lambda: self._store.hold(self.now, claim, rest))
+        number, reply = yield from self._ask(asked, lambda: self._store.hold(self.now, claim, rest, is_release=True))
         self._end(number, {True: "done", False: "lost", None: "error"}[reply])

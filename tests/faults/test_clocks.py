@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
 import pytest
+import redis
 
 from shedlock_py import LockRequest
 from shedlock_py._clock import monotonic
@@ -22,6 +24,7 @@ from tests.faults.registry import Budget
 from tests.faults.scenarios import clocks, elections, time_zones
 from tests.faults.scenarios.clocks import HOUR, MINUTE, Jump, is_excused
 from tests.faults.stores import Store
+from tests.services.polling import wait_until
 
 SLOW = 10.0
 """Seconds that an answer may take on a busy machine."""
@@ -42,7 +45,7 @@ def ours(request: pytest.FixtureRequest) -> Iterator[ClockedStore]:
         yield ours
 
 
-@pytest.mark.parametrize("offset", [MINUTE, -MINUTE, HOUR, -HOUR, 400 * 24 * HOUR, 0.0])
+@pytest.mark.parametrize("offset", [MINUTE, -HOUR, 400 * 24 * HOUR, 0.0])
 def test_a_servers_clock_is_set_while_it_runs(ours: ClockedStore, offset: float) -> None:
     ours.set(offset)
     begin = time.time()
@@ -64,7 +67,7 @@ def test_the_library_sees_the_servers_clock(ours: ClockedStore) -> None:
     provider.close()
 
 
-@pytest.mark.parametrize("offset", [HOUR, -HOUR, 0.0])
+@pytest.mark.parametrize("offset", [HOUR, -HOUR])
 def test_waiting_in_the_server_takes_as_long_as_ever(ours: ClockedStore, offset: float) -> None:
     """A thread that waits until "now + 0.2 s" by the wall clock waits for 0.2 s, however wrong the clock is."""
     ours.set(offset)
@@ -125,7 +128,7 @@ def test_a_workers_wall_clock_is_set_and_no_other(kind: type[WorkerClock | Serve
             env=clock.environment,
         ) as process,
     ):
-        for offset in (0.0, HOUR, -MINUTE, -HOUR + 0.5, 0.0):
+        for offset in (0.0, HOUR, -HOUR + 0.5):
             clock.set(offset)
             begin, boot_begin = time.time(), monotonic()
             wall, boot, waited = look(process)
@@ -172,14 +175,14 @@ def no_findings(report: Report) -> bool:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[list[tuple[WorkerClock, Nursery]]]:
-    """In four time zones."""
-    with worker_clocks(len(time_zones.ZONES), *({"TZ": zone} for zone in time_zones.ZONES)) as workers:
+    """In three time zones."""
+    with worker_clocks(3, *({"TZ": zone} for zone in time_zones.ZONES)) as workers:
         yield workers
 
 
-@pytest.mark.parametrize("fault_store", ["postgres sync"], indirect=True)
+@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
 def test_i10_clocks_of_workers(fault_store: Store, workers: list[tuple[WorkerClock, Nursery]]) -> None:
-    report = clocks.jump_workers(fault_store, workers[:3], 1)
+    report = clocks.jump_workers(fault_store, workers, 1, jumps=6)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 1
 
@@ -199,29 +202,40 @@ def test_i1_clocks_of_a_minority(fault_store: Store) -> None:
     assert report.counts["acquire granted"] > 1
 
 
+def confirmed(clients: Sequence[redis.Redis], record: str, locked_by: str) -> int:
+    return sum(client.hget(record, "locked_by") == locked_by.encode() for client in clients)
+
+
 def test_a_lease_of_a_bare_majority_ends_when_one_of_its_clocks_jumps() -> None:
     """Two majorities may have only that server in common; a lease that all have granted bears a minority of jumps."""
-    with clocked("quorum", servers=5) as ours, closing(ours.store.open()) as one, closing(ours.store.open()) as other:
-        for votes, expected in (("all", False), ("three", True)):
-            name = f"job-{votes}"
-            if votes == "three":
-                for server in ours.store.servers[:2]:
-                    with server.client() as client:
-                        until = server_time(ours.store) * 1e6 + 300_000  # of a claim that has given up
-                        record = f"{ours.store.options['key_prefix']}:{{{name}}}"
-                        client.hset(record, mapping={"vote_by": "another#1", "vote_until": f"{until:.0f}"})
-            lease = one.acquire(LockRequest(name, "1m"))
+    with (
+        clocked("quorum", servers=5) as ours,
+        ExitStack() as stack,
+        closing(ours.store.open()) as one,
+        closing(ours.store.open()) as other,
+    ):
+        clients = [stack.enter_context(server.client()) for server in ours.store.servers]
+        for withheld, expected in ((0, False), (2, True)):
+            name = f"job-{withheld}"
+            record = f"{ours.store.options['key_prefix']}:{{{name}}}"
+            until = server_time(ours.store) + HOUR
+            for client in clients[:withheld]:  # promised to another, which gives up later
+                client.hset(record, mapping={"vote_by": "another#1", "vote_until": f"{until * 1e6:.0f}"})
+            lease = one.acquire(LockRequest(name, "10m"))
             assert lease is not None
-            assert other.acquire(LockRequest(name, "1m")) is None
-            time.sleep(0.35)  # until those votes have ended
+            count = partial(confirmed, clients, record, lease.locked_by)
+            wait_until(lambda count=count, votes=5 - withheld: count() == votes, what="all votes counted")  # type: ignore[misc]  # bound
+            assert other.acquire(LockRequest(name, "10m")) is None
+            for client in clients[:withheld]:
+                client.hdel(record, "vote_by", "vote_until")
             ours.clocks[4].set(ours.clocks[4].offset + HOUR)
-            second = other.acquire(LockRequest(name, "1m"))
+            second = other.acquire(LockRequest(name, "10m"))
             assert (second is not None) is expected
             assert lease.is_trusted()
             assert second is None or second.fencing_token > lease.fencing_token
 
 
-@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
+@pytest.mark.parametrize("fault_store", ["redis async"], indirect=True)
 def test_never_two_leaders_by_the_observed_rule(fault_store: Store) -> None:
     report = elections.elections(fault_store, ONCE, 1, "observed", sizes=())
     assert no_findings(report)

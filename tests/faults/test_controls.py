@@ -7,8 +7,11 @@ from tests.faults.controls import PLANTS, Plant
 from tests.faults.stores import Store
 
 
-@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.variant)
+@pytest.mark.parametrize(
+    ("plant", "fault_store"),
+    [pytest.param(plant, f"{plant.store} sync", id=plant.variant) for plant in PLANTS],
+    indirect=["fault_store"],
+)
 def test_planted_fault(fault_store: Store, plant: Plant) -> None:
     result = controls.control(plant, fault_store, seed=1)
     assert result.caught_by, result.trouble

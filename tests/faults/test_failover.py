@@ -1,7 +1,8 @@
 """The short form of scenario 9: the primary dies and its standby is promoted; a quorum loses servers. I1, I7.
 
 In `make faults` only: an asynchronous standby, a synchronous one whose commits are not cancelled, a Redis without
-``WAIT``, and one whose only replica is promoted.
+``WAIT``, one whose only replica is promoted, and an old primary that lives on beside an asynchronous standby or with
+``WAIT``.
 """
 
 import pytest
@@ -10,25 +11,33 @@ from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import failover
 from tests.faults.stores import Store
 
+TRIALS = 5
+
 
 @pytest.mark.parametrize(
     ("run", "fault_store"),
     [
         (failover.waits_for_another, "redis sync"),
+        (failover.redis_split, "redis async"),
     ],
     indirect=["fault_store"],
 )
 def test_what_the_standby_lacks_is_given_away_and_tokens_tell(fault_store: Store, run: Run) -> None:
-    report = run(fault_store, Budget(0), 1)
-    assert report.findings == []
-    assert report.worst_overlap > 0, "it was not promised, and the trial can tell"
-    assert report.notes
+    """Two leases at once are not forbidden here, and one of a few trials can tell."""
+    for seed in range(1, TRIALS + 1):
+        report = run(fault_store, Budget(0), seed)
+        assert report.findings == []
+        assert report.notes
+        if report.worst_overlap > 0:
+            return
+    pytest.fail(f"no two leases at once in {TRIALS} trials")
 
 
 @pytest.mark.parametrize(
     ("run", "fault_store", "happened"),
     [
         (failover.cancelled_acquire, "postgres sync", "commit cancel"),
+        (failover.synchronous_split, "postgres async", "cut"),
         (failover.majority, "quorum sync", "acquire error"),
         (failover.emptied_and_split, "quorum async", "cut"),
     ],

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,24 @@ class Behaviour:
     """Between two attempts."""
     extends: float = 0.3
     """How often it extends its lease once and goes on working; from 0 to 1, as the others."""
+    varies: float = 0.15
+    """How often such an extension is not by ``at_most``, but shorter or longer."""
+    lengths: tuple[float, float] = (0.3, 1.5)
+    """Of those: parts of ``at_most``."""
     keeps_alive: float = 0.0
     """How often it holds the lock through ``hold(..., keep_alive=True)``."""
     forgets: float = 0.0
     """How often it does not release, as if it had crashed; not when it keeps alive."""
+    takes_over: float = 0.0
+    """How often it acquires by force."""
+    force_releases: float = 0.0
+    """How often it frees a name by force instead of an attempt, whoever holds it."""
+    prunes: float = 0.0
+    """How often it deletes the records of all free names instead of an attempt."""
+    fires_every: float = 0.0
+    """It attempts at the multiples of this on its wall clock only, each of which is a fire time; 0: after a pause."""
+    skew: float = 0.0
+    """How far its wall clock is ahead."""
     is_careless: bool = False
     """Goes on working, and writes, when its lease is not trusted any more; the fencing token is to catch it."""
 
@@ -84,6 +99,7 @@ class Worker:
         self.logbook = Logbook(Path(config.history), config.worker)
         self.random = random.Random(config.seed)
         self.is_done = False
+        self._fired = 0
         self._config = config
         self._fenced_log = FencedLog(Path(config.fenced_log))
 
@@ -91,9 +107,28 @@ class Worker:
         make: Callable[..., Any] = import_reference(self._config.provider)
         return make(**self._config.arguments)
 
+    def name(self) -> str:
+        return self.random.choice(self._config.names)
+
     def request(self) -> LockRequest:
-        name = self.random.choice(self._config.names)
-        return LockRequest(name, self.behaviour.at_most, self.behaviour.at_least, holder=self._config.worker)
+        behaviour, fire_time = self.behaviour, None
+        if behaviour.fires_every:
+            fire_time = datetime.fromtimestamp(self._fired * behaviour.fires_every, UTC)
+        return LockRequest(self.name(), behaviour.at_most, behaviour.at_least, self._config.worker, fire_time)
+
+    def until_next(self) -> float:
+        """Seconds until its next attempt."""
+        every = self.behaviour.fires_every
+        if not every:
+            return self.between(self.behaviour.pause)
+        wall_clock = time.time() + self.behaviour.skew
+        self._fired = max(self._fired, int(wall_clock // every)) + 1
+        return max(0.0, self._fired * every - wall_clock)
+
+    def extension(self) -> float:
+        """For how long it extends."""
+        part = self.between(self.behaviour.lengths) if self.happens(self.behaviour.varies) else 1.0
+        return self.behaviour.at_most * part
 
     def happens(self, how_often: float) -> bool:
         return self.random.random() < how_often
@@ -119,24 +154,29 @@ class SyncWorker(Worker):
         plain = RecordedProvider(inner, self.logbook)
         kept = RecordedProvider(inner, self.logbook, keep_alive=True)
         while not self.is_done:
+            time.sleep(self.until_next())
             try:
                 if self.happens(self.behaviour.keeps_alive):
                     with hold(self.request(), provider=kept, keep_alive=True) as lease:
                         if lease is not None:
                             self.work(lease)
+                elif self.happens(self.behaviour.force_releases):
+                    plain.force_release(self.name())
+                elif self.happens(self.behaviour.prunes):
+                    plain.prune(0)
                 else:
                     self.plainly(plain)
             except ProviderError:
                 pass  # it is in the history
-            time.sleep(self.between(self.behaviour.pause))
 
     def plainly(self, provider: RecordedProvider) -> None:
-        lease = provider.acquire(self.request())
+        acquire = provider.take_over if self.happens(self.behaviour.takes_over) else provider.acquire
+        lease = acquire(self.request())
         if lease is None:
             return
         try:
             is_ours = self.work(lease)
-            if is_ours and self.happens(self.behaviour.extends) and provider.extend(lease, self.behaviour.at_most):
+            if is_ours and self.happens(self.behaviour.extends) and provider.extend(lease, self.extension()):
                 self.work(lease)
         finally:
             if not self.happens(self.behaviour.forgets):
@@ -159,25 +199,30 @@ class AsyncWorker(Worker):
         plain = AsyncRecordedProvider(inner, self.logbook)
         kept = AsyncRecordedProvider(inner, self.logbook, keep_alive=True)
         while not self.is_done:
+            await asyncio.sleep(self.until_next())
             try:
                 if self.happens(self.behaviour.keeps_alive):
                     async with hold_async(self.request(), provider=kept, keep_alive=True) as lease:
                         if lease is not None:
                             await self.work(lease)
+                elif self.happens(self.behaviour.force_releases):
+                    await plain.force_release(self.name())
+                elif self.happens(self.behaviour.prunes):
+                    await plain.prune(0)
                 else:
                     await self.plainly(plain)
             except ProviderError:
                 pass  # it is in the history
-            await asyncio.sleep(self.between(self.behaviour.pause))
 
     async def plainly(self, provider: AsyncRecordedProvider) -> None:
-        lease = await provider.acquire(self.request())
+        acquire = provider.take_over if self.happens(self.behaviour.takes_over) else provider.acquire
+        lease = await acquire(self.request())
         if lease is None:
             return
         try:
             is_ours = await self.work(lease)
             extends = is_ours and self.happens(self.behaviour.extends)
-            if extends and await provider.extend(lease, self.behaviour.at_most):
+            if extends and await provider.extend(lease, self.extension()):
                 await self.work(lease)
         finally:
             if not self.happens(self.behaviour.forgets):

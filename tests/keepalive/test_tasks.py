@@ -232,3 +232,15 @@ async def test_nothing_is_left_running(store: AsyncMoodyProvider) -> None:
     await asyncio.gather(*works)
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+async def test_an_extension_in_doubt_does_not_hurry_the_heartbeats() -> None:
+    """Nobody knows whether the store will yet do it, so longer ones are believed for no longer than that."""
+    store = AsyncMoodyProvider()
+    async with hold_async("job", lock_at_most_for="30s", keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        lease.begin_extension("30s")  # as a provider does whose store then does not answer
+        await extend_lock_async("10m")
+        assert lease.trusted_for() < timedelta(seconds=30)
+        await outlasts(1)
+        assert store.extensions == 1

@@ -167,9 +167,9 @@ def test_i2_the_second_half_of_a_first_acquire_touches_only_its_own(store: Store
     provider = store.provider(**PATIENT)
     assert isinstance(provider, MongoLockProvider)
     claim = Claim(LockRequest(name, "1h"), time.monotonic)
-    provider._execute(commands.acquire(claim))
+    first = provider._execute(commands.acquire(claim)).documents[0]
     successor = provider.take_over(LockRequest(name, "1m"))
-    assert not provider._execute(commands.renumber(claim)).documents
+    assert not provider._execute(commands.renumber(claim, first["fencingToken"])).documents
     assert_ours(provider, successor)
 
 
@@ -183,7 +183,7 @@ def test_what_comes_late_finds_the_lease_released(store: Store, witness: LockPro
         assert lease is not None
         assert witness.release(lease) is True
         before = witness.record(lease.name)
-        late = commands.extend(lease.name, lease.locked_by, timedelta(hours=1))
+        late = commands.extend(lease, timedelta(hours=1))
         assert witness._execute(late).count == 0
         assert witness._execute(commands.release(lease.name, lease.locked_by, timedelta(0))).count == 1  # asked again
         assert witness.record(lease.name) == before

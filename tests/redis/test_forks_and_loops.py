@@ -137,8 +137,8 @@ def test_event_loops_one_after_the_other(redis_server: RedisEndpoint, name: str)
         asyncio.run(use_and_close(provider, name))
 
 
-# redis-py and asyncio complain of each connection whose loop was closed before it, as they would without us. Were such a
-# warning an error, then pytest would keep it, with the connection it is about.
+# redis-py and asyncio complain of each connection whose loop was closed before it, as they would without us. Were that
+# an error, then pytest would keep it, with the connection it is about.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_event_loops_that_nobody_cleans_up_after(redis_server: RedisEndpoint, name: str) -> None:

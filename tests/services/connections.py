@@ -1,7 +1,10 @@
-"""How many clients a server on this machine has, as the kernel sees it: without a session of our own in the count."""
+"""How many clients a server has on this machine, as the kernel sees it: without a session of our own in the count."""
 
+import socket
+import sys
 import threading
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,12 +17,18 @@ _SECONDS = 0.01
 
 def connections_to(addresses: Iterable[Address]) -> int:
     """Connections that clients on this machine have to these addresses (IPv4) at the moment."""
-    ports = {port for _, port in addresses}
+    wanted = {_as_the_kernel_writes(address) for address in addresses}
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
-    return sum(
-        state == _ESTABLISHED and int(remote.rpartition(":")[2], 16) in ports for _, _, remote, state, *_ in fields
-    )
+    return sum(state == _ESTABLISHED and remote in wanted for _, _, remote, state, *_ in fields)
+
+
+@cache
+def _as_the_kernel_writes(address: Address) -> str:
+    """``0100007F:1F90``: the host is a number in the order of this machine, the port is not."""
+    host, port = address
+    number = int.from_bytes(socket.inet_aton(socket.gethostbyname(host)), sys.byteorder)
+    return f"{number:08X}:{port:04X}"
 
 
 class MostConnections:

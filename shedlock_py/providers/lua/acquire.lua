@@ -5,11 +5,11 @@ local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_
     'released_token')
 local token, last_fire_time = tonumber(record[3] or 0), record[4]
 
-if record[2] == ARGV[1] and record[5] == record[3] then
-    return 0 -- it was granted, and released or undone: this question comes late
+if record[2] == ARGV[1] then -- it was granted: asked again because the reply was lost; or late, when it was released
+    return record[5] == record[3] and 0 or token
 end
 if tonumber(record[1] or 0) > now then
-    return record[2] == ARGV[1] and token or 0 -- ours: asked again because the reply was lost
+    return 0
 end
 if ARGV[3] ~= "" and last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3]) then
     return 0
@@ -20,7 +20,8 @@ redis.call('HSET', KEYS[1],
     'lock_until', string.format('%.0f', now + ARGV[2] * 1000),
     'locked_at', string.format('%.0f', now),
     'locked_by', ARGV[1],
-    'fencing_token', string.format('%.0f', token))
+    'fencing_token', string.format('%.0f', token),
+    'extended_at', '0')
 if ARGV[3] ~= "" then
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
 end

@@ -1,11 +1,10 @@
 -- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", keep ms. Reply: the fencing token.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time',
-    'released_token')
-local token, last_fire_time = tonumber(record[3] or 0), record[4]
+local record = redis.call('HMGET', KEYS[1], 'locked_by', 'fencing_token', 'last_fire_time')
+local token, last_fire_time = tonumber(record[2] or 0), record[3]
 
-if record[2] == ARGV[1] and (tonumber(record[1]) > now or record[5] == record[3]) then
+if record[1] == ARGV[1] then
     return token -- asked again because the reply was lost; or late, when it was released or undone
 end
 
@@ -14,7 +13,8 @@ redis.call('HSET', KEYS[1],
     'lock_until', string.format('%.0f', now + ARGV[2] * 1000),
     'locked_at', string.format('%.0f', now),
     'locked_by', ARGV[1],
-    'fencing_token', string.format('%.0f', token))
+    'fencing_token', string.format('%.0f', token),
+    'extended_at', '0')
 if ARGV[3] ~= "" and not (last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3])) then
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
 end

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -58,7 +59,7 @@ class MongoAlgorithm:
             if not token:
                 return None
             if token % 1000:
-                token = yield from self._renumber(claim, "acquire")
+                token = yield from self._renumber(claim, token, "acquire")
             if token:
                 return claim.granted(token)
             # Taken over, or deleted by hand, within milliseconds: ask again which.
@@ -70,7 +71,7 @@ class MongoAlgorithm:
         if not token:
             raise ProviderError("the server refused a take-over", operation="take_over", lock_name=request.name)
         if token % 1000:
-            token = (yield from self._renumber(claim, "take_over")) or token
+            token = (yield from self._renumber(claim, token, "take_over")) or token
         return claim.granted(token)
 
     def _claim(self, claim: Claim, operation: str, command: FindOneAndUpdate) -> Program[Command, Answer, int | None]:
@@ -83,7 +84,7 @@ class MongoAlgorithm:
             # Never from MongoDB; the tests' server loses the reply when somebody else made the record meanwhile.
         raise ProviderError("the server does not reply", operation=operation, lock_name=claim.request.name)
 
-    def _renumber(self, claim: Claim, operation: str) -> Program[Command, Answer, int | None]:
+    def _renumber(self, claim: Claim, token: int, operation: str) -> Program[Command, Answer, int | None]:
         """A later token for a claim whose own is not the beginning of a millisecond; None if it has lost the lock.
 
         Either the record is new, or it was claimed twice within a millisecond of the server's clock. There may have
@@ -92,19 +93,18 @@ class MongoAlgorithm:
         """
         name, undo = claim.request.name, _undo(claim)
         yield from self._ask(operation, name, Pause(NEXT_MILLISECOND), undo, is_claimed=True)
-        answer = yield from self._ask(operation, name, commands.renumber(claim), undo, is_claimed=True)
+        answer = yield from self._ask(operation, name, commands.renumber(claim, token), undo, is_claimed=True)
         return int(answer.documents[0]["fencingToken"]) if answer.documents else None
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Command, Answer, Lease | None]:
         extension = lease.begin_extension(lock_at_most_for)
         if lease.has_ended():
             return None
-        command = commands.extend(lease.name, lease.locked_by, extension.lock_for)
-        answer = yield from self._ask("extend", lease.name, command)
+        answer = yield from self._ask("extend", lease.name, commands.extend(lease, extension.lock_for))
         if not answer.count:
             lease.lose()
             return None
-        return extension.granted()
+        return extension.granted(repeated=answer.repeated)
 
     def release(self, lease: Lease) -> Program[Command, Answer, bool]:
         if lease.has_ended():
@@ -201,7 +201,8 @@ class MongoAlgorithm:
         tries, broken = 1, False
         while True:
             try:
-                return (yield command)
+                answer = yield command
+                return replace(answer, repeated=broken)
             except Exception as error:
                 failure = classify(error)
                 if failure in (Failure.CONFLICT, Failure.DUPLICATE) and tries < MOST_TRIES:

@@ -14,7 +14,7 @@ from typing import Any
 from bson import Int64
 
 from shedlock_py.durations import in_milliseconds
-from shedlock_py.rules import LONGEST_NAME, Claim
+from shedlock_py.rules import LONGEST_NAME, Claim, Lease
 
 Document = Mapping[str, Any]
 Pipeline = list[dict[str, Any]]
@@ -88,6 +88,8 @@ class Answer:
 
     documents: Sequence[Document] = ()
     count: int = 0
+    repeated: bool = False
+    """Asked twice, because the connection broke: the first may have been done, or may yet be."""
 
 
 # The commands on lock records
@@ -131,17 +133,22 @@ def _claim(claim: Claim, conditions: list[dict[str, Any]]) -> FindOneAndUpdate:
     return FindOneAndUpdate({"_id": request.name}, [update], upsert=True, projection=_REPLY)
 
 
-def renumber(claim: Claim) -> FindOneAndUpdate:
-    """Give a claim the next token."""
+def renumber(claim: Claim, token: int) -> FindOneAndUpdate:
+    """Give a claim the token after ``token``, once: its lease shall know which it has."""
     ours = {"_id": claim.request.name, "lockedBy": claim.locked_by}
-    update = {"$set": {"fencingToken": _next_token("$fencingToken")}}
+    is_old = {"$eq": ["$fencingToken", Int64(token)]}
+    update = {"$set": {"fencingToken": {"$cond": [is_old, _next_token("$fencingToken"), "$fencingToken"]}}}
     return FindOneAndUpdate(ours, [update], upsert=False, projection=_REPLY)
 
 
-def extend(name: str, locked_by: str, lock_for: timedelta) -> UpdateOne:
-    """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it and was not released."""
-    ours = {"_id": name, "lockedBy": locked_by, "$expr": {"$and": [_IS_HELD, {"$not": [_IS_RELEASED]}]}}
-    return UpdateOne(ours, [{"$set": {"lockUntil": _after(in_milliseconds(lock_for))}}])
+def extend(lease: Lease, lock_for: timedelta) -> UpdateOne:
+    """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it and was not released.
+
+    By its token, too: a claim that was asked for twice may be granted again, for nobody, after others had the lock.
+    """
+    ours = {"_id": lease.name, "lockedBy": lease.locked_by, "fencingToken": lease.fencing_token}
+    is_open = {"$and": [_IS_HELD, {"$not": [_IS_RELEASED]}]}
+    return UpdateOne({**ours, "$expr": is_open}, [{"$set": {"lockUntil": _after(in_milliseconds(lock_for))}}])
 
 
 def release(name: str, locked_by: str, lock_for: timedelta) -> UpdateOne:

@@ -122,7 +122,7 @@ class RedisAlgorithm:
         extension = lease.begin_extension(lock_at_most_for)
         if lease.has_ended():
             return None
-        ask = hold("extend", self._keys.of(lease.name), lease, extension.lock_for)
+        ask = extend("extend", self._keys.of(lease.name), lease, extension.lock_for, self._clock())
         if not (yield from self._ask("extend", lease.name, ask)):
             lease.lose()
             return None
@@ -131,7 +131,7 @@ class RedisAlgorithm:
     def release(self, lease: Lease) -> Program[Ask, Any, bool]:
         if lease.has_ended():
             return False
-        ask = hold("release", self._keys.of(lease.name), lease, lease.begin_release())
+        ask = release("release", self._keys.of(lease.name), lease, lease.begin_release())
         is_done = bool((yield from self._ask("release", lease.name, ask)))
         if is_done:
             lease.end()
@@ -215,9 +215,21 @@ def claim_args(claim: Claim) -> tuple[bytes | int, ...]:
     return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), fire_time
 
 
-def hold(operation: str, key: bytes, lease: Lease, lock_for: timedelta) -> Call:
+def release(operation: str, key: bytes, lease: Lease, lock_for: timedelta) -> Call:
     """The call that lets exactly ``lease`` end ``lock_for`` from now."""
     return Call(script(operation), (key,), (lease.locked_by.encode(), in_milliseconds(lock_for), KEPT_MS))
+
+
+def extend(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: float) -> Call:
+    """The same while it lasts. ``now`` is the holder's clock: what a client asks again may come after a later one."""
+    args = (
+        lease.locked_by.encode(),
+        in_milliseconds(lock_for),
+        KEPT_MS,
+        lease.fencing_token or 0,
+        int(now * 1_000_000),
+    )
+    return Call(script(operation), (key,), args)
 
 
 def to_record(name: str, row: Sequence[bytes | None], now: int) -> LockRecord:

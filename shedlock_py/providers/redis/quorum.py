@@ -21,7 +21,7 @@ from typing import Any
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
-from shedlock_py.providers.redis.algorithm import KEPT_MS, Ask, Call, Keys, RedisAlgorithm, claim_args, hold
+from shedlock_py.providers.redis.algorithm import KEPT_MS, Ask, Call, Keys, RedisAlgorithm, claim_args, extend, release
 from shedlock_py.providers.redis.election import Election, Verdict
 from shedlock_py.providers.redis.rounds import NotAsked, OnEach, Pause, QuorumAsk
 from shedlock_py.providers.redis.scripts import script
@@ -141,9 +141,7 @@ class QuorumAlgorithm:
         extension = lease.begin_extension(lock_at_most_for)
         if lease.has_ended():
             return None
-        asked_at = int(self._clock() * 1_000_000)
-        args = (lease.locked_by.encode(), in_milliseconds(extension.lock_for), asked_at, KEPT_MS)
-        call = Call(script("quorum_extend"), (self._keys.of(lease.name),), args)
+        call = extend("quorum_extend", self._keys.of(lease.name), lease, extension.lock_for, self._clock())
         replies = yield from self._majority_of("extend", lease.name, _on_each(call, is_settled=self._agree))
         if sum(replies) >= self._majority:
             return extension.granted()
@@ -156,7 +154,7 @@ class QuorumAlgorithm:
     def release(self, lease: Lease) -> Program[QuorumAsk, Any, bool]:
         if lease.has_ended():
             return False
-        call = hold("quorum_release", self._keys.of(lease.name), lease, lease.begin_release())
+        call = release("quorum_release", self._keys.of(lease.name), lease, lease.begin_release())
         replies = yield from self._majority_of("release", lease.name, _on_each(call, is_settled=self._agree))
         is_done: bool = replies.count(0) <= self._size - self._majority  # so a majority may have had it
         if is_done:

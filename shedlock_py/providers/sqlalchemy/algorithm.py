@@ -44,7 +44,8 @@ class Answer:
     """Asked twice, because the connection broke: the first may have been done."""
 
 
-MOST_TRIES = 6  # for statements that the database undid because of another; one of the two always gets through
+MOST_TRIES = 6  # for statements that the database undid because of another (one of the two always gets through) or when
+# it ended their sessions
 REPEAT_SECONDS = 5  # no other try after this: the database may have waited for a lock before it undid the statement
 
 
@@ -145,7 +146,7 @@ class SqlAlgorithm:
     def _claim(
         self, claim: Claim, operation: str, statement: Statement, values: dict[str, object]
     ) -> Program[Ask, Answer, Lease | None]:
-        undo = Ask(self._sql.hold, {**values, "hold_ms": 0})
+        undo = Ask(self._sql.release, {**values, "hold_ms": 0})
         answer = yield from self._ask(operation, claim.request.name, Ask(statement, values), undo)
         number = answer.id if statement.replies_with == "id" else answer.rows[0][0] if answer.rows else 0
         if not number:
@@ -156,8 +157,8 @@ class SqlAlgorithm:
         extension = lease.begin_extension(lock_at_most_for)
         if lease.has_ended():
             return None
-        values = {"name": lease.name, "locked_by": lease.locked_by, "hold_ms": in_milliseconds(extension.lock_for)}
-        answer = yield from self._ask("extend", lease.name, Ask(self._sql.hold, values))
+        values = {**identifiers(lease), "hold_ms": in_milliseconds(extension.lock_for)}
+        answer = yield from self._ask("extend", lease.name, Ask(self._sql.extend, values))
         if not answer.count:
             lease.lose()
             return None
@@ -167,8 +168,8 @@ class SqlAlgorithm:
         if lease.has_ended():
             return False
         was_trusted = lease.is_trusted()
-        values = {"name": lease.name, "locked_by": lease.locked_by, "hold_ms": in_milliseconds(lease.begin_release())}
-        answer = yield from self._ask("release", lease.name, Ask(self._sql.hold, values))
+        values = {**identifiers(lease), "hold_ms": in_milliseconds(lease.begin_release())}
+        answer = yield from self._ask("release", lease.name, Ask(self._sql.release, values))
         # If the first of two did it, the second finds nothing to do.
         is_done = bool(answer.count) or (answer.repeated and was_trusted)
         if is_done:
@@ -252,22 +253,23 @@ class SqlAlgorithm:
 
         ``undo`` is asked, once, when it stays unknown whether ``ask`` was done.
         """
-        tries, broken, started = 1, False, self._clock()
+        tries, broken, repeated, started = 1, False, False, self._clock()
         while True:
             try:
                 answer = yield ask
-                return replace(answer, repeated=broken)
+                return replace(answer, repeated=repeated)
             except Exception as error:
                 failure = classify(error)
                 is_late = self._clock() - started >= REPEAT_SECONDS
-                if failure is Failure.CONFLICT and tries < MOST_TRIES and not is_late:
+                if failure in (Failure.CONFLICT, Failure.ENDED) and tries < MOST_TRIES and not is_late:
                     tries += 1
+                    repeated = repeated or (failure is Failure.ENDED and not isinstance(error, NotSent))
                     continue
                 if failure is Failure.GONE and not broken:
-                    broken = True  # a pooled connection may be older than the server; a new one tells
+                    broken = repeated = True  # a pooled connection may be older than the server; a new one tells
                     continue
-                was_sent = broken or not isinstance(error, NotSent)
-                if undo is not None and was_sent and failure in _OUTCOME_UNKNOWN:
+                is_unknown = failure in _OUTCOME_UNKNOWN and not isinstance(error, NotSent)
+                if undo is not None and (repeated or is_unknown):
                     # Nobody will use what may have been granted. If it cannot be undone now, it ends by itself.
                     with suppress(Exception):
                         yield undo
@@ -304,8 +306,13 @@ class SqlAlgorithm:
         return kind(message, operation=operation, lock_name=lock_name)
 
 
+def identifiers(lease: Lease) -> dict[str, object]:
+    """What tells the record of exactly this acquisition."""
+    return {"name": lease.name, "locked_by": lease.locked_by, "fencing_token": lease.fencing_token}
+
+
 Redact = Callable[[str], str]
 _logger = logging.getLogger("shedlock_py")
 _SCHEMA_LOCK = 7461353825  # any number that nobody else is likely to use
 
-_OUTCOME_UNKNOWN = (Failure.GONE, Failure.UNREACHABLE, Failure.FOREIGN)
+_OUTCOME_UNKNOWN = (Failure.GONE, Failure.ENDED, Failure.UNREACHABLE, Failure.FOREIGN)

@@ -22,6 +22,7 @@ class Failure(enum.Enum):
 
     CONFLICT = "undone by the database because of a concurrent statement; asking again is safe and may work"
     GONE = "the connection broke; whether the statement was done is unknown"
+    ENDED = "the server ended the session, and is there: others may do, as in GONE, though their end may come as soon"
     UNREACHABLE = "no answer, or none that would be different from another replica's"
     NO_TABLE = "the lock table is missing"
     NO_SCHEMA = "the schema of the lock table is missing"
@@ -40,7 +41,11 @@ _BY_SQLSTATE = {
     "42703": Failure.NO_COLUMN,
     "25006": Failure.UNREACHABLE,  # read-only transaction: a standby
     "57014": Failure.UNREACHABLE,  # statement timeout
+    "57P01": Failure.ENDED,  # by pg_terminate_backend(), say
+    "57P02": Failure.ENDED,  # another session has crashed
+    "57P05": Failure.ENDED,  # idle_session_timeout
 }
+_ASYNCPG_WAS_TOLD = "in the middle of operation: "  # the server's words follow; without them the connection just broke
 _BY_SQLSTATE_CLASS = {
     "08": Failure.UNREACHABLE,  # connection
     "28": Failure.REFUSED,  # wrong user or password
@@ -97,11 +102,12 @@ def classify(error: Exception) -> Failure:
     if isinstance(error, NotSent):
         cause = error.__cause__
         known = _from_codes(cause) if isinstance(cause, DBAPIError) else None
-        return known if known is Failure.REFUSED else Failure.UNREACHABLE
+        return known if known in (Failure.REFUSED, Failure.ENDED) else Failure.UNREACHABLE
     if isinstance(error, DBAPIError):
+        known = _from_codes(error)
         if error.connection_invalidated:
-            return Failure.GONE
-        return _from_codes(error) or Failure.REFUSED
+            return Failure.ENDED if known is Failure.ENDED else Failure.GONE
+        return known or Failure.REFUSED
     if isinstance(error, PoolTimeout | Unconfirmed):
         return Failure.UNREACHABLE
     if isinstance(error, OSError):  # with TimeoutError
@@ -129,6 +135,8 @@ def _from_codes(error: DBAPIError) -> Failure | None:
     if isinstance(code, int):
         return _BY_MYSQL_CODE.get(code)
     sqlstate = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    if sqlstate == "08003" and _ASYNCPG_WAS_TOLD in str(original):
+        return Failure.ENDED
     if isinstance(sqlstate, str):
         return _BY_SQLSTATE.get(sqlstate) or _BY_SQLSTATE_CLASS.get(sqlstate[:2])
     text = str(original)

@@ -17,7 +17,7 @@ from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlAlgorithm
+from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlAlgorithm, identifiers
 from shedlock_py.providers.sqlalchemy.connections import Connections
 from shedlock_py.providers.sqlalchemy.engines import (
     ANSWER_SECONDS,
@@ -124,7 +124,7 @@ class SqlAlchemyLockProvider(LockProvider):
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
-        row = connection.execute(text(self._algorithm.verify_sql), _identifiers(lease)).first()
+        row = connection.execute(text(self._algorithm.verify_sql), identifiers(lease)).first()
         _require(lease, row)
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
-        row = (await connection.execute(text(self._algorithm.verify_sql), _identifiers(lease))).first()
+        row = (await connection.execute(text(self._algorithm.verify_sql), identifiers(lease))).first()
         _require(lease, row)
 
     async def close(self) -> None:
@@ -291,10 +291,6 @@ def _redactor(url: URL) -> Callable[[str], str]:
         return message
 
     return redact
-
-
-def _identifiers(lease: Lease) -> dict[str, str]:
-    return {"name": lease.name, "locked_by": lease.locked_by}
 
 
 def _require(lease: Lease, row: object) -> None:

@@ -51,12 +51,16 @@ class Statements:
         self.table_name = dialect.identifier_preparer.format_table(table)
         now = self.clock.now
         ours = "name = :name AND locked_by = :locked_by"
+        # A claim that was asked for twice may be granted a second time, for nobody, long after its lease has ended and
+        # others had the lock: with a later token. (A table without tokens cannot tell.)
+        this_lease = f"{ours} AND fencing_token = :fencing_token" if extra_columns else ours
         self.acquire = self._upsert(by_force=False)
         self.take_over = self._upsert(by_force=True)
         self.look = self._compile(f"SELECT 1 FROM {{table}} WHERE {self._refused()}", "rows")
-        self.hold = self._compile(
-            f"UPDATE {{table}} SET lock_until = {{until}} WHERE {ours} AND lock_until > {now}", "count"
-        )
+        hold = "UPDATE {{table}} SET lock_until = {{until}} WHERE {which} AND lock_until > {now}"
+        self.extend = self._compile(hold.format(which=this_lease, now=now), "count")
+        # By the claim alone: what was granted for nobody is better free.
+        self.release = self._compile(hold.format(which=ours, now=now), "count")
         self.force_release = self._compile(
             f"UPDATE {{table}} SET lock_until = {now} WHERE name = :name AND lock_until > {now}", "count"
         )
@@ -70,7 +74,7 @@ class Statements:
         moves = _MOVES_WITH_ZONE.get(dialect.name)
         self.moves_with_zone = self._compile(moves, "rows") if moves else None
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(self._dialect.name, " LOCK IN SHARE MODE")
-        self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {ours} AND lock_until > {now}{share}"
+        self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {this_lease} AND lock_until > {now}{share}"
 
     def _compile(self, sql: str, replies_with: Literal["rows", "count", "id"]) -> Statement:
         filled = sql.format(table=self.table_name, until=self.clock.until)
@@ -167,11 +171,16 @@ class Statements:
                 f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {began}, locked_at), "
                 f"locked_by = IF({granted}, :locked_by, locked_by), "
             )
-        # What was granted before may have been extended meanwhile, and is not cut short.
+        # What was granted before may have been extended or released meanwhile: it keeps its time.
         if by_force:
             changes = f"lock_until = IF(locked_by = :locked_by, lock_until, {{until}}), {changes[:-2]}"
-        else:  # whose it was cannot be told any more
-            changes = f"{changes}lock_until = IF({granted}, GREATEST(lock_until, {{until}}), lock_until)"
+        else:
+            until = "GREATEST(lock_until, {until})"
+            if self._extra_columns:
+                # Whose it was cannot be told from locked_by any more. But a token of before now was not given now.
+                was_mine = f"locked_by = :locked_by AND fencing_token < {clock.microseconds}"
+                until = f"IF({was_mine}, lock_until, {until})"
+            changes = f"{changes}lock_until = IF({granted}, {until}, lock_until)"
         return self._compile(
             f"INSERT INTO {{table}} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE {changes}", "id"
         )

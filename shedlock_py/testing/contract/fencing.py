@@ -73,6 +73,19 @@ class FencingContract(ContractBase):
         provider.extend(lease, "2m")
         assert record_of(provider, name).fencing_token == lease.fencing_token
 
+    def test_i2_an_extension_carries_its_token(self, provider: LockProvider, name: str) -> None:
+        """The record of a claim that the store has granted twice, long after its lease had ended, is not its lease's.
+
+        That happens to a claim that was asked for twice, as after a lost reply, if one of the two arrives after others
+        had the lock. The record then has its claim id, and a later token.
+        """
+        lease = acquired(provider, LockRequest(name, LONG))
+        lease.fencing_token = token_of(lease) - 1
+        before = provider.record(name)
+        assert provider.extend(lease, "1h") is None
+        assert not lease.is_trusted()
+        assert provider.record(name) == before
+
     def test_i11_one_fire_time_one_run(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         def request(fire_time: datetime | None) -> LockRequest:
             return LockRequest(name, LONG, fire_time=fire_time)

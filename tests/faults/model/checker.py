@@ -44,7 +44,8 @@ class Model:
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen
         set_field(self, "store", Store(self.dialect, self.at_most, self.at_least, self.changes))
-        first = Claimant(self.at_most, self.at_least, self.changes, self.retries, self.lengths)
+        is_redis = self.dialect == "redis"
+        first = Claimant(self.at_most, self.at_least, self.changes, self.retries, self.lengths, not is_redis)
         others = (Claimant(self.at_most, self.at_least, self.changes),) * (self.claims - 1)
         set_field(self, "claimants", (first, *others))
 

@@ -15,6 +15,8 @@ class Claimant:
     changes: frozenset[str]
     retries: int = 0
     lengths: tuple[int, ...] = ()
+    doubts_repeats: bool = True
+    """Whether the store may do an extension again although a later one was done."""
 
     def steps(self, claim: Claim, by_force: bool) -> Iterator[tuple[str, Claim]]:
         """What it may do next."""
@@ -54,7 +56,7 @@ class Claimant:
         return claim._replace(
             asked=number + 1,
             questions=(*claim.questions, question),
-            messages=(*claim.messages, Message(kind, length, number, token)),
+            messages=(*claim.messages, _message(question)),
         )
 
     def _ask_again(self, claim: Claim, question: Question) -> Claim:
@@ -63,7 +65,7 @@ class Claimant:
         again = question._replace(retries=question.retries - 1, reply=NOBODY)
         return claim._replace(
             questions=tuple(again if other.number == question.number else other for other in claim.questions),
-            messages=(*claim.messages, Message(question.kind, question.length, question.number, question.token)),
+            messages=(*claim.messages, _message(question)),
         )
 
     def _give_up(self, claim: Claim, question: Question) -> Claim:
@@ -101,7 +103,7 @@ class Claimant:
         claim = self._ask(claim, "extend", length, claim.token)
         return claim._replace(
             belief=belief,
-            doubts=(*claim.doubts, (number, length)),
+            doubts=(*claim.doubts, (number, length, length)),
             latest=number,
             extensions=claim.extensions + 1,
         )
@@ -109,22 +111,32 @@ class Claimant:
     def _hear_of_extension(self, claim: Claim, question: Question) -> Claim:
         if not question.reply:
             return claim._replace(belief=0, is_flagged=False, latest=NOBODY)
-        shortest = min(length for _, length in claim.doubts)
+        [shortest] = [shortest for number, _, shortest in claim.doubts if number == question.number]
+        others = tuple(doubt for doubt in claim.doubts if doubt[0] != question.number)
+        shortest = min([shortest, claim.repeated or shortest, *(length for _, length, _ in others)])
         if "nothing stays in doubt" in self.changes:
             shortest = question.length
         until = max(0, question.believable - (question.length - shortest))
         if "belief counts from the reply" in self.changes:
             until = question.length
         belief = until if claim.latest == question.number else min(claim.belief, until)
-        # Of those that were under way at the same time nobody knows which the store did last.
-        also = question.length if "extensions forget each other" not in self.changes else max(self.lengths)
-        doubts = tuple((number, min(length, also)) for number, length in claim.doubts if number != question.number)
-        return claim._replace(belief=belief, is_flagged=belief > 0, doubts=doubts)
+        if "extensions forget each other" not in self.changes:
+            # Of those that were under way at the same time nobody knows which the store did last.
+            others = tuple((number, length, min(least, question.length)) for number, length, least in others)
+        repeated = claim.repeated
+        if self.doubts_repeats and question.retries < self.retries and "extensions are done once" not in self.changes:
+            repeated = min(question.length, claim.repeated or question.length)
+        return claim._replace(belief=belief, is_flagged=belief > 0, doubts=others, repeated=repeated)
 
     def _release(self, claim: Claim) -> Claim:
         """Belief ends before anything is sent; what is left of the minimum hold is for the store to keep."""
         claim = claim._replace(phase="releases", belief=0, is_flagged=False, latest=NOBODY)
         return self._ask(claim, "release", claim.minimum)
+
+
+def _message(question: Question) -> Message:
+    order = question.number if question.kind == "extend" else NOBODY
+    return Message(question.kind, question.length, question.number, question.token, order)
 
 
 def _answered(claim: Claim, question: Question) -> Claim:

@@ -22,6 +22,8 @@ class Record(NamedTuple):
     token: int = 0
     is_released: bool = False
     """The mark of a release, where the store keeps one: ``released_token == fencing_token``."""
+    extended: int = NOBODY
+    """The newest extension that was done, where the store keeps that, by its place among those of the claimant."""
     kept: int = 0
     """Only for the checks: ticks left of the minimum hold, counted from the grant on the store's clock."""
 
@@ -36,6 +38,8 @@ class Message(NamedTuple):
     """Which question of the claimant it asks; nobody's if the connection for its reply is gone."""
     token: int = 0
     """Of the acquisition that it extends."""
+    order: int = NOBODY
+    """Of an extension: its place among those of the claimant."""
 
 
 class Question(NamedTuple):
@@ -65,8 +69,11 @@ class Claim(NamedTuple):
     minimum: int = 0
     """Ticks left of the minimum hold, as the claimant counts them."""
     token: int = 0
-    doubts: tuple[tuple[int, int], ...] = ()
-    """Extensions, by number, that were asked for and not granted: how long each would let the lock last."""
+    doubts: tuple[tuple[int, int, int], ...] = ()
+    """Extensions, by number, that were asked for and not granted: how long each would let the lock last, and how short
+    one is that was under way at the same time."""
+    repeated: int = 0
+    """The shortest extension that was granted and asked for twice, so that it may be done again; 0 if there is none."""
     latest: int = NOBODY
     asked: int = 0
     extensions: int = 0

@@ -36,18 +36,16 @@ class Store:
         record = state.record or Record()
         is_mine = record.holder == me and "retries are not recognised" not in self.changes
         by_force = message.kind == "take over"
-        if is_mine and self.dialect == "mongodb":
-            return state, record.token  # what was done already is not done again
-        if is_mine and self.dialect == "redis":
-            if record.is_released:
-                return state, record.token if by_force else 0
-            if record.left:
-                return state, record.token
-        if is_mine and self.dialect == "sql":
-            left = self.at_most if "a retry begins anew" in self.changes else record.left
-            if self.is_mysql:
+        if "ended claims are granted again" in self.changes and not record.left:
+            is_mine = False
+        if is_mine:  # what was done already is not done again
+            was_released = record.is_released and self.dialect == "redis"
+            left = self.at_most if "a retry begins anew" in self.changes and record.left else record.left
+            if "a retry prolongs" in self.changes:
                 left = max(record.left, self.at_most)
-            return state._replace(record=record._replace(left=left)), record.token
+            return state._replace(
+                record=record._replace(left=left)
+            ), 0 if was_released and not by_force else record.token
         if record.left and not by_force:
             return state, 0
         token = max(record.token + 1, state.clock + 1)
@@ -62,19 +60,17 @@ class Store:
         claim = state.claims[me]
         return with_claim(state, me, claim._replace(newest=max(claim.newest, token))), token
 
-    @property
-    def is_mysql(self) -> bool:
-        """Its upsert cannot leave the time alone; it does not make it shorter."""
-        return "as MySQL does it" in self.changes
-
     def _extend(self, state: State, record: Record, me: int, message: Message) -> tuple[State, int]:
         was_released = record.is_released and self.dialect != "sql" and "late extensions" not in self.changes
         has_ended = not record.left and "expired leases are extended" not in self.changes
-        is_another = record.token != message.token and "extensions carry the token" in self.changes
+        is_another = record.token != message.token and "extensions do not carry the token" not in self.changes
         if record.holder != me or was_released or has_ended or is_another:
             return state, 0
+        if message.order < record.extended and "overtaken extensions are done" not in self.changes:
+            return state, 1
         left = record.left + message.length if "extensions add up" in self.changes else message.length
-        return state._replace(record=record._replace(left=left)), 1
+        extended = message.order if self.dialect == "redis" else NOBODY
+        return state._replace(record=record._replace(left=left, extended=extended)), 1
 
     def _release(self, state: State, record: Record, me: int, message: Message) -> tuple[State, int]:
         is_mine = record.holder == me or "releases by name" in self.changes
@@ -104,16 +100,18 @@ class Store:
             return f"I3: free only after {new.left} ticks, asked for {message.length}"
         if new.left > old.left and claim.is_revoked:
             return "a lease that was ended by hand is alive again"
-        if new.left > old.left and claim.has_released and message.kind != "release" and self._must_stay_released:
+        if new.left > old.left and claim.has_released and message.kind in self._must_find_it_released:
             return f"I3: claim {me} has released the lock, and it is held again for nobody"
         return ""
 
     @property
-    def _must_stay_released(self) -> bool:
+    def _must_find_it_released(self) -> tuple[str, ...]:
         # SQL has no mark. There a heartbeat that is still under way can prolong a minimum hold: the guard waits for it.
-        return self.dialect != "sql"
+        return ("acquire", "take over", *(("extend",) if self.dialect != "sql" else ()))
 
     def _broken_by_grant(self, before: State, old: Record, new: Record, me: int, by_force: bool) -> str:
+        if old.holder == me:
+            return f"I3: the lease of claim {me} has ended, and it is granted again for nobody"
         if old.left and old.holder != me and not by_force:
             return f"I1: granted to claim {me} while claim {old.holder} has it"
         if old.kept and old.holder != me and not by_force:

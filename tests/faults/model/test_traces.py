@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy import provider as sql_provider
+from shedlock_py.providers.sqlalchemy import connections as sql_connections
 from shedlock_py.providers.sqlalchemy.algorithm import Answer
 from shedlock_py.testing import FakeClock
 from tests.faults.model.checker import Model
@@ -224,7 +224,7 @@ class Walk:
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     clock = FakeClock(0)
     made = Database.__new__(Database)
-    monkeypatch.setattr(sql_provider, "sqlite_now_us", lambda: made.microseconds())
+    monkeypatch.setattr(sql_connections, "sqlite_now_us", lambda: made.microseconds())
     made.__init__(tmp_path / "locks.db", clock)  # type: ignore[misc]  # its functions are registered as it connects
     yield made
     made.provider.close()

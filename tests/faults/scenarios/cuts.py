@@ -6,17 +6,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from tests.faults.checker import Report, check
+from tests.faults.drained import disturbed
 from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
-from tests.faults.rules import rules_of
+from tests.faults.rules import GRACE, rules_of
 from tests.faults.stores import WITH_NETWORK, Store
 from tests.faults.worker import Behaviour
 
 OTHERS = Behaviour(at_most=0.6, work=(0.0, 0.05), pause=(0.03, 0.1))
 VICTIM = Behaviour(at_most=0.6, work=(0.3, 1.2), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5)
-LATE = 8.0
-"""Seconds: what was held back arrives when the network heals, long after whoever sent it has given up."""
 
 
 def cut(store: Store, budget: Budget, seed: int, cut_off: Callable[[FaultyProxy], None]) -> Report:
@@ -36,18 +35,21 @@ def _trial(store: Store, seed: int, cut_off: Callable[[FaultyProxy], None], *, a
         fleet.wait_until_working(victim)
         fleet.run_for(fleet.random.uniform(0.0, 0.3))
         fleet.wait_until_working(victim)
-        with fleet.marked("cut", victim):
-            for proxy in proxies:
-                cut_off(proxy)
-        fleet.wait_for_grants(3, but=victim.name)
-        with fleet.marked("healed", victim):
-            for proxy in proxies:
-                if not arrives:
-                    proxy.cut()
-                proxy.let_pass()
-                proxy.accept()
+        with disturbed(fleet, victim, [*(proxy.address for proxy in proxies), *store.addresses]):
+            with fleet.marked("cut", victim):
+                for proxy in proxies:
+                    cut_off(proxy)
+            fleet.wait_for_grants(3, but=victim.name)
+            with fleet.marked("healed", victim):
+                for proxy in proxies:
+                    if not arrives:
+                        proxy.cut()
+                    proxy.let_pass()
+                    proxy.accept()
         fleet.wait_for_grants(1, worker=victim)
-        return check(fleet.end(), rules_of(store, late=LATE if arrives else 0.5))
+        fleet.run_for(GRACE + OTHERS.at_most)  # what arrived last is over, and no skip is excused any more
+        fleet.wait_for_grants(2)
+        return check(fleet.end(), rules_of(store))
 
 
 def _close(proxy: FaultyProxy) -> None:

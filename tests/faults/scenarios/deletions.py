@@ -16,7 +16,8 @@ from redis import Redis
 from sqlalchemy import Connection, NullPool, create_engine
 
 from tests.faults.checker import Finding, Report, check
-from tests.faults.fleet import Fleet, WorkerProcess
+from tests.faults.drained import EVERYBODY
+from tests.faults.fleet import Fleet
 from tests.faults.history import History, Mark
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds
@@ -28,10 +29,9 @@ BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
 )
 DELETIONS_PER_TRIAL = 3
-EVERYBODY = WorkerProcess("everybody", 0)
 UNDONE_BY_IT = frozenset({"overlap", "refused write", "minimum hold"})
 """Rules that a deletion breaks for the leases that it meets, and for no other."""
-ALL_RULES = UNDONE_BY_IT | {"token", "stale write", "crash bound", "grant lost", "belief", "keep-alive"}
+ALL_RULES = UNDONE_BY_IT | {"token", "stale write", "crash bound", "grant lost", "belief", "trust window", "keep-alive"}
 
 Delete = Callable[[Store, Fleet], None]
 
@@ -120,12 +120,14 @@ def _deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> Repor
         with Fleet(store, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
             for _ in range(DELETIONS_PER_TRIAL):
                 fleet.run_for(fleet.random.uniform(0.0, 0.2))
-                fleet.wait_for_holder()
+                holder = fleet.stop_at_work()  # so that there is one, however long the deletion takes
                 with fleet.marked("deleted", EVERYBODY):
                     delete(store, fleet)
+                fleet.resume(holder)
                 fleet.wait_for_each_name()
             history = fleet.end()
         part, overlap = judge(history, store)
+        part.takeovers.clear()  # they would be from the stop, not from the deletion
         report.add(part)
         worst = max(worst, overlap)
     report.notes.append(f"a holder whose record was deleted shared the lock for up to {milliseconds(worst)} ms")
@@ -151,11 +153,11 @@ def judge(history: History, store: Store) -> tuple[Report, float]:
     return report, worst
 
 
-def without_deleted(history: History) -> History:
-    """Leases that a deletion met are trusted, and hold others out, until it began."""
+def without_deleted(history: History, kind: str = "deleted") -> History:
+    """Leases that a deletion met, or what else ``kind`` marks, are trusted, and hold others out, until it began."""
     met: dict[str, float] = {}
     for lease in history.of("acquire", outcome="granted"):
-        for mark in _deletions_of(history):
+        for mark in _marks(history, kind):
             if lease.started <= mark.after:
                 met[lease.claim] = min(met.get(lease.claim, mark.before), mark.before)
     operations = []
@@ -175,15 +177,15 @@ def without_deleted(history: History) -> History:
 def _asked_after_deletion(history: History) -> Iterator[tuple[Any, Mark]]:
     """What holders asked for with a lease whose record had been deleted."""
     granted = {lease.claim: lease for lease in history.of("acquire", outcome="granted")}
-    for mark in _deletions_of(history):
+    for mark in _marks(history, "deleted"):
         for operation in history.of("extend", "release"):
             lease = granted.get(operation.claim)
             if lease is not None and lease.end < mark.before and operation.started > mark.after:
                 yield operation, mark
 
 
-def _deletions_of(history: History) -> list[Mark]:
-    return [mark for mark in history.marks if mark.kind == "deleted"]
+def _marks(history: History, kind: str) -> list[Mark]:
+    return [mark for mark in history.marks if mark.kind == kind]
 
 
 # Tools

@@ -8,43 +8,57 @@ import logging
 import os
 import resource
 import signal
-import sqlite3
-import subprocess
 import tempfile
 import threading
-import time
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
 from shedlock_py import AsyncLeaderElector, LeaderElector, LockRecord, LockRequest, ProviderError
 from shedlock_py._clock import monotonic
+from shedlock_py.election import Command, Wait
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import PATIENCE, Fleet, WorkerProcess
 from tests.faults.history import Logbook, Operation, Reader
+from tests.faults.own import on_own_server
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios.settings import Setting, mariadb_user
-from tests.faults.stores import SqliteStore, SqlServerStore, Store, open_provider
+from tests.faults.small_disks import mariadb_log, postgres_log, postgres_table, sqlite_file
+from tests.faults.stores import SqlServerStore, Store, open_provider
 from tests.faults.worker import Behaviour
 from tests.services.polling import wait_until
 from tests.services.ports import free_port
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.2)
 EVERYBODY = WorkerProcess("everybody", 0)
+LATE = 8.0
+"""Seconds: a commit hangs for so long, and may still be carried out, whoever has given up."""
+LONG_PATIENCE = 120.0
+"""Seconds: an attempt whose commit hangs is asked again and undone, each of them until its time limit."""
 
 # A store that takes no writes for a while
 
 
-@scenario(13, "disk full, out of memory", stores=("sqlite", "redis"))
+@scenario(13, "disk full, out of memory", stores=("sqlite", "postgres", "mariadb", "redis"))
 def full(store: Store, budget: Budget, seed: int) -> Report:
-    """A small tmpfs without room (SQLite, where root may mount one); ``maxmemory`` with nothing to evict (Redis)."""
-    return _refusing(store, budget, seed, {"sqlite": _full_disk, "redis": _out_of_memory}[store.name])
+    """A small tmpfs without room, where root may mount one; ``maxmemory`` with nothing to evict (Redis)."""
+    how = {"sqlite": sqlite_file, "postgres": postgres_table, "mariadb": mariadb_log, "redis": _out_of_memory}
+    late = LATE if store.name == "mariadb" else 0.5
+    return _refusing(store, budget, seed, how[store.name], late=late)
+
+
+@scenario(13, "disk of the log full", stores=("postgres",))
+def full_log(store: Store, budget: Budget, seed: int) -> Report:
+    """The server ends, and is started when there is room again."""
+    return _refusing(store, budget, seed, postgres_log)
 
 
 @scenario(13, "read-only for a while", stores=("postgres", "mariadb", "redis"))
@@ -58,76 +72,35 @@ Refusing = Callable[[Store], AbstractContextManager[tuple[Store, Callable[[], Ab
 """A store for the workers, and what makes it refuse to write for as long as a block lasts."""
 
 
-def _refusing(store: Store, budget: Budget, seed: int, how: Refusing) -> Report:
+def _has_failed(fleet: Fleet, target: int) -> bool:
+    return fleet.count("acquire", "error") >= target
+
+
+def _refusing(store: Store, budget: Budget, seed: int, how: Refusing, *, late: float = 0.5) -> Report:
+    """``late``: for how long an attempt that failed may still be carried out, as of ``rules_of``."""
     report = Report()
-    for trial in budget.trials():
-        with (
-            how(store) as (changed, refuse),
-            Fleet(changed, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet,
-        ):
-            fleet.wait_for_each_name()
-            with fleet.marked("refusing", EVERYBODY), refuse():
-                since = monotonic()
-                fleet.wait_for_count("acquire", "error", 6)
-                until = monotonic()
-            fleet.wait_for_each_name()
-            history = fleet.end()
-        part = check(history, rules_of(store))
-        for lease in history.of("acquire", outcome="granted"):
-            if lease.started > since and lease.end < until:
-                text = f"{lease.worker} was granted a lease by a store that took no writes"
-                part.findings.append(Finding("fail closed", lease.name, text, lease.started))
-        report.add(part)
+    with on_own_server(store) as own:
+        for trial in budget.trials():
+            with (
+                how(own) as (changed, refuse),
+                Fleet(changed, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet,
+            ):
+                fleet.wait_for_each_name()
+                with fleet.marked("refusing", EVERYBODY), refuse():
+                    since = monotonic()
+                    target = fleet.count("acquire", "error") + 6
+                    failed = partial(_has_failed, fleet, target)
+                    fleet.wait(failed, "attempts that fail", timeout=LONG_PATIENCE)
+                    until = monotonic()
+                fleet.wait_for_each_name()
+                history = fleet.end()
+            part = check(history, rules_of(changed, late=late))
+            for lease in history.of("acquire", outcome="granted"):
+                if lease.started > since and lease.end < until:
+                    text = f"{lease.worker} was granted a lease by a store that took no writes"
+                    part.findings.append(Finding("fail closed", lease.name, text, lease.started))
+            report.add(part)
     return report
-
-
-@contextmanager
-def tmpfs(size: str) -> Iterator[Path]:
-    """:raises OSError: this user may not mount anything."""
-    with tempfile.TemporaryDirectory(prefix="shedlock-tmpfs-") as directory:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", directory], capture_output=True, text=True
-        )
-        if done.returncode:
-            raise OSError(errno.EPERM, f"no tmpfs: {done.stderr.strip()}")
-        try:
-            yield Path(directory)
-        finally:
-            subprocess.run(["umount", "--lazy", directory], check=True)
-
-
-@contextmanager
-def _full_disk(store: Store) -> Iterator[Any]:
-    with tmpfs("1m") as directory:
-        small = SqliteStore(directory)
-        small.is_async = store.is_async
-        yield small, partial(_filled, directory)
-
-
-@contextmanager
-def _filled(directory: Path) -> Iterator[None]:
-    filler = directory / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(b"x" * 512)
-    # The write-ahead log may have room of its own, which is used again and again: until it is emptied.
-    log = directory / "locks.db-wal"
-    assert os.statvfs(directory).f_bavail == 0
-    try:
-        if log.exists():
-            _empty_log(directory / "locks.db")
-        with filler.open("ab", buffering=0) as file, suppress(OSError):
-            while True:
-                file.write(b"x" * 512)
-        yield
-    finally:
-        filler.unlink()
-
-
-def _empty_log(path: Path) -> None:
-    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-    wait_until(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, timeout=PATIENCE)
-    connection.close()
 
 
 @contextmanager
@@ -168,15 +141,19 @@ def _read_only_postgres(store: Store) -> Iterator[Any]:
 
 @contextmanager
 def _postgres_setting(store: Store, name: str) -> Iterator[None]:
-    """For sessions that are open, too, which take a moment to notice."""
+    """For sessions that are open, too: they read it before their next statement."""
     server = cast(SqlServerStore, store).server
+
+    def is_on_in_a_new_session() -> bool:
+        """Then those that were there have been told: the server does that before it accepts anybody."""
+        with server.connect() as another:
+            return bool(another.exec_driver_sql(f"SHOW {name}").scalar_one() == "on")
+
     with server.connect() as connection:
         try:
             connection.exec_driver_sql(f"ALTER SYSTEM SET {name} = on")
             connection.exec_driver_sql("SELECT pg_reload_conf()")
-            shown = connection.exec_driver_sql
-            wait_until(lambda: shown(f"SHOW {name}").scalar_one() == "on", timeout=PATIENCE, what="read-only")
-            time.sleep(0.2)  # sessions that are idle read it with their next statement, others when theirs is over
+            wait_until(is_on_in_a_new_session, timeout=PATIENCE, what=name)
             yield
         finally:
             connection.exec_driver_sql("SET default_transaction_read_only = off")
@@ -317,21 +294,30 @@ def _no_descriptor() -> Iterator[None]:
 WAITERS = 50
 RETRY, DEADLINE, LEASE = 0.5, 2.0, 3.0
 WINDOW = 0.1
+FAILURES = 2
+"""Of each elector, in a short outage."""
+SOONEST, ROUNDING = 0.5, 0.001
+"""Parts of the longest pause that is due: an elector takes any between a half and the whole of it."""
+MOST_ALIKE = 0.4
+"""Of the pauses after the first failures: those are from 0.5 to 1 and from 1 to 2 s long, a sixth of them alike."""
 
 
 @scenario(13, "outage with 50 waiters", stores=("postgres", "mariadb", "redis", "mongodb"))
 def outage(store: Store, budget: Budget, seed: int) -> Report:
     """Fifty electors of one election; the store is gone for 30 s."""
     report = Report()
-    for _ in budget.trials():
-        report.add(outage_of(store, 30.0))
+    with on_own_server(store) as own:
+        for _ in budget.trials():
+            report.add(outage_of(own, 30.0))
     return report
 
 
 def outage_of(store: Store, seconds: float) -> Report:
-    """Attempts per second while the store is gone, and the most in 100 ms after its return: no herd.
+    """The store is gone for so long at least, and until each of the electors has failed a few times.
 
-    A herd would be all fifty in one window; by their own pace there are five.
+    Attempts per second meanwhile, and the most in 100 ms after its return, are figures: a machine may be slow, and let
+    many go on at once. What is judged is what the electors decide: how long each of them waits after a failure, and
+    that they do not all wait equally long. A herd would be all fifty in one window; by their own pace there are five.
     """
     report = Report(trials=1)
     with tempfile.TemporaryDirectory(prefix="shedlock-outage-") as directory, ExitStack() as stack:
@@ -339,27 +325,48 @@ def outage_of(store: Store, seconds: float) -> Report:
         stack.callback(logging.disable, logging.NOTSET)
         path = Path(directory, "history")
         run = _run_async if store.is_async else _run_sync
-        leaders = stack.enter_context(run(store, path, f"outage-{uuid4().hex[:8]}"))
+        pauses: Pauses = defaultdict(list)
+        leaders = stack.enter_context(run(store, path, f"outage-{uuid4().hex[:8]}", pauses))
         wait_until(lambda: leaders() == 1, timeout=PATIENCE, what="one leader")
         calm_from = monotonic()
         _let_pass(2 * RETRY)
+        reader = Reader(path)
         store.servers[0].stop()
         gone = monotonic()
         try:
+            before = _failures(reader)
+            meant = {elector: len(of_it) for elector, of_it in pauses.items()}
             _let_pass(seconds)
-            if seconds > DEADLINE and leaders():
+            wait_until(
+                lambda: min((_failures(reader) - before).get(f"n{i}", 0) for i in range(WAITERS)) >= FAILURES,
+                timeout=PATIENCE * 2,
+                what=f"{FAILURES} failures of everybody",
+            )
+            # By the clock: whoever renewed before the store had gone cannot believe it any more.
+            if monotonic() > gone + DEADLINE and leaders():
                 report.findings.append(Finding("belief", "", "somebody leads long after the store has gone", gone))
+            in_outage = [pause for elector, of_it in pauses.items() for pause in of_it[meant[elector] :][:FAILURES]]
         finally:
             back = monotonic()
             store.servers[0].start()
         wait_until(lambda: leaders() == 1, timeout=PATIENCE, what="a leader after the outage")
         _let_pass(2 * RETRY)
-        if leaders() != 1:
+        if leaders() > 1:
             report.findings.append(Finding("overlap", "", f"{leaders()} leaders", monotonic()))
         end = monotonic()
-        attempts = Reader(path).update().history().of("acquire", "extend", "record")
+        attempts = reader.update().history().of("acquire", "extend", "record")
     _figures(report, attempts, calm_from, gone, back, end)
+    _judge(report, attempts, in_outage)
     return report
+
+
+def _failures(reader: Reader) -> Counter[str]:
+    """By elector: looks and attempts that ended in an error."""
+    failures: Counter[str] = Counter()
+    for (worker, kind, outcome), number in reader.update().counts.items():
+        if kind in ("record", "acquire") and outcome == "error":
+            failures[worker] += number
+    return failures
 
 
 def _figures(
@@ -367,18 +374,45 @@ def _figures(
 ) -> None:
     moments = sorted(operation.started for operation in attempts)
     calm = _count(moments, calm_from, gone) / (gone - calm_from)
-    during = _count(moments, gone, back) / (back - gone)
+    during = _count(moments, gone, back)
     peak = max((_count(moments, at, at + WINDOW) for at in moments if back <= at <= end), default=0)
-    report.counts["attempt in outage"] += _count(moments, gone, back)
+    report.counts["attempt in outage"] += during
     report.notes.append(
         f"{WAITERS} electors that look every {RETRY:g} s, store gone for {back - gone:.0f} s: {calm:.0f} attempts per "
-        f"second before, {during:.0f} during it; after its return at most {peak} in {WINDOW * 1000:.0f} ms"
+        f"second before, {during / (back - gone):.0f} during it, {during / WAITERS:.0f} of each elector; after its "
+        f"return at most {peak} in {WINDOW * 1000:.0f} ms"
     )
-    if during > 1.5 * WAITERS / RETRY:
-        text = f"{during:.0f} attempts per second while the store was gone"
-        report.findings.append(Finding("herd", "", text, gone))
-    if peak > WAITERS * 0.8:
-        report.findings.append(Finding("herd", "", f"{peak} attempts in {WINDOW * 1000:.0f} ms", back))
+
+
+def _judge(report: Report, attempts: Sequence[Operation], meant: Sequence[float]) -> None:
+    """Nobody asks again sooner than it is to, and there is no moment at which all of them do.
+
+    ``meant``: for how long they meant to wait after their first failures.
+    """
+    parts = [part for i in range(WAITERS) for part in _parts([o for o in attempts if o.worker == f"n{i}"])]
+    if min(parts, default=1.0) < SOONEST - ROUNDING:
+        text = f"an elector asked again after {min(parts):.2f} of the pause that was due; {SOONEST} is the least"
+        report.findings.append(Finding("pace", "", text, 0.0))
+    alike = max((_count(sorted(meant), pause, pause + WINDOW) for pause in meant), default=0)
+    if alike > MOST_ALIKE * len(meant):
+        text = f"{alike} of {len(meant)} pauses are equal to {WINDOW * 1000:.0f} ms: all ask at the same moments"
+        report.findings.append(Finding("herd", "", text, 0.0))
+
+
+def _parts(operations: Sequence[Operation]) -> Iterator[float]:
+    """Of one elector: each pause after a failed look or attempt, as a part of the longest that was due then.
+
+    That doubles with each failure, from twice the retry period to the whole lease.
+    """
+    failures = 0
+    followed = [operation for operation in operations if operation.kind in ("record", "acquire")]
+    for operation, following in pairwise(followed):
+        if operation.outcome == "error":
+            failures += 1
+            due = min(RETRY * 2**failures, LEASE)
+            yield (following.started - operation.end) / due
+        elif operation.kind == "record":
+            failures = 0
 
 
 def _count(moments: Sequence[float], begin: float, end: float) -> int:
@@ -393,29 +427,62 @@ def _let_pass(seconds: float) -> None:
 _DURATIONS: Any = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}s", "retry_period": f"{RETRY}s"}
 
 
+Pauses = dict[str, list[float]]
+"""By elector: for how long it means to wait, each time that it waits."""
+
+
+class _Pausing(LeaderElector):
+    pauses: list[float]
+
+    def _execute(self, command: Command) -> Any:
+        if isinstance(command, Wait):
+            self.pauses.append(command.until - monotonic())
+        return super()._execute(command)
+
+
+class _AsyncPausing(AsyncLeaderElector):
+    pauses: list[float]
+
+    async def _execute(self, command: Command) -> Any:
+        if isinstance(command, Wait):
+            self.pauses.append(command.until - monotonic())
+        return await super()._execute(command)
+
+
 class _Counted(RecordedProvider):
     """Followers look before they attempt."""
 
     def record(self, name: str) -> LockRecord | None:
-        with self._logbook.operation("record", name):
-            return super().record(name)
+        with self._logbook.operation("record", name) as entry:
+            found = super().record(name)
+            entry.outcome = "done"
+        return found
 
 
 class _AsyncCounted(AsyncRecordedProvider):
     async def record(self, name: str) -> LockRecord | None:
-        with self._logbook.operation("record", name):
-            return await super().record(name)
+        with self._logbook.operation("record", name) as entry:
+            found = await super().record(name)
+            entry.outcome = "done"
+        return found
+
+
+def _how_many_lead(electors: Sequence[LeaderElector | AsyncLeaderElector]) -> int:
+    """At one moment: who said so is asked once more, the last of them first."""
+    said = [elector for elector in electors if elector.is_leader()]
+    return sum(elector.is_leader() for elector in reversed(said))
 
 
 @contextmanager
-def _run_sync(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]]:
+def _run_sync(store: Store, path: Path, name: str, pauses: Pauses) -> Iterator[Callable[[], int]]:
     inner: Any = store.open()
-    logbook = Logbook(path, "all")
-    electors = [LeaderElector(_Counted(inner, logbook), name, holder=f"n{i}", **_DURATIONS) for i in range(WAITERS)]
+    logbooks = [Logbook(path, f"n{i}") for i in range(WAITERS)]
+    electors = [_Pausing(_Counted(inner, book), name, holder=book.worker, **_DURATIONS) for book in logbooks]
     for elector in electors:
+        elector.pauses = pauses[elector.holder]
         elector.start()
     try:
-        yield lambda: sum(elector.is_leader() for elector in electors)
+        yield lambda: _how_many_lead(electors)
     finally:
         threads = [threading.Thread(target=elector.stop) for elector in electors]
         for thread in threads:
@@ -423,20 +490,23 @@ def _run_sync(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]
         for thread in threads:
             thread.join(PATIENCE)
         inner.close()
-        logbook.close()
+        for book in logbooks:
+            book.close()
 
 
 @contextmanager
-def _run_async(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]]:
+def _run_async(store: Store, path: Path, name: str, pauses: Pauses) -> Iterator[Callable[[], int]]:
     """In an event loop in a thread: servers are started from the main one."""
-    logbook = Logbook(path, "all")
+    logbooks = [Logbook(path, f"n{i}") for i in range(WAITERS)]
     electors: list[AsyncLeaderElector] = []
     ready, over = threading.Event(), threading.Event()
 
     async def main() -> None:
         inner: Any = open_provider(**store.arguments())
-        for i in range(WAITERS):
-            electors.append(AsyncLeaderElector(_AsyncCounted(inner, logbook), name, holder=f"n{i}", **_DURATIONS))
+        for book in logbooks:
+            node = _AsyncPausing(_AsyncCounted(inner, book), name, holder=book.worker, **_DURATIONS)
+            node.pauses = pauses[node.holder]
+            electors.append(node)
         for elector in electors:
             await _maybe(elector.start())
         ready.set()
@@ -448,11 +518,12 @@ def _run_async(store: Store, path: Path, name: str) -> Iterator[Callable[[], int
     thread.start()
     try:
         assert ready.wait(PATIENCE)
-        yield lambda: sum(elector.is_leader() for elector in electors)
+        yield lambda: _how_many_lead(electors)
     finally:
         over.set()
         thread.join(PATIENCE)
-        logbook.close()
+        for book in logbooks:
+            book.close()
 
 
 async def _maybe(result: Any) -> None:

@@ -1,4 +1,6 @@
-"""The primary dies by kill -9 and its standby is promoted; clients follow. A quorum loses servers, or their data."""
+"""The primary dies by kill -9, or lives on unnoticed, and its standby is promoted; clients follow. A quorum loses
+servers, or their data.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,18 @@ from typing import Any
 
 from tests.faults.checker import Report, check
 from tests.faults.faulty import FaultyProxy
-from tests.faults.fleet import Fleet
-from tests.faults.pairs import Pair, PostgresPair, RedisPair, Standby
+from tests.faults.fleet import Fleet, WorkerProcess
+from tests.faults.pairs import Pair, PostgresPair, RedisPair, Standby, waiting_for_standby
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios.servers import FORGOTTEN, LONGEST_LEASE, kind, own_quorum, wait_for_answers
 from tests.faults.stores import QuorumStore, RedisStore, Store, postgres_store
 from tests.faults.worker import Behaviour
+from tests.services.servers import PostgresServer
 
 OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.5), pause=(0.1, 0.3), extends=0.0)
 HOLDER = Behaviour(at_most=2.0, work=(1.0, 1.8), pause=(0.0, 0.02), extends=0.3)
+WAITS = replace(HOLDER, extends=0.0)
 LATE = 3.0
 """Seconds: a commit that waits for its standby may be done long after its client has given up."""
 WAITING = "tests.faults.waiting:open_waiting"
@@ -83,7 +87,79 @@ def fall_behind(fleet: Fleet, standby: Standby[Any], trial: int) -> Counter[str]
     return Counter()
 
 
+Told = Callable[[Fleet, WorkerProcess, Any], None]
+
+
+def granted_more(fleet: Fleet, worker: WorkerProcess, server: Any) -> None:
+    fleet.wait_for_grants(2, worker=worker)
+
+
+def refused(fleet: Fleet, worker: WorkerProcess, server: Any) -> None:
+    fleet.wait_for_count("acquire", "error", 1, worker=worker)
+
+
+def nothing(fleet: Fleet, worker: WorkerProcess, server: PostgresServer) -> None:
+    """Its commit hangs."""
+    fleet.wait(lambda: waiting_for_standby(server), "a commit that waits for the standby")
+
+
+def splits(
+    pair: Pair[Any],
+    store: Store,
+    budget: Budget,
+    seed: int,
+    *,
+    follow: Callable[[], Standby[Any]],
+    told: Told,
+    provider: str | None = None,
+    off: frozenset[str] = frozenset(),
+) -> Report:
+    """Each trial: the standby is promoted while the primary is well, and one worker goes on asking that one.
+
+    Until it is ``told`` what it is told by the old primary, and the others have a few leases.
+    """
+    report = Report()
+    both = 0
+    for trial in budget.trials():
+        standby = follow()
+        arguments = store.arguments([pair.address])
+        with Fleet(store, size=2, behaviour=OTHERS, seed=seed + trial, provider=provider, arguments=arguments) as fleet:
+            stays = fleet.add(behaviour=WAITS, arguments=store.arguments([pair.primary.address]))
+            fleet.wait_for_grants(1, worker=stays)
+            fleet.wait_until_working(stays)
+            with fleet.marked("cut", stays):
+                old = pair.split(standby)
+            if provider == WAITING:
+                pair.follow()
+            told(fleet, stays, old)
+            fleet.wait_for_grants(3, but=stays.name)
+            old.kill()
+            one = check(fleet.end(), rules_of(store, late=LATE, off=off))
+        old.close()
+        both += one.worst_overlap > 0
+        report.add(one)
+    report.notes.append(
+        f"{kind(store)}: the old primary goes on answering one of three workers. Two leases were trusted at once in "
+        f"{both} of {report.trials} splits, for up to {report.worst_overlap * 1000:.0f} ms; "
+        f"{report.counts['write refused']} stale writes were refused"
+    )
+    return report
+
+
 # PostgreSQL
+
+
+@scenario(9, "split brain, asynchronous standby *", stores=("postgres",), least=2)
+def asynchronous_split(store: Store, budget: Budget, seed: int) -> Report:
+    with PostgresPair() as pair:
+        return splits(pair, _on_postgres(pair, store), budget, seed, follow=pair.follow, told=granted_more, off=BEHIND)
+
+
+@scenario(9, "split brain, synchronous standby", stores=("postgres",), least=2)
+def synchronous_split(store: Store, budget: Budget, seed: int) -> Report:
+    """The old primary waits for a standby that has left it: it grants nothing more."""
+    with PostgresPair() as pair:
+        return splits(pair, _on_postgres(pair, store), budget, seed, follow=_synchronously(pair), told=nothing)
 
 
 @scenario(9, "fail-over, asynchronous standby *", stores=("postgres",), least=3)
@@ -101,9 +177,9 @@ def synchronous_standby(store: Store, budget: Budget, seed: int) -> Report:
             fleet.wait_until_working(fleet.workers[-1])
             return Counter()
         standby.fall_behind()
-        fleet.wait(lambda: pair.waiting_for_standby(), "a commit that waits for the standby")
+        fleet.wait(lambda: waiting_for_standby(pair.primary), "a commit that waits for the standby")
         fleet.run_for(fleet.random.uniform(0.0, 0.5))
-        return Counter({"commit hanging": pair.waiting_for_standby()})
+        return Counter({"commit hanging": waiting_for_standby(pair.primary)})
 
     with PostgresPair() as pair:
         follow = _synchronously(pair)
@@ -155,7 +231,20 @@ def replica_behind(store: Store, budget: Budget, seed: int) -> Report:
         return fail_overs(pair, _on_redis(pair, store), budget, seed, fall_behind, follow=pair.follow, off=BEHIND)
 
 
-WAITS = replace(HOLDER, extends=0.0)
+@scenario(9, "split brain, replica promoted *", stores=("redis",), least=2)
+def redis_split(store: Store, budget: Budget, seed: int) -> Report:
+    with RedisPair() as pair:
+        return splits(pair, _on_redis(pair, store), budget, seed, follow=pair.follow, told=granted_more, off=BEHIND)
+
+
+@scenario(9, "split brain, WAIT after acquire", stores=("redis",), least=2)
+def waiting_split(store: Store, budget: Budget, seed: int) -> Report:
+    """``WAIT 1`` of an old primary that has lost its one replica: it grants nothing more."""
+    with RedisPair() as pair:
+        return splits(
+            pair, _on_redis(pair, store), budget, seed,
+            follow=lambda: pair.at_least(1), told=refused, provider=WAITING, off=frozenset({"grant lost"}),
+        )  # fmt: skip
 
 
 @scenario(9, "fail-over, WAIT after acquire", stores=("redis",), least=3)
@@ -195,7 +284,7 @@ def _on_redis(pair: RedisPair, store: Store) -> Store:
 
 # Quorum
 
-MEMBERS = Behaviour(at_most=0.8, work=(0.0, 0.3), pause=(0.0, 0.05), extends=0.4)
+MEMBERS = Behaviour(at_most=0.8, work=(0.0, 0.3), pause=(0.0, 0.05), extends=0.4, lengths=(0.3, 1.2))
 
 
 @scenario(9, "majority lost, and back empty", stores=("quorum",), least=2)

@@ -21,7 +21,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 from uuid import uuid4
@@ -32,10 +31,12 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.report import percentile
 from tests.faults.stores import Store, open_provider
 from tests.services.connections import MostConnections
+from tests.services.mongodb import PrivateMongoServer
 
 PROCESSES, EACH = 8, 25
-NAMES = 5000
+NAMES, FEW_NAMES, OF_A_ROUND = 5000, 300, 100
 PATIENCE = 120.0
+"""Seconds for a round, on a busy machine."""
 SHORTEST_LIMIT = 0.9
 """Seconds: no store gives up earlier than this for want of an answer."""
 _OF_TIME = re.compile(r"(?i)time|is locked")
@@ -103,8 +104,9 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
 
 @scenario(12, "5000 names", least=1)
 def many_names(store: Store, budget: Budget, seed: int) -> Report:
-    """Four processes race for every name."""
-    return race(store, budget, NAMES)
+    """Four processes race for every name; for fewer where the server looks through all records at each attempt."""
+    is_slow = any(isinstance(server, PrivateMongoServer) for server in store.servers)
+    return race(store, budget, FEW_NAMES if is_slow else NAMES)
 
 
 def race(store: Store, budget: Budget, number: int) -> Report:
@@ -112,24 +114,31 @@ def race(store: Store, budget: Budget, number: int) -> Report:
     for _ in budget.trials():
         prefix = f"many-{uuid4().hex[:8]}-"
         names = [f"{prefix}{i}" for i in range(number)]
-        (outcome,), connections = run(store, Crowd(store.arguments(), [names], processes, each=5))
+        rounds = [names[i : i + OF_A_ROUND] for i in range(0, number, OF_A_ROUND)]
+        outcomes, connections = run(store, Crowd(store.arguments(), rounds, processes, each=5))
+        outcome = _sum(outcomes)
+        seconds = sum(max(one.seconds) for one in outcomes)
         report.trials += 1
         _judge(report, names, outcome, processes * number)
         _judge_connections(report, store, connections, processes)
         provider = store.open()
         records = len(provider.records(prefix))
         provider.close()
-        if records != len(outcome.granted):
+        # Who gave up after a time limit may have been granted the lock, and have given it back.
+        if records < len(outcome.granted) or (not outcome.slow and records > len(outcome.granted)):
             report.findings.append(Finding("herd", prefix, f"{records} records of {len(outcome.granted)} grants", 0.0))
-        rate = processes * number / max(outcome.seconds)
-        report.notes.append(f"{number} names from {processes} processes: {rate:.0f} attempts per second")
+        report.notes.append(
+            f"{number} names from {processes} processes: {processes * number / seconds:.0f} attempts per second; "
+            f"{outcome.slow} gave up after a time limit"
+        )
     return report
 
 
 def run(store: Store, crowd: Crowd) -> tuple[list[Outcome], int]:
     """What came of each round, and how many connections there were at most."""
+    source = _living_source()
     with MostConnections(store.addresses) as connections:
-        outcomes = [Outcome(**facts) for facts in json.loads(_shared_source().ask(json.dumps(asdict(crowd))))]
+        outcomes = [Outcome(**facts) for facts in json.loads(source.ask(json.dumps(asdict(crowd))))]
     return outcomes, connections.most
 
 
@@ -153,8 +162,13 @@ class _Source:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
+            self._process.wait()
             raise AssertionError("a crowd failed; what it said is on the standard error")
         return answer
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     def close(self) -> None:
         self._process.kill()
@@ -164,11 +178,19 @@ class _Source:
                 file.close()
 
 
-@cache
-def _shared_source() -> _Source:
-    source = _Source()
-    atexit.register(source.close)
-    return source
+_source: _Source | None = None
+"""One for all crowds of this process, until one of them fails."""
+
+
+def _living_source() -> _Source:
+    global _source
+    if _source is None or not _source.is_alive:
+        if _source is not None:
+            atexit.unregister(_source.close)
+            _source.close()
+        _source = _Source()
+        atexit.register(_source.close)
+    return _source
 
 
 def _judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int) -> None:
@@ -188,8 +210,8 @@ def _judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int
 
 def _judge_connections(report: Report, store: Store, connections: int, processes: int = PROCESSES) -> None:
     most = processes * MOST_CONNECTIONS[store.name]
-    if connections > most:
-        report.findings.append(Finding("connections", "", f"{connections}; {most} would be allowed", 0.0))
+    if connections > most or (store.addresses and not connections):  # none at all: then we have not looked
+        report.findings.append(Finding("connections", "", f"{connections}; 1 to {most} are due", 0.0))
 
 
 def _connections(store: Store, most: int) -> str:

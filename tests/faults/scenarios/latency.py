@@ -8,7 +8,7 @@ from tests.faults.checker import Report, check
 from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
-from tests.faults.rules import rules_of
+from tests.faults.rules import LATE, rules_of
 from tests.faults.stores import WITH_NETWORK, Store
 from tests.faults.worker import Behaviour
 
@@ -44,4 +44,4 @@ def _trial(store: Store, seed: int, longest: float) -> Report:
         for proxy in proxies:
             proxy.delay()
         fleet.wait_for_grants(3)
-        return check(fleet.end(), rules_of(store, late=2 * longest + 0.5))
+        return check(fleet.end(), rules_of(store, late=2 * longest + LATE))

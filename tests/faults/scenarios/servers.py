@@ -8,9 +8,12 @@ from typing import Any
 
 from tests.faults.checker import Report, check
 from tests.faults.clocks import compiled
+from tests.faults.drained import EVERYBODY, disturbed
 from tests.faults.fleet import Fleet, WorkerProcess
+from tests.faults.history import History
 from tests.faults.registry import Budget, scenario
-from tests.faults.rules import rules_of
+from tests.faults.rules import GRACE, rules_of
+from tests.faults.scenarios.deletions import ALL_RULES, without_deleted
 from tests.faults.stores import QuorumStore, RedisStore, Store
 from tests.faults.worker import Behaviour
 from tests.services.availability import private_server
@@ -18,10 +21,8 @@ from tests.services.redis import RedisServer
 
 DURABLE = ("postgres", "mariadb", "mongodb")
 """They have on disk what they have answered. Redis and the quorum have scenarios of their own below."""
-OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.03, 0.1))
-HOLDER = Behaviour(at_most=0.8, work=(0.3, 1.0), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5)
-LATE = 8.0
-"""Seconds: a server that stood still does what was sent to it when it goes on, whoever has given up meanwhile."""
+OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.03, 0.1), lengths=(0.3, 1.2))
+HOLDER = Behaviour(at_most=0.8, work=(0.3, 1.0), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5, lengths=(0.3, 1.2))
 FORGOTTEN = frozenset({"overlap", "refused write", "minimum hold"})
 """What a store that forgets its leases cannot keep. Tokens follow its clock, and go on being checked."""
 SHORTER = Behaviour(at_most=2.0, work=(0.0, 0.6), pause=(0.03, 0.1), extends=0.0)
@@ -77,16 +78,18 @@ def outages(
     """Each trial: workers, an outage of the store's server while one of them holds the lock, and work as before."""
     report = Report()
     overlaps = 0
-    late = LATE if outage is stand_still else 0.5
     for trial in budget.trials():
         with Fleet(store, size=2, behaviour=others, seed=seed + trial) as fleet:
             holder = fleet.add(behaviour=holds)
             fleet.wait_until_working(holder)
-            with fleet.marked("cut", holder):
+            # What was sent to a server that stood still is done when it goes on, whoever has given up meanwhile.
+            with disturbed(fleet, EVERYBODY, store.addresses), fleet.marked("cut", holder):
                 outage(fleet, store.servers[0])
             wait_for_answers(fleet)
+            if not off:
+                fleet.run_for(GRACE + others.at_most)  # what arrived last is over, and no skip is excused any more
             fleet.wait_for_grants(3)
-            one = check(fleet.end(), rules_of(store, late=late, off=off))
+            one = judge(fleet.end(), store, off)
         overlaps += one.worst_overlap > 0
         report.add(one)
     if off:
@@ -95,6 +98,14 @@ def outages(
             f"{report.trials} trials, for up to {report.worst_overlap * 1000:.0f} ms. Tokens grew all the same, "
             f"{report.counts['write refused']} stale writes were refused"
         )
+    return report
+
+
+def judge(history: History, store: Store, off: frozenset[str]) -> Report:
+    """``off``: rules that an outage breaks for the leases that it meets, and for no other."""
+    report = check(history, rules_of(store, off=off))
+    if off:
+        report.findings += check(without_deleted(history, "cut"), rules_of(store, off=ALL_RULES - off)).findings
     return report
 
 
@@ -211,13 +222,14 @@ def minority(store: Store, budget: Budget, seed: int) -> Report:
                 holder = fleet.add(behaviour=HOLDER)
                 fleet.wait_until_working(holder)
                 server = fleet.random.choice(own.servers)
-                with fleet.marked("cut", holder):
-                    (server.kill, server.pause, server.stop)[trial % 3]()
-                try:
-                    fleet.wait_for_grants(3)  # with two of three
-                finally:
-                    server.resume() if stands_still else server.start()
+                with disturbed(fleet, EVERYBODY, [server.address]):
+                    with fleet.marked("cut", holder):
+                        (server.kill, server.pause, server.stop)[trial % 3]()
+                    try:
+                        fleet.wait_for_grants(3)  # with two of three
+                    finally:
+                        server.resume() if stands_still else server.start()
                 fleet.wait_for_grants(3)
-                fleet.run_for(LONGEST_LEASE)
-                report.add(check(fleet.end(), rules_of(own, late=LATE if stands_still else 0.5)))
+                fleet.run_for(GRACE + LONGEST_LEASE)
+                report.add(check(fleet.end(), rules_of(own)))
     return report

@@ -7,6 +7,7 @@ whatever a process needs at most. The tolerances are below.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +24,10 @@ BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.005), pause=(0.0, 0.005), extend
 SIZE = 3
 SECONDS = 50.0
 """Of each of the twelve: six stores, sync and async, are ten minutes."""
-WARM_UP = 0.2
-"""Of the time: pools fill, imports are made, memory is taken once."""
-WARM_UP_GRANTS = 5
+GRANTS = 50
 """To each worker, at least."""
+WARM_UP = 0.2
+"""Of the time, and of the grants: pools fill, imports are made, memory is taken once."""
 SAMPLE_SECONDS = 0.1
 
 MEMORY_TOLERANCE = 2048
@@ -62,28 +63,55 @@ def soak(store: Store, budget: Budget, seed: int) -> Report:
     return soak_for(store, max(budget.seconds, SECONDS), seed)
 
 
-def soak_for(store: Store, seconds: float, seed: int, memory: int = MEMORY_TOLERANCE) -> Report:
-    """``memory``: more is due where seconds are few, and much that a process needs is touched for the first time."""
+def soak_for(
+    store: Store,
+    seconds: float,
+    seed: int,
+    *,
+    grants: int = GRANTS,
+    memory: int = MEMORY_TOLERANCE,
+    counts: Mapping[str, int] = COUNT_TOLERANCE,
+    provider: str | None = None,
+) -> Report:
+    """So many seconds, and so many ``grants`` to each worker at least: what leaks does so with what is done.
+
+    ``memory``, ``counts``: more is due where there are few, and much that a process needs is touched for the first
+    time.
+    """
     samples: list[Sample] = []
-    with Fleet(store, size=SIZE, names=2, behaviour=BEHAVIOUR, seed=seed) as fleet:
+    with Fleet(store, size=SIZE, names=2, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
         fleet.wait_for_each_name()
-        for worker in fleet.workers:
-            fleet.wait_for_grants(WARM_UP_GRANTS, worker=worker)
-        fleet.run_for(seconds * WARM_UP)
+        _work(fleet, seconds * WARM_UP, grants * WARM_UP)
+        began = _work_done(fleet)
         until = time.monotonic() + seconds * (1 - WARM_UP)
-        while time.monotonic() < until:
+        while time.monotonic() < until or any(_work_done(fleet)[w] - began[w] < grants * (1 - WARM_UP) for w in began):
             samples.append(Sample.of([worker.pid for worker in fleet.workers], store))
             fleet.run_for(SAMPLE_SECONDS)
         report = check(fleet.end(), rules_of(store))
-    report.findings += compare(samples, report, memory)
+    report.findings += compare(samples, report, memory, counts)
     return report
 
 
-def compare(samples: list[Sample], report: Report, memory: int = MEMORY_TOLERANCE) -> list[Finding]:
+def _work(fleet: Fleet, seconds: float, grants: float) -> None:
+    began = _work_done(fleet)
+    fleet.run_for(seconds)
+    fleet.wait(lambda: all(_work_done(fleet)[w] - began[w] >= grants for w in began), "everybody warm")
+
+
+def _work_done(fleet: Fleet) -> dict[str, int]:
+    return {worker.name: fleet.count("acquire", "granted", worker=worker) for worker in fleet.workers}
+
+
+def compare(
+    samples: list[Sample],
+    report: Report,
+    memory: int = MEMORY_TOLERANCE,
+    counts: Mapping[str, int] = COUNT_TOLERANCE,
+) -> list[Finding]:
     """The median of the second half with that of the first."""
     half = len(samples) // 2
     findings, words = [], []
-    for what, tolerance in {"memory": memory, **COUNT_TOLERANCE}.items():
+    for what, tolerance in {"memory": memory, **counts}.items():
         first, second = (
             _median([getattr(sample, what) for sample in part]) for part in (samples[:half], samples[half:])
         )

@@ -30,7 +30,7 @@ from tests.services.polling import wait_until
 ZONES = ("America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia")
 BEHAVIOUR = Behaviour(at_most=0.8, at_least=0.05, work=(0.0, 0.2), pause=(0.0, 0.03), extends=0.4, keeps_alive=0.3)
 BEFORE = 2.0
-"""Seconds before the moment when workers start."""
+"""Seconds before the moment when workers and replicas begin."""
 SKEWS = (0.0, 0.08, -0.08)
 """Seconds by which the clocks of replicas differ."""
 PATIENCE = 60.0
@@ -130,7 +130,7 @@ def cron(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def _cron(store: Store, moment: Moment) -> Report:
-    start = moment.at - timedelta(seconds=3)
+    start = moment.at - timedelta(seconds=BEFORE)
     last = moment.at + timedelta(seconds=1)
     # Replicas of one SQLite have one clock.
     skews = SKEWS if store.name != "sqlite" else (0.0,) * len(SKEWS)

@@ -1,0 +1,320 @@
+"""``takeover="observed"`` step by step: whatever a store's clock does between any two of a node's steps, one leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider
+from shedlock_py.election import PENDING, Do, Election, ElectionSettings, Wait
+from shedlock_py.errors import ProviderUnreachable
+from shedlock_py.testing import FakeClock
+
+LEASE, DEADLINE, RETRY = 3.0, 2.0, 0.5
+HOUR = 3600.0
+
+
+class World:
+    """One clock for all nodes, and a store whose clock is set by itself."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = InMemoryLockProvider(clock=self.clock)
+        self.nodes: list[Stepped] = []
+
+    def node(self, holder: str, lease: float = LEASE, deadline: float = DEADLINE, retry: float = RETRY) -> Stepped:
+        node = Stepped(self, holder, lease, deadline, retry)
+        self.nodes.append(node)
+        return node
+
+    def jump(self, seconds: float) -> None:
+        self.store._store._started_at += seconds
+
+    def leaders(self) -> list[str]:
+        found = [node.holder for node in self.nodes if node.election.is_leader()]
+        assert len(found) < 2, found
+        return found
+
+    def pass_time(self, seconds: float, *nodes: Stepped) -> None:
+        """These nodes go about their business; the others stand still, wherever they are."""
+        for _ in range(round(seconds / 0.01)):
+            self.clock.advance(0.01)
+            for node in nodes:
+                node.go_on()
+                self.leaders()
+
+    def lead_with(self, *nodes: Stepped) -> Stepped:
+        """Let time pass for these until one of them leads, and all of them know it."""
+        for _ in range(10):
+            self.pass_time(LEASE / 2, *nodes)
+            if self.leaders():
+                self.pass_time(2 * RETRY, *nodes)
+                return next(node for node in nodes if node.holder in self.leaders())
+        raise AssertionError("nobody leads")
+
+
+class Stepped:
+    """A node that stops before each thing that it asks the store."""
+
+    def __init__(self, world: World, holder: str, lease: float, deadline: float, retry: float) -> None:
+        self.holder = holder
+        self.is_cut_off = False
+        self.asked: list[str] = []
+        self._world = world
+        settings = ElectionSettings.parsed("election", lease, deadline, retry, holder, "observed")
+        nothing = lambda *_: None  # noqa: E731 (three callbacks that do nothing)
+        self.election = Election(settings, world.clock, nothing, nothing, nothing, lambda: False)
+        self._program = self.election.run()
+        self.next: Any = next(self._program)
+
+    def go_on(self) -> None:
+        """Everything that it does now."""
+        while isinstance(self.next, Do) or self.next.until <= self._world.clock():
+            self.step()
+
+    def go_on_before(self, operation: str) -> bool:
+        """The same until it is about to ask for that."""
+        while isinstance(self.next, Do) or self.next.until <= self._world.clock():
+            if isinstance(self.next, Do) and self.next.operation == operation:
+                return True
+            self.step()
+        return False
+
+    def step(self) -> None:
+        command, reply = self.next, None
+        if isinstance(command, Do):
+            self.asked.append(command.operation)
+            if self.is_cut_off:
+                self.next = self._program.throw(
+                    ProviderUnreachable("cut off", operation=command.operation, lock_name="election")
+                )
+                return
+            reply = getattr(self._world.store, command.operation)(*command.args)
+        self.next = self._program.send(reply)
+
+    def wake(self, wish: Any = None) -> None:
+        """End its wait: at a wish, or when a callback has ended."""
+        assert isinstance(self.next, Wait)
+        if wish:
+            self.election.wishes.add(wish)
+        self.step()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.leaders()
+
+
+def until_about_to(operation: str, node: Stepped, world: World) -> None:
+    """Let time pass for this node only."""
+    for _ in range(2000):
+        if node.go_on_before(operation):
+            return
+        world.clock.advance(0.01)
+    raise AssertionError(f"{node.holder} never asked for {operation}: {node.asked[-5:]}")
+
+
+@pytest.mark.parametrize("size", [LEASE + 0.2, 60.0, HOUR])
+@pytest.mark.parametrize("former", ["died", "released", "none"])
+def test_i6_an_acquisition_that_is_late_makes_no_second_leader(world: World, size: float, former: str) -> None:
+    """It was asked for when nobody led. Before it arrives another has got the lease, and the store's clock is set."""
+    one, late = world.node("one"), world.node("late")
+    if former != "none":
+        leader = world.node("leader")
+        world.lead_with(leader)
+        world.pass_time(2 * RETRY, leader, one, late)
+        if former == "released":
+            leader.wake("resign")
+            leader.go_on()
+    until_about_to("acquire", late, world)
+    if former == "none":
+        one.go_on()
+    else:
+        one.wake()
+        one.go_on()
+        assert world.leaders() == ["one"]
+    assert one.election.lease is not None
+    world.jump(size)
+    late.step()  # the store takes the other's lease to be over
+    assert late.election.lease is not None
+    world.pass_time(LEASE, late)
+    assert world.leaders() == ["late"]
+    world.pass_time(LEASE, one, late)
+    assert world.leaders() == ["late"]
+
+
+def test_i6_a_seizure_that_is_late_makes_no_second_leader(world: World) -> None:
+    """A dead leader's lease would last for an hour, as the clock was set back. Two want to take it by force."""
+    dead, one, late = world.node("dead"), world.node("one"), world.node("late")
+    world.lead_with(dead)
+    world.pass_time(2 * RETRY, dead, one, late)
+    world.jump(-HOUR)
+    while not (late.asked[-1] == "record" and late.election._is_overdue()):  # it looks, and is about to do it
+        if isinstance(late.next, Do) or late.next.until <= world.clock():
+            late.step()
+        else:
+            world.clock.advance(0.01)
+    assert world.lead_with(one) is one
+    world.jump(HOUR)
+    late.go_on()
+    world.pass_time(LEASE, late)
+    world.pass_time(2 * LEASE, one, late)
+    assert len(world.leaders()) == 1
+
+
+def test_i6_who_wants_to_take_over_looks_again(world: World) -> None:
+    """What it saw last was a lease that nobody renewed for long; since then another leads."""
+    dead, one, late = world.node("dead"), world.node("one"), world.node("late")
+    world.lead_with(dead)
+    world.pass_time(2 * RETRY, dead, one, late)
+    until_about_to("acquire", late, world)
+    late.is_cut_off = True
+    late.go_on()
+    late.is_cut_off = False
+    one.wake()
+    one.go_on()
+    assert world.leaders() == ["one"]
+    world.jump(HOUR)
+    late.wake("take_over")
+    late.go_on()
+    world.pass_time(LEASE, late)
+    assert world.leaders() == ["late"]
+
+
+def test_i6_a_jump_back_and_forth_while_an_acquisition_is_late(world: World) -> None:
+    """By the store's clock hardly any time has gone by, but by ours enough to renew a lease and lose it."""
+    dead, one, late = world.node("dead"), world.node("one"), world.node("late")
+    world.lead_with(dead)
+    world.pass_time(2 * RETRY, dead, one, late)
+    world.jump(60.0)  # so that the old lease is over even when the clock is set back
+    until_about_to("acquire", late, world)
+    one.wake()
+    one.go_on()
+    assert world.leaders() == ["one"]
+    world.jump(-30.0)
+    world.pass_time(RETRY + 0.1, one)  # it has renewed
+    world.jump(30.0)
+    late.step()
+    assert late.election.lease is not None
+    world.pass_time(LEASE, late)
+    assert world.leaders() == ["late"]
+
+
+def test_i6_who_has_been_replaced_at_once_does_not_lead(world: World) -> None:
+    one, late = world.node("one"), world.node("late")
+    world.lead_with(one)
+    world.pass_time(2 * RETRY, one, late)
+    until_about_to("acquire", late, world)
+    late.step()
+    one.is_cut_off = False
+    one.go_on()
+    one.wake("take_over")
+    one.go_on()
+    late.step()
+    assert world.leaders() == []
+    assert late.election.lease is not None
+
+
+@pytest.mark.parametrize("size", [LEASE - RETRY, LEASE, LEASE + 0.3, HOUR])
+@pytest.mark.parametrize("looks", [True, False], ids=["looks in between", "does not"])
+def test_i6_a_lease_that_a_jump_ended_was_not_released(world: World, size: float, looks: bool) -> None:
+    """The clock was set back before: so the lease ends earlier than it once did, as one does that is given back."""
+    leader, follower = world.node("leader"), world.node("follower")
+    world.jump(HOUR)
+    world.lead_with(leader)
+    world.pass_time(LEASE, leader, follower)
+    until_about_to("extend", leader, world)
+    leader.go_on()
+    world.jump(-60)
+    if looks:
+        follower.wake()
+        follower.go_on()
+    world.pass_time(RETRY + 0.01, leader)
+    assert leader.asked[-1] == "extend"
+    world.jump(size)
+    follower.wake()
+    world.pass_time(2 * LEASE, follower)
+    assert world.leaders() == ["follower"]
+
+
+def test_i6_a_record_that_was_deleted(world: World) -> None:
+    leader, follower = world.node("leader"), world.node("follower")
+    world.lead_with(leader)
+    world.pass_time(LEASE, leader, follower)
+    world.jump(HOUR)
+    assert world.store.prune(timedelta(minutes=30)) == 1
+    world.pass_time(2 * RETRY, follower)
+    assert world.leaders() == ["leader"]
+    world.pass_time(2 * LEASE, leader, follower)
+    assert len(world.leaders()) == 1
+
+
+def test_a_clean_stop_is_followed_at_once(world: World) -> None:
+    leader, follower = world.node("leader"), world.node("follower")
+    world.lead_with(leader)
+    world.pass_time(LEASE, leader, follower)
+    leader.wake("resign")
+    world.pass_time(1.2 * RETRY + 0.02, leader, follower)
+    assert world.leaders() == ["follower"]
+
+
+@pytest.mark.parametrize("jump", [0.0, 60.0, HOUR])
+def test_a_dead_leader_is_followed_as_soon_as_ever(world: World, jump: float) -> None:
+    """After a lease and two looks: there is no doubt about who led before, so nothing more to wait for."""
+    leader, follower = world.node("leader"), world.node("follower")
+    world.lead_with(leader)
+    world.pass_time(LEASE, leader, follower)
+    world.jump(jump)
+    world.pass_time(LEASE + 2 * 1.2 * RETRY + 0.02, follower)
+    assert world.leaders() == ["follower"]
+
+
+@pytest.mark.parametrize(("lease", "deadline", "retry"), [(3.0, 2.0, 0.5), (15.0, 10.0, 6.0), (60.0, 5.0, 2.0)])
+@pytest.mark.parametrize("answer", ["failed", "pending"])
+def test_a_follower_in_doubt_waits(world: World, lease: float, deadline: float, retry: float, answer: str) -> None:
+    """It has the lease, but cannot ask what it replaced: it leads when whoever led cannot believe any more."""
+    world.node("leader", lease, deadline, retry).go_on()
+    follower = world.node("follower", lease, deadline, retry)
+    follower.go_on()
+    world.store.force_release("election")
+    until_about_to("acquire", follower, world)
+    follower.step()
+    assert follower.election.lease is not None
+    look = follower.next
+    assert isinstance(look, Do)
+    if answer == "failed":
+        follower.is_cut_off = True
+        follower.step()
+        follower.is_cut_off = False
+    else:
+        assert look.seconds is not None
+        world.clock.advance(look.seconds)
+        follower.next = follower._program.send(PENDING)
+    assert isinstance(follower.next, Wait)
+    assert follower.next.until <= world.clock() + retry, "it renews as ever"
+    world.pass_time(deadline - 0.1 - (look.seconds or 0) * (answer == "pending"), follower)
+    assert world.leaders() == []
+    world.pass_time(deadline * 0.01 + 0.12 + retry, follower)
+    assert world.leaders() == ["follower"]
+
+
+def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
+    """Both see the dead leader's lease end; between the two jumps one of them gets the lease."""
+    leader, one, late = world.node("leader"), world.node("one"), world.node("late")
+    world.lead_with(leader)
+    world.jump(60)
+    world.pass_time(LEASE, one, late)
+    until_about_to("acquire", one, world)
+    until_about_to("acquire", late, world)
+    world.jump(-30)
+    one.go_on()
+    assert one.election.lease is not None
+    world.jump(30)
+    late.go_on()
+    world.pass_time(LEASE, late)
+    assert world.leaders() == ["late"]

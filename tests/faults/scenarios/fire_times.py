@@ -1,0 +1,98 @@
+"""Replicas whose clocks differ attempt the same fire times, with jobs shorter than that, and die at any moment.
+
+A fire time that was granted is used up, also by a run that never ends: one fire time, at most one run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.faults.checker import Finding, Report, Rules, check
+from tests.faults.fleet import Fleet
+from tests.faults.history import History, Operation
+from tests.faults.registry import Budget, scenario
+from tests.faults.rules import rules_of
+from tests.faults.stores import Store
+from tests.faults.worker import Behaviour
+
+EVERY = 0.2
+"""Seconds from one fire time to the next."""
+SKEWS = (0.0, 0.08, -0.08)
+"""Seconds by which the wall clocks of replicas are wrong: more than a job takes."""
+BEHAVIOUR = Behaviour(at_most=0.3, work=(0.0, 0.03), extends=0.1, fires_every=EVERY)
+KILLS_PER_TRIAL = 3
+FIRE_TIMES_PER_TRIAL = 4
+"""That are granted, after the kills."""
+
+
+@scenario(7, "fire times, skewed clocks, kill -9", least=3)
+def fire_times(store: Store, budget: Budget, seed: int) -> Report:
+    report = Report()
+    for trial in budget.trials():
+        report.add(one_trial(store, seed + trial))
+    return report
+
+
+def one_trial(store: Store, seed: int, *, provider: str | None = None, kills: int = KILLS_PER_TRIAL) -> Report:
+    """A replica dies at a random moment, now and then a holder, and a new one with the same clock takes its place."""
+    with Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
+        skews = {fleet.add(behaviour=replace(BEHAVIOUR, skew=skew)).name: skew for skew in SKEWS}
+        fleet.wait_for_grants(1)
+        for number in range(kills):
+            fleet.run_for(fleet.random.uniform(0.0, EVERY))
+            victim = fleet.wait_for_holder() if number % 2 else fleet.random.choice(fleet.workers)
+            fleet.kill(victim)
+            skew = skews[victim.name]
+            skews[fleet.add(behaviour=replace(BEHAVIOUR, skew=skew)).name] = skew
+        fleet.wait_for_grants(FIRE_TIMES_PER_TRIAL)
+        return judge(fleet.end(), rules_of(store))
+
+
+# What is asked of them
+
+
+def judge(history: History, rules: Rules) -> Report:
+    """What :func:`check` says, to which a fire time that has been is a good reason for a skip; and I11."""
+    report = check(without_refusals(history), rules)
+    report.findings += repeated(history)
+    refused = len(history.operations) - len(without_refusals(history).operations)
+    report.counts += Counter({"fire time refused": refused, "acquire skipped": refused})
+    return report
+
+
+def repeated(history: History) -> Iterator[Finding]:
+    """A grant of a fire time that was granted before, or of one that is older than that."""
+    runs = [run for run in history.of("acquire", outcome="granted") if run.fire_time is not None]
+    for number, run in enumerate(runs):
+        for earlier in runs[:number]:
+            if earlier.name != run.name:
+                continue
+            if earlier.fire_time == run.fire_time:
+                text = f"{earlier.worker} and {run.worker} both ran at {run.fire_time}"
+                yield Finding("fire time", run.name, text, run.started)
+            elif earlier.end < run.started and _of(earlier) > _of(run):
+                text = f"{run.worker} ran at {run.fire_time}, after {earlier.worker} had at {earlier.fire_time}"
+                yield Finding("fire time", run.name, text, run.started)
+
+
+def without_refusals(history: History) -> History:
+    """Skips are left out that came when that fire time, or a later one, may have been granted: these say nothing."""
+    attempts = history.of("acquire")
+    kept = (o for o in history.operations if not (o.outcome == "skipped" and _has_been(o, attempts)))
+    return replace(history, operations=tuple(kept))
+
+
+def _has_been(skipped: Operation, attempts: list[Operation]) -> bool:
+    return skipped.fire_time is not None and any(
+        other.outcome != "skipped"  # the store may have granted it
+        and other.name == skipped.name
+        and other.started < skipped.end
+        and _of(other) >= skipped.fire_time
+        for other in attempts
+    )
+
+
+def _of(attempt: Operation) -> float:
+    return float("-inf") if attempt.fire_time is None else attempt.fire_time

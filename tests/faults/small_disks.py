@@ -1,0 +1,211 @@
+"""Stores on a disk of a megabyte or so, which is filled: a tmpfs, which only root may mount.
+
+SQLite has its whole file there, PostgreSQL a tablespace with the lock table, or its write-ahead log; MariaDB its binary
+log. (The tables and the log of InnoDB have room of their own, which is used again and again.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+
+from tests.faults.fleet import PATIENCE
+from tests.faults.stores import SqliteStore, SqlServerStore, Store, mariadb_store, postgres_store
+from tests.services.availability import private_server
+from tests.services.database import DatabaseServer
+from tests.services.polling import wait_until
+from tests.services.servers import MariaDbServer, PostgresServer
+
+Small = tuple[Store, Callable[[], AbstractContextManager[None]]]
+"""A store, and what fills its disk for as long as a block lasts."""
+
+
+@contextmanager
+def tmpfs(size: str, owner: str = "root") -> Iterator[Path]:
+    """:raises OSError: this user may not mount anything."""
+    with tempfile.TemporaryDirectory(prefix="shedlock-tmpfs-", dir="/tmp") as directory:
+        options = f"size={size},mode=755,uid={pwd.getpwnam(owner).pw_uid}"
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise OSError(errno.EPERM, f"no tmpfs: {done.stderr.strip()}")
+        try:
+            os.chmod(directory, 0o755)
+            yield Path(directory)
+        finally:
+            subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Until not a byte more can be written there; what did it."""
+    filler = directory / "filler"
+    with filler.open("ab", buffering=0) as file:
+        for size in (2**16, 512):
+            with suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    assert os.statvfs(directory).f_bavail == 0
+    return filler
+
+
+# SQLite
+
+
+@contextmanager
+def sqlite_file(store: Store) -> Iterator[Small]:
+    with tmpfs("1m") as directory:
+        small = SqliteStore(directory)
+        small.is_async = store.is_async
+        yield small, partial(_full_file, directory)
+
+
+@contextmanager
+def _full_file(directory: Path) -> Iterator[None]:
+    filler = fill(directory)
+    # The write-ahead log may have room of its own, which is used again and again: until it is emptied.
+    log = directory / "locks.db-wal"
+    try:
+        if log.exists():
+            _empty_log(directory / "locks.db")
+        fill(directory)
+        yield
+    finally:
+        filler.unlink()
+
+
+def _empty_log(path: Path) -> None:
+    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+    wait_until(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, timeout=PATIENCE)
+    connection.close()
+
+
+# PostgreSQL
+
+
+@contextmanager
+def postgres_table(store: Store) -> Iterator[Small]:
+    """The lock table in a small tablespace; a statement that needs another page fails (``disk_full``)."""
+    server = cast(SqlServerStore, store).server
+    name = f"small_{os.getpid()}_{id(store)}"
+    with tmpfs("1m", PostgresServer.system_user or "root") as directory, server.connect() as admin:
+        small = postgres_store(server)
+        small.is_async = store.is_async
+        table = small.options["table_name"]
+        admin.exec_driver_sql(f"CREATE TABLESPACE {name} LOCATION '{directory}'")
+        try:
+            admin.exec_driver_sql(f"ALTER TABLE {table} SET TABLESPACE {name}")
+            yield small, partial(_full_table, server, table, directory)
+        finally:
+            admin.exec_driver_sql(f"DROP TABLE {table}")
+            admin.exec_driver_sql(f"DROP TABLESPACE {name}")
+
+
+@contextmanager
+def _full_table(server: DatabaseServer, table: str, directory: Path) -> Iterator[None]:
+    """Somebody's old snapshot keeps the room of old versions from being used again."""
+    with server.connect() as old, server.connect() as admin:
+        old.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        name = old.exec_driver_sql(f"SELECT min(name) FROM {table}").scalar_one()
+        filler = fill(directory)
+        try:
+            wait_until(partial(_is_full, admin, table, name), timeout=PATIENCE, what="no room in the lock table")
+            yield
+        finally:
+            filler.unlink()
+            old.exec_driver_sql("ROLLBACK")
+
+
+def _is_full(admin: Connection, table: str, name: str) -> bool:
+    """After one more version of one record, which says what the last one said."""
+    try:
+        admin.exec_driver_sql(f"UPDATE {table} SET locked_by = locked_by WHERE name = '{name}'")
+    except OperationalError as error:
+        if "No space left" not in str(error):
+            raise
+        return True
+    return False
+
+
+@contextmanager
+def postgres_log(store: Store) -> Iterator[Small]:
+    """The write-ahead log: the server gives up, and has to be started when there is room again."""
+    user = PostgresServer.system_user or "root"
+    with tmpfs("40m", user) as directory, private_server("postgres", PostgresServer) as server:
+        server.stop()
+        own, there = server.data / "pg_wal", directory / "pg_wal"
+        shutil.copytree(own, there)
+        shutil.rmtree(own)
+        own.symlink_to(there)
+        subprocess.run(["chown", "-R", user, str(there)], check=True)
+        server.start()
+        small = postgres_store(server)
+        small.is_async = store.is_async
+        yield small, partial(_full_log, server, directory)
+
+
+@contextmanager
+def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
+    filler = fill(directory)
+    try:
+        with suppress(OperationalError), server.connect() as admin:
+            while True:  # each takes a new file
+                admin.exec_driver_sql("CHECKPOINT")
+                admin.exec_driver_sql("SELECT pg_switch_wal()")
+                admin.exec_driver_sql("SELECT pg_logical_emit_message(true, 'shedlock', 'x')")
+        wait_until(lambda: server.pid is None, timeout=PATIENCE, what="the server has given up")
+        yield
+    finally:
+        filler.unlink()
+        server.start()
+
+
+# MariaDB
+
+
+class LoggedMariaDbServer(MariaDbServer):
+    """With a binary log, in a directory of its own."""
+
+    def __init__(self, logs: Path) -> None:
+        super().__init__()
+        self._logs = logs
+
+    def _command(self, port: int) -> list[str]:
+        return [*super()._command(port), f"--log-bin={self._logs}/binlog", "--binlog-format=ROW"]
+
+
+@contextmanager
+def mariadb_log(store: Store) -> Iterator[Small]:
+    """The binary log: commits hang until there is room, for which the server looks once a minute."""
+    with (
+        tmpfs("1m", MariaDbServer.system_user or "root") as directory,
+        private_server("mariadb", lambda: LoggedMariaDbServer(directory)) as server,
+    ):
+        small = mariadb_store(server)
+        small.is_async = store.is_async
+        yield small, partial(_full_binary_log, server, directory)
+
+
+@contextmanager
+def _full_binary_log(server: Any, directory: Path) -> Iterator[None]:
+    """Nobody waits for the minute to be over: the server is killed and started again when there is room."""
+    filler = fill(directory)
+    try:
+        yield
+    finally:
+        server.kill()
+        filler.unlink()
+        server.start()

@@ -1,0 +1,116 @@
+"""Asked again because the connection broke; the first of the two is carried out when nobody waits for it."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from shedlock_py import Lease, LockProvider, LockRequest
+from tests.mongodb.stores import PATIENT, Store
+from tests.services.holding import HoldingProxy
+from tests.sql.stores import acquired, record_of
+
+
+@pytest.fixture
+def holding(store: Store) -> HoldingProxy:
+    return store.stack.enter_context(HoldingProxy(store.server.address))
+
+
+@pytest.fixture
+def provider(store: Store, holding: HoldingProxy) -> LockProvider:
+    provider = store.provider(holding.address, **PATIENT)
+    provider.record("warm")
+    return provider
+
+
+@pytest.fixture
+def witness(store: Store) -> LockProvider:
+    return store.provider(**PATIENT)
+
+
+def asked_twice(provider: LockProvider, holding: HoldingProxy, name: str, operation: str = "acquire") -> Lease:
+    """A lease whose first question is still under way."""
+    holding.hold(name)
+    lease: Lease | None = getattr(provider, operation)(LockRequest(name, "1h"))
+    assert lease is not None
+    assert holding.holds
+    return lease
+
+
+def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
+    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+) -> None:
+    lease = asked_twice(provider, holding, name)
+    witness.force_release(name)
+    successor = acquired(witness, name)
+    assert witness.release(successor)
+    holding.deliver()
+    again = record_of(witness, name)
+    assert again.locked_by == lease.locked_by
+    assert again.is_held
+    assert (again.fencing_token or 0) > (successor.fencing_token or 0)
+    assert provider.extend(lease, "10h") is None
+    assert not lease.is_trusted()
+    assert record_of(witness, name).lock_until == again.lock_until
+    assert provider.release(lease) is True, "held for nobody, it is better free"
+    assert not record_of(witness, name).is_held
+
+
+ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
+    "released": lambda provider, lease: provider.release(lease),
+    "freed by force": lambda provider, lease: provider.force_release(lease.name),
+}
+
+
+@pytest.mark.parametrize("operation", ["acquire", "take_over"])
+@pytest.mark.parametrize("end", ENDS)
+def test_i12_a_lock_that_was_freed_stays_free(
+    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str, operation: str, end: str
+) -> None:
+    lease = asked_twice(provider, holding, name, operation)
+    ENDS[end](provider, lease)
+    before = record_of(witness, name)
+    holding.deliver()
+    after = record_of(witness, name)
+    assert not after.is_held
+    assert after == before
+
+
+@pytest.mark.parametrize("operation", ["acquire", "take_over"])
+def test_i2_the_second_half_of_a_first_acquire_is_done_once(
+    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str, operation: str
+) -> None:
+    """It changes the token, which the lease must know: its extensions carry it."""
+    asked: list[str] = []
+    may_pass = holding._may_pass
+
+    def hold_the_second(link: object, chunk: bytes, *, to_server: bool) -> bool:
+        if to_server and name.encode() in chunk:
+            asked.append(name)
+            if len(asked) == 2:
+                holding.hold(name)
+        return may_pass(link, chunk, to_server=to_server)  # type: ignore[arg-type]  # a link
+
+    holding._may_pass = hold_the_second  # type: ignore[method-assign]
+    lease: Lease | None = getattr(provider, operation)(LockRequest(name, "1h"))
+    assert lease is not None
+    assert holding.holds
+    assert len(asked) == 3, "the claim, its number, and its number once more"
+    holding.deliver()
+    assert record_of(witness, name).fencing_token == lease.fencing_token
+    assert provider.extend(lease, "2h") is lease
+    assert provider.release(lease) is True
+
+
+def test_i6_an_extension_that_was_asked_twice_may_yet_be_done_again(
+    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+) -> None:
+    lease = acquired(provider, name)
+    holding.hold(name)
+    assert provider.extend(lease, "2m") is lease
+    assert holding.holds
+    assert provider.extend(lease, "1h") is lease
+    holding.deliver()
+    assert lease.trusted_for() < record_of(witness, name).remaining <= timedelta(minutes=2)
+    assert provider.extend(lease, "2m") is lease, "of the same length: believed"
+    assert lease.trusted_for() > timedelta(minutes=1)
