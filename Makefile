@@ -19,6 +19,8 @@ FAULTS_ARGS ?=
 # How many processes run the tests, each with servers of its own
 JOBS ?= 2
 PYTEST := -m pytest -n $(JOBS) --dist loadfile
+# More arguments for the benchmark: make bench BENCH_ARGS="--quick --only redis,latency"
+BENCH_ARGS ?=
 # More arguments for the demo
 DEMO_ARGS ?=
 # What the demo's locks are on: a file, or a private server that lives as long as the demo
@@ -34,7 +36,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers demo test test-apscheduler-3.10 faults check format docs docs-serve clean
+.PHONY: help setup servers demo test test-apscheduler-3.10 faults bench check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +56,9 @@ test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name"
 
 faults: servers $(VENV)/.test ## try to break the promises for half an hour, and rewrite the table in docs/reliability.md
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+
+bench: servers $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/benchmarks.md (a quarter of an hour)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 test-apscheduler-3.10: servers $(VENV_APS310)/.test ## run the APScheduler tests on APScheduler 3.10.4
 	$(VENV_APS310)/bin/python $(PYTEST) tests/apscheduler $(ARGS)
@@ -104,6 +109,13 @@ $(VENV)/.docs: pyproject.toml scripts/make-venv.sh
 $(VENV)/.test: $(VENV)/.setup | servers
 	@echo "==> building mysqlclient"
 	@$(BIN)/python $(PIP_INSTALL) --group test-native
+	@touch $@
+
+# redlock-ng and mithril-locks ask for an older redis-py than the one we test with; they work with it all the same.
+$(VENV)/.bench: $(VENV)/.test | servers
+	@echo "==> installing what the benchmark compares with"
+	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group bench
+	@$(BIN)/python $(PIP_INSTALL) --no-deps 'redlock-ng>=2' 'mithril-locks>=0.1' || echo "==> without redlock-ng and mithril-locks"
 	@touch $@
 
 # pkg_resources, which APScheduler 3.10 imports, left setuptools in version 81.

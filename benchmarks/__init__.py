@@ -1,0 +1,1 @@
+"""How fast locking is, beside the floor of each store and other packages: ``python -m benchmarks --help``."""

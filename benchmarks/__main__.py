@@ -1,0 +1,196 @@
+"""Measure, and write it down: ``make bench``, or ``python -m benchmarks --quick --only redis,latency``."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import random
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from benchmarks import cost, crew, growth, inprocess, latency, life, machine, report, wire
+from benchmarks.contenders import CONTENDERS, US, of_group
+from benchmarks.machine import ROOT
+from benchmarks.plan import Absent, Plan
+from benchmarks.progress import say
+from benchmarks.servers import STORES, RunningStore, ServerError, running
+
+FIGURES = {
+    "latency": "acquire and release, and skip, of one client; processor time",
+    "wire": "round trips and bytes",
+    "cost": "what the server writes and locks",
+    "contention": "skips per second of many processes",
+    "clients": "growth with the number of clients",
+    "names": "growth with the number of names",
+    "records": "growth with the number of records",
+    "life": "keep-alive, leader and follower, per minute",
+    "decorators": "overhead without a store",
+    "imports": "import time and modules",
+    "memory": "memory of 10,000 names",
+}
+OF_STORES = ("latency", "wire", "cost", "contention", "clients", "names", "records", "life")
+LAST = ROOT / "benchmarks" / "results" / "last.json"
+"""The last full run: what the documentation shows."""
+PART = ROOT / "build" / "benchmarks.json"
+# Beside the floor and us, who grows with the clients: the best of the others.
+GROWS = {"redis": "redis-py Lock", "postgres": "stormlock", "mariadb": "sqlalchemy-dlock", "sqlite": "mithril-locks"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    plan = Plan.smoke() if options.smoke else Plan.quick() if options.quick else Plan()
+    plan.rounds = options.rounds or plan.rounds
+    words = set(filter(None, (options.only or "").split(",")))
+    if unknown := words - set(STORES) - set(FIGURES):
+        raise SystemExit(f"--only: unknown {', '.join(sorted(unknown))}; see --help")
+    plan.stores = tuple(store for store in STORES if store in words) or STORES
+    asked = [figure for figure in FIGURES if figure in words]
+    plan.figures = tuple(asked or (OF_STORES if words else FIGURES))
+    is_whole = not (words or options.quick or options.smoke)
+    out = Path(options.out) if options.out else LAST if is_whole else PART
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of drivers, about tables that are there already
+        logging.getLogger().addHandler(logging.NullHandler())  # or peers' skips go to the terminal
+        results = measure(plan, random.Random(options.seed), " ".join(sys.argv[1:]))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(as_json(results))
+    results = json.loads(out.read_text())  # in the order of the file, from which the page can be written again
+    say(f"{out}")
+    if is_whole and not options.out:
+        report.write(results)
+    else:
+        print(report.tables(results))
+    return 0
+
+
+def as_json(results: dict[str, Any]) -> str:
+    """Indented, but for lists of numbers, each of which is one line."""
+    text = json.dumps(results, indent=1, sort_keys=True)
+    return re.sub(r"\[[^\[\]{}\"]+\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    figures = "\n".join(f"  {name:<12}{what}" for name, what in FIGURES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="How fast locking is, beside the floor of each store and other packages, on private servers.",
+        epilog=f"figures:\n{figures}\nstores:\n  {', '.join(STORES)}\n\nA whole run takes a quarter of an hour and "
+        "rewrites docs/benchmarks.md and its\ncharts; a part of it prints its tables.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", metavar="WORDS", help="stores and figures, separated by commas: redis,latency")
+    parser.add_argument("--rounds", type=int, help="how often each is measured")
+    parser.add_argument("--quick", action="store_true", help="two minutes; coarse")
+    parser.add_argument("--smoke", action="store_true", help="seconds; only to see that it works")
+    parser.add_argument("--out", metavar="FILE", help="where the raw figures go, as JSON")
+    parser.add_argument("--seed", type=int, default=None, help="of the random order")
+    return parser
+
+
+def measure(plan: Plan, rng: random.Random, command: str = "") -> dict[str, Any]:
+    began = monotonic()
+    say("the machine")
+    results: dict[str, Any] = {"meta": machine.describe() | {"command": command, "rounds": plan.rounds, "servers": {}}}
+    for figure in plan.figures:
+        results[figure] = {}
+    _without_a_store(plan, rng, results)
+    with ExitStack() as stack:
+        processes = None
+        if {"contention", "clients"} & set(plan.figures):
+            say("starting client processes")
+            processes = stack.enter_context(crew.Crew(max(*plan.clients, plan.contending)))
+        gc.collect()
+        gc.freeze()  # what is imported by now is not looked at again in the middle of a measurement
+        for name in plan.stores:
+            if set(OF_STORES) & set(plan.figures):
+                _of_store(name, plan, rng, results, processes)
+    results["absent"] = [asdict(one) for one in plan.absent]
+    results["meta"]["seconds"] = round(monotonic() - began)
+    results["meta"]["load_at_end"] = os.getloadavg()[0]
+    return results
+
+
+def _without_a_store(plan: Plan, rng: random.Random, results: dict[str, Any]) -> None:
+    if "imports" in plan.figures:
+        say("imports")
+        results["imports"] = inprocess.imports(plan, rng)
+    if "memory" in plan.figures:
+        say("memory")
+        results["memory"] = inprocess.memory(plan)
+    if "decorators" in plan.figures:
+        say("decorators")
+        results["decorators"] = inprocess.decorators(plan, rng)
+
+
+def _of_store(name: str, plan: Plan, rng: random.Random, results: dict[str, Any], processes: crew.Crew | None) -> None:
+    try:
+        with running(name) as store:
+            results["meta"]["servers"][name] = store.version
+            _measure_store(store, plan, rng, results, processes)
+    except ServerError as error:
+        plan.absent.append(Absent(name, "all", "all", str(error)))
+
+
+def _measure_store(
+    store: RunningStore, plan: Plan, rng: random.Random, results: dict[str, Any], processes: crew.Crew | None
+) -> None:
+    name = store.site.store
+    groups = [name, f"{name} async"]
+    sync = of_group(name)
+    plain = [one for one in sync if ":" not in one.name]  # hold and the decorator ask the store for the same
+    if "latency" in plan.figures:
+        for group in groups:
+            with _reported(plan, group, "latency"):
+                results["latency"][group] = latency.figures(latency.measure(store, of_group(group), plan, rng))
+    if "wire" in plan.figures and store.pid is not None:
+        for group in groups:
+            with _reported(plan, group, "round trips"):
+                results["wire"][group] = wire.measure(store, of_group(group), plan)
+    if "cost" in plan.figures and store.pid is not None:
+        with _reported(plan, name, "server cost"):
+            results["cost"][name] = cost.measure(store, plain, plan)
+    if "contention" in plan.figures and processes is not None:
+        with _reported(plan, name, f"{plan.contending} processes after one lock"):
+            contenders = [one for one in plain if one.skips]
+            results["contention"][name] = crew.figures(crew.contention(processes, store, contenders, plan, rng))
+    if "clients" in plan.figures and processes is not None:
+        compared = [one for one in sync if one.name in ("floor", US, GROWS.get(name))]
+        for clients in plan.clients:
+            with _reported(plan, name, f"{clients} clients"):
+                found = crew.figures(crew.growth(processes, store, compared, clients, plan, rng))
+                results["clients"].setdefault(name, {})[str(clients)] = found
+    for figure, grow in (("names", growth.by_names), ("records", growth.by_records)):
+        if figure in plan.figures:
+            with _reported(plan, name, f"growth with {figure}"):
+                results[figure][name] = grow(store, plan, rng)
+    if "life" in plan.figures and store.pid is not None:
+        with _reported(plan, name, "keep-alive and election"):
+            results["life"][name] = life.measure(store, plan)
+
+
+@contextmanager
+def _reported(plan: Plan, group: str, figure: str) -> Iterator[None]:
+    """Say what is measured; and what fails does not take the rest of the run with it."""
+    say(f"{group}: {figure}")
+    try:
+        yield
+    except Exception as error:
+        say(f"{group}: {figure} failed: {error!r}")
+        plan.absent.append(Absent(group, "all", figure, f"{type(error).__name__}: {error}".split("\n")[0][:200]))
+
+
+assert set(OF_STORES) <= set(FIGURES)
+assert {one.store for one in CONTENDERS} == set(STORES)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

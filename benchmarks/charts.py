@@ -1,0 +1,298 @@
+"""The charts of docs/benchmarks.md, in the style of the other pictures: readable on light and on dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scripts.draw_common import Picture
+
+WIDTH = 760
+LEFT, RIGHT = 250, 80  # where bars begin, and what is left for their numbers
+ROW = 24
+KINDS = {"us": "store", "floor": "tip", "peer": "tip", "context": "tip"}
+SHOWN_AT_MOST = 6.0
+"""The ratio at which a bar is cut off: one that is far longer would make all others look alike."""
+STORES = {"redis": "Redis", "postgres": "PostgreSQL", "mariadb": "MariaDB", "sqlite": "SQLite", "mongodb": "MongoDB"}
+LINES = ("store", "good", "trust", "bad", "muted")
+
+
+def draw(results: Mapping[str, Any]) -> dict[str, str]:
+    """All that the results have figures for, by file name."""
+    drawn = {}
+    for store, title in STORES.items():
+        entries = results.get("latency", {}).get(store)
+        if entries:
+            drawn[f"ratio-{store}.svg"] = ratios(title, entries)
+    if results.get("contention"):
+        drawn["skips.svg"] = skips(results["contention"])
+    if results.get("clients"):
+        drawn["clients.svg"] = clients(results["clients"])
+    if set(results.get("records", {})) - {"mongodb"}:
+        drawn["records.svg"] = records(results["records"])
+    return drawn
+
+
+class Chart(Picture):
+    """A picture with the curves that only charts have."""
+
+    def __init__(self, width: int, height: int, title: str, description: str) -> None:
+        super().__init__(width, height, title, description)
+        curves = "".join(f" .{kind}-curve {{ stroke: var(--{kind}); }}" for kind in LINES)
+        self._pieces.append(
+            f"<style>.curve {{ fill: none; stroke-width: 2; }}{curves} .muted {{ fill: var(--muted); }}</style>"
+        )
+
+
+# Bars
+
+
+class Bars:
+    """Horizontal bars with their numbers."""
+
+    def __init__(self, picture: Picture, top: float, longest: float) -> None:
+        self.picture = picture
+        self.y = top
+        self.scale = (WIDTH - LEFT - RIGHT) / longest
+        self.longest = longest
+
+    def title(self, text: str) -> None:
+        self.picture.text(20, self.y + 4, text, "title")
+        self.y += 16
+
+    def bar(self, label: str, value: float, number: str, kind: str, low: float = 0, high: float = 0) -> None:
+        middle = self.y + ROW / 2
+        shown = min(value, self.longest)
+        is_ours = kind == "store"
+        self.picture.text(LEFT - 10, middle + 4.5, label, "bold" if is_ours else "", anchor="end")
+        self.picture.rect(
+            LEFT, middle - 7.5, max(1.5, shown * self.scale), 15, kind, rx=2, opacity=1 if is_ours else 0.55
+        )
+        end = LEFT + shown * self.scale
+        if high > low and high <= self.longest:
+            self.picture.path(f"M{LEFT + low * self.scale:g} {middle:g}H{LEFT + high * self.scale:g}", "line")
+            end = max(end, LEFT + high * self.scale)
+        if value > self.longest:
+            self.picture.path(f"M{end - 9:g} {middle - 9:g}l-5 18m5 -18", "line")
+        self.picture.text(end + 7, middle + 4.5, number, "bold" if is_ours else "small")
+        self.y += ROW
+
+    def mark(self, value: float, top: float, words: str) -> None:
+        x = LEFT + value * self.scale
+        self.picture.path(f"M{x:g} {top:g}V{self.y:g}", "dashed")
+        self.picture.text(x, self.y + 14, words, "small", anchor="middle")
+        self.y += 20
+
+
+def ratios(title: str, entries: Mapping[str, Any]) -> str:
+    shown = sorted(
+        ((name, entry) for name, entry in entries.items() if entry.get("ratio") and entry["kind"] != "floor"),
+        key=lambda item: item[1]["ratio"]["middle"],
+    )
+    longest = max(1.5, min(SHOWN_AT_MOST, max((entry["ratio"]["middle"] for _, entry in shown), default=1) * 1.05))
+    described = ", ".join(f"{name} {entry['ratio']['middle']:.2f}" for name, entry in shown)
+    picture = Chart(
+        WIDTH,
+        70 + ROW * len(shown),
+        f"{title}: acquire and release, ratio to the floor",
+        f"How many times as long as the store's own driver doing the least that a lease needs: {described}.",
+    )
+    bars = Bars(picture, 28, longest)
+    bars.title(f"{title}: acquire and release, compared with the floor (shorter is faster)")
+    top = bars.y
+    for name, entry in shown:
+        ratio = entry["ratio"]
+        kind = KINDS[entry["kind"]]
+        bars.bar(name, ratio["middle"], f"{ratio['middle']:.2f}", kind, ratio["low"], ratio["high"])
+    bars.mark(1, top, "floor")
+    return picture.svg()
+
+
+def skips(found: Mapping[str, Mapping[str, Any]]) -> str:
+    panels = {
+        store: [item for item in found[store].items() if item[1].get("share")] for store in STORES if store in found
+    }
+    rows = sum(len(entries) for entries in panels.values())
+    longest = max((entry["share"]["middle"] for entries in panels.values() for _, entry in entries), default=1.0)
+    picture = Chart(
+        WIDTH,
+        60 + ROW * rows + 26 * len(panels),
+        "Skips per second of sixteen processes",
+        "As a share of what the store's own driver manages, for each store: "
+        + "; ".join(
+            f"{STORES[store]}: " + ", ".join(f"{name} {entry['share']['middle']:.2f}" for name, entry in entries)
+            for store, entries in panels.items()
+        ),
+    )
+    bars = Bars(picture, 28, max(1.0, longest) * 1.05)
+    bars.title("Sixteen processes after one lock that is held: skips per second (longer is faster)")
+    for store, entries in panels.items():
+        bars.y += 22
+        picture.text(20, bars.y, STORES[store], "bold")
+        bars.y += 4
+        for name, entry in sorted(entries, key=lambda item: -item[1]["per_second"]):
+            number = f"{entry['per_second']:,.0f}"
+            bars.bar(name, entry["share"]["middle"], number, KINDS[entry["kind"]])
+    return picture.svg()
+
+
+# Lines
+
+
+class Plot:
+    """A line chart: both axes by powers of ten, or the upright one from zero."""
+
+    def __init__(
+        self, picture: Picture, box: tuple[float, float, float, float], xs: Sequence[float], ys: Sequence[float]
+    ) -> None:
+        self.picture = picture
+        self.left, self.top, self.width, self.height = box
+        self.xs, self.ys = xs, ys
+        self.by_powers = ys[0] > 0
+        """The upright axis, too."""
+
+    def x(self, value: float) -> float:
+        low, high = math.log10(self.xs[0]), math.log10(self.xs[-1])
+        return self.left + self.width * (math.log10(value) - low) / (high - low or 1)
+
+    def y(self, value: float) -> float:
+        if self.by_powers:
+            low, high = math.log10(self.ys[0]), math.log10(self.ys[-1])
+            return self.top + self.height * (1 - (math.log10(value) - low) / (high - low or 1))
+        return self.top + self.height * (1 - (value - self.ys[0]) / (self.ys[-1] - self.ys[0] or 1))
+
+    def axes(self, x_words: str, number: str = "{:,.0f}") -> None:
+        for value in self.ys:
+            self.picture.path(f"M{self.left:g} {self.y(value):g}h{self.width:g}", "faint")
+            self.picture.text(self.left - 8, self.y(value) + 4, number.format(value), "small", anchor="end")
+        for value in self.xs:
+            self.picture.text(self.x(value), self.top + self.height + 18, f"{value:,.0f}", "small", anchor="middle")
+        self.picture.text(self.left + self.width / 2, self.top + self.height + 36, x_words, "small", anchor="middle")
+
+    def line(self, points: Sequence[tuple[float, float]], kind: str, label: str, *, shift: float = 0) -> None:
+        if not points:
+            return
+        shape = "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
+        self.picture.path(f"M{shape}", f"curve {kind}-curve")
+        for x, y in points:
+            self.picture.path(f"M{self.x(x) - 3:.1f} {self.y(y):.1f}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", kind)
+        x, y = points[-1]
+        self.picture.text(self.x(x) + 9, self.y(y) + 4 + shift, label, f"small {kind}")
+
+
+def nice(highest: float, steps: int = 4) -> list[float]:
+    """Round numbers from zero to at least ``highest``."""
+    raw = max(highest, 1e-9) / steps
+    size: float = 10 ** math.floor(math.log10(raw))
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= raw)
+    return [step * n for n in range(math.ceil(highest / step - 1e-9) + 1)]
+
+
+def apart(ends: Sequence[float], least: float = 14) -> list[float]:
+    """How far to shift labels that end at these heights so that none covers another."""
+    shifts = [0.0] * len(ends)
+    last = -math.inf
+    for place in sorted(range(len(ends)), key=lambda n: ends[n]):
+        wanted = max(ends[place], last + least)
+        shifts[place] = wanted - ends[place]
+        last = wanted
+    return shifts
+
+
+def _lines(plot: Plot, lines: Sequence[tuple[Sequence[tuple[float, float]], str, str]]) -> None:
+    lines = [line for line in lines if line[0]]
+    shifts = apart([plot.y(points[-1][1]) for points, _, _ in lines])
+    for (points, kind, label), shift in zip(lines, shifts, strict=True):
+        plot.line(points, kind, label, shift=shift)
+
+
+def clients(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    height = 210
+    picture = Chart(
+        WIDTH,
+        40 + height * len(found),
+        "Acquires and releases per second, by the number of clients",
+        "Each client is a process with a lock of its own. "
+        + "; ".join(f"{STORES[store]}: {', '.join(next(iter(sizes.values())))}" for store, sizes in _sorted(found)),
+    )
+    picture.text(20, 28, "Acquires and releases per second, by the number of client processes", "title")
+    for place, (store, sizes) in enumerate(_sorted(found)):
+        top = 64 + height * place
+        numbers = sorted(map(int, sizes))
+        highest = max(entry["per_second"] for entries in sizes.values() for entry in entries.values())
+        plot = Plot(picture, (110, top, 460, height - 76), numbers, nice(highest))
+        picture.text(20, top - 12, STORES[store], "bold")
+        plot.axes("clients")
+        lines = []
+        for name in next(iter(sizes.values())):
+            points = [
+                (number, sizes[str(number)][name]["per_second"]) for number in numbers if name in sizes[str(number)]
+            ]
+            kind = "muted" if name == "floor" else "store" if name == "shedlock_py" else "bad"
+            lines.append((points, kind, name))
+        _lines(plot, lines)
+    return picture.svg()
+
+
+def records(found: Mapping[str, Mapping[str, Any]]) -> str:
+    # Not SecantusDB, which is no mongod and looks at every document.
+    shown = [(store, sizes) for store, sizes in _sorted(found) if store != "mongodb"]
+    numbers = sorted({int(number) for _, sizes in shown for number in sizes})
+    highest = max((entry["ratio"]["middle"] for _, sizes in shown for entry in sizes.values()), default=1)
+    picture = Chart(
+        WIDTH,
+        330,
+        "The cost of an acquire, by the number of records in the store",
+        "Compared with ten records: "
+        + "; ".join(
+            f"{STORES[store]} {sizes[max(sizes, key=int)]['ratio']['middle']:.2f} with {int(max(sizes, key=int)):,}"
+            for store, sizes in shown
+        ),
+    )
+    picture.text(20, 28, "An acquire, compared with one in a store of ten records", "title")
+    plot = Plot(picture, (70, 56, 520, 210), numbers, nice(max(highest, 1.5)))
+    plot.axes("records in the store", "{:g}")
+    lines = []
+    for kind, (store, sizes) in zip(LINES, shown, strict=False):
+        points = [(float(number), sizes[number]["ratio"]["middle"]) for number in sorted(sizes, key=int)]
+        lines.append((points, kind, STORES[store]))
+    _lines(plot, lines)
+    return picture.svg()
+
+
+def _sorted(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The stores in the order in which they are always shown."""
+    return [(store, found[store]) for store in STORES if store in found]
+
+
+def scaling(
+    panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, float]]]]]], limit: float, title: str
+) -> str:
+    """Seconds, by the number of replicas, both by powers of ten; ``limit`` is a line across."""
+    height = 290
+    picture = Chart(
+        WIDTH,
+        44 + height * len(panels),
+        "What helps when thousands of replicas ask at once",
+        f"{title}. "
+        + "; ".join(
+            f"{store}, {points[-1][0]:,.0f} replicas: "
+            + ", ".join(f"{name} {values[-1][1]:.3f} s" for name, values in lines)
+            for store, lines in panels
+            for points in [lines[0][1]]
+        ),
+    )
+    picture.text(20, 28, title, "title")
+    for place, (store, lines) in enumerate(panels):
+        top = 68 + height * place
+        xs = [x for x, _ in lines[0][1]]
+        ys = [y for _, points in lines for _, y in points]
+        powers = [10.0**n for n in range(math.floor(math.log10(min(ys))), math.ceil(math.log10(max(*ys, limit))) + 1)]
+        plot = Plot(picture, (80, top, 440, height - 80), xs, powers)
+        picture.text(20, top - 14, store, "bold")
+        plot.axes("replicas", "{:g} s")
+        picture.path(f"M{plot.left} {plot.y(limit):.1f}h{plot.width}", "dashed")
+        picture.text(plot.left + 6, plot.y(limit) - 5, f"{limit:g} s, until the next tick", "small")
+        _lines(plot, [(points, kind, name) for kind, (name, points) in zip(LINES, lines, strict=False)])
+    return picture.svg()

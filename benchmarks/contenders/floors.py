@@ -1,0 +1,304 @@
+"""The floor of each store: its own driver, doing the least that a lease needs.
+
+A record of owner and end; taken by one conditional write, given back by another. No token, no minimum hold, no time
+limits, no pool, nobody who looks at errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from datetime import UTC, datetime
+from typing import Any
+
+from benchmarks.contenders.base import LEASE, SECONDS, AsyncSession, Contender, Session, load, new_token
+from benchmarks.servers import Site
+
+TABLE = "floor_locks"
+RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
+
+
+class RedisFloor(Session):
+    def __init__(self, site: Site) -> None:
+        self.client = load("redis").Redis.from_url(site.url())
+        self.release = self.client.register_script(RELEASE)
+        self.token = ""
+
+    def take(self, name: str) -> bool:
+        self.token = new_token()
+        return bool(self.client.set(name, self.token, nx=True, px=SECONDS * 1000))
+
+    def give(self, name: str) -> None:
+        self.release(keys=[name], args=[self.token])
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncRedisFloor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.client = load("redis.asyncio").Redis.from_url(site.url())
+        self.release = self.client.register_script(RELEASE)
+        self.token = ""
+
+    async def take(self, name: str) -> bool:
+        self.token = new_token()
+        return bool(await self.client.set(name, self.token, nx=True, px=SECONDS * 1000))
+
+    async def give(self, name: str) -> None:
+        await self.release(keys=[name], args=[self.token])
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+
+# SQL. The parameters stand for: owner, name of the lock; name of the lock, owner.
+
+_PG_TAKE = (
+    f"UPDATE {TABLE} SET ends = now() + interval '{SECONDS} seconds', owner = %s WHERE name = %s AND ends <= now()"
+)
+_PG_GIVE = f"UPDATE {TABLE} SET ends = now() WHERE name = %s AND owner = %s"
+_PG_CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name varchar(64) PRIMARY KEY, ends timestamptz, owner varchar(64))"
+_PG_ADD = f"INSERT INTO {TABLE} VALUES (%s, now(), '') ON CONFLICT DO NOTHING"
+_MY_NOW = "UTC_TIMESTAMP(6)"
+_MY_TAKE = (
+    f"UPDATE {TABLE} SET ends = {_MY_NOW} + INTERVAL {SECONDS} SECOND, owner = %s WHERE name = %s AND ends <= {_MY_NOW}"
+)
+_MY_GIVE = f"UPDATE {TABLE} SET ends = {_MY_NOW} WHERE name = %s AND owner = %s"
+_MY_CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name varchar(64) PRIMARY KEY, ends datetime(6), owner varchar(64))"
+_MY_ADD = f"INSERT IGNORE INTO {TABLE} VALUES (%s, {_MY_NOW}, '')"
+_LITE_NOW = "unixepoch('subsec')"
+_LITE_TAKE = f"UPDATE {TABLE} SET ends = {_LITE_NOW} + {SECONDS}, owner = ? WHERE name = ? AND ends <= {_LITE_NOW}"
+_LITE_GIVE = f"UPDATE {TABLE} SET ends = {_LITE_NOW} WHERE name = ? AND owner = ?"
+_LITE_CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name TEXT PRIMARY KEY, ends REAL, owner TEXT)"
+_LITE_ADD = f"INSERT OR IGNORE INTO {TABLE} VALUES (?, 0, '')"
+
+
+class CursorFloor(Session):
+    """A driver of DB-API: one cursor, held open."""
+
+    def __init__(self, connection: Any, create: str, add: str, take: str, give: str) -> None:
+        self.connection = connection
+        self.cursor = connection.cursor()
+        self.cursor.execute(create)
+        self.statements = (add, take, give)
+        self.known: set[str] = set()
+        self.token = ""
+
+    def take(self, name: str) -> bool:
+        add, take, _ = self.statements
+        if name not in self.known:  # the record is there before it is measured, as it is from the second run on
+            self.cursor.execute(add, (name,))
+            self.known.add(name)
+        self.token = new_token()
+        self.cursor.execute(take, (self.token, name))
+        return bool(self.cursor.rowcount)
+
+    def give(self, name: str) -> None:
+        self.cursor.execute(self.statements[2], (name, self.token))
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def open_psycopg(site: Site) -> Session:
+    arguments = site.arguments
+    arguments["dbname"] = arguments.pop("database")
+    connection = load("psycopg").connect(autocommit=True, **arguments)
+    connection.execute("SET client_min_messages = warning")
+    return CursorFloor(connection, _PG_CREATE, _PG_ADD, _PG_TAKE, _PG_GIVE)
+
+
+def open_pymysql(site: Site) -> Session:
+    connection = load("pymysql").connect(autocommit=True, **site.arguments)
+    return CursorFloor(connection, _MY_CREATE, _MY_ADD, _MY_TAKE, _MY_GIVE)
+
+
+def open_sqlite3(site: Site) -> Session:
+    connection = sqlite3.connect(site.path, isolation_level=None, timeout=30)
+    connection.execute("PRAGMA journal_mode=WAL")
+    return CursorFloor(connection, *_sqlite())
+
+
+def _sqlite() -> tuple[str, str, str, str]:
+    if sqlite3.sqlite_version_info >= (3, 42):  # the first with 'subsec'
+        return _LITE_CREATE, _LITE_ADD, _LITE_TAKE, _LITE_GIVE
+    older = [text.replace(_LITE_NOW, "julianday('now') * 86400") for text in (_LITE_ADD, _LITE_TAKE, _LITE_GIVE)]
+    return _LITE_CREATE, older[0], older[1], older[2]
+
+
+class AsyncCursorFloor(AsyncSession):
+    """The drivers whose cursors are those of DB-API with ``await``."""
+
+    def __init__(self, connect: Any, create: str, add: str, take: str, give: str) -> None:
+        self.connect = connect
+        self.connection: Any = None
+        self.cursor: Any = None
+        self.create = create
+        self.statements = (add, take, give)
+        self.known: set[str] = set()
+        self.token = ""
+
+    async def start(self) -> None:
+        self.connection = await self.connect()
+        cursor = self.connection.cursor()
+        self.cursor = await cursor if asyncio.iscoroutine(cursor) or hasattr(cursor, "__await__") else cursor
+        await self.cursor.execute(self.create)
+
+    async def take(self, name: str) -> bool:
+        add, take, _ = self.statements
+        if name not in self.known:
+            await self.cursor.execute(add, (name,))
+            self.known.add(name)
+        self.token = new_token()
+        await self.cursor.execute(take, (self.token, name))
+        return bool(self.cursor.rowcount)
+
+    async def give(self, name: str) -> None:
+        await self.cursor.execute(self.statements[2], (name, self.token))
+
+    async def close(self) -> None:
+        closing = self.connection.close()
+        if hasattr(closing, "__await__"):
+            await closing
+
+
+def open_psycopg_async(site: Site) -> AsyncSession:
+    arguments = site.arguments
+    arguments["dbname"] = arguments.pop("database")
+    psycopg = load("psycopg")
+
+    async def connect() -> Any:
+        connection = await psycopg.AsyncConnection.connect(autocommit=True, **arguments)
+        await connection.execute("SET client_min_messages = warning")
+        return connection
+
+    return AsyncCursorFloor(connect, _PG_CREATE, _PG_ADD, _PG_TAKE, _PG_GIVE)
+
+
+def open_mysql_async(driver: str) -> Any:
+    def open_it(site: Site) -> AsyncSession:
+        arguments = site.arguments
+        arguments["db"] = arguments.pop("database")
+
+        async def connect() -> Any:
+            return await load(driver).connect(autocommit=True, **arguments)
+
+        return AsyncCursorFloor(connect, _MY_CREATE, _MY_ADD, _MY_TAKE, _MY_GIVE)
+
+    return open_it
+
+
+def open_aiosqlite(site: Site) -> AsyncSession:
+    async def connect() -> Any:
+        connection = await load("aiosqlite").connect(site.path, isolation_level=None, timeout=30)
+        await connection.execute("PRAGMA journal_mode=WAL")
+        return connection
+
+    return AsyncCursorFloor(connect, *_sqlite())
+
+
+class AsyncpgFloor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.arguments = site.arguments
+        self.connection: Any = None
+        self.known: set[str] = set()
+        self.token = ""
+
+    async def start(self) -> None:
+        self.connection = await load("asyncpg").connect(**self.arguments)
+        await self.connection.execute(f"SET client_min_messages = warning; {_PG_CREATE}")
+
+    async def take(self, name: str) -> bool:
+        if name not in self.known:
+            await self.connection.execute(_numbered(_PG_ADD), name)
+            self.known.add(name)
+        self.token = new_token()
+        return bool(await self.connection.execute(_numbered(_PG_TAKE), self.token, name) == "UPDATE 1")
+
+    async def give(self, name: str) -> None:
+        await self.connection.execute(_numbered(_PG_GIVE), name, self.token)
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+
+_NUMBERED = {text: text.replace("%s", "$1", 1).replace("%s", "$2", 1) for text in (_PG_ADD, _PG_TAKE, _PG_GIVE)}
+
+
+def _numbered(text: str) -> str:
+    return _NUMBERED[text]
+
+
+# MongoDB
+
+
+def _taking(name: str, token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    now = datetime.now(UTC)
+    return {"_id": name, "ends": {"$lte": now}}, {"$set": {"ends": now + LEASE, "owner": token}}
+
+
+def _giving(name: str, token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"_id": name, "owner": token}, {"$set": {"ends": datetime.now(UTC)}}
+
+
+_BEGIN = {"$setOnInsert": {"ends": datetime(2000, 1, 1, tzinfo=UTC)}}
+
+
+class MongoFloor(Session):
+    def __init__(self, site: Site) -> None:
+        self.client = load("pymongo").MongoClient(site.url())
+        self.collection = self.client["shedlock"][TABLE]
+        self.known: set[str] = set()
+        self.token = ""
+
+    def take(self, name: str) -> bool:
+        if name not in self.known:
+            self.collection.update_one({"_id": name}, _BEGIN, upsert=True)
+            self.known.add(name)
+        self.token = new_token()
+        return self.collection.find_one_and_update(*_taking(name, self.token)) is not None
+
+    def give(self, name: str) -> None:
+        self.collection.find_one_and_update(*_giving(name, self.token))
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncMongoFloor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.client = load("pymongo").AsyncMongoClient(site.url())
+        self.collection = self.client["shedlock"][TABLE]
+        self.known: set[str] = set()
+        self.token = ""
+
+    async def take(self, name: str) -> bool:
+        if name not in self.known:
+            await self.collection.update_one({"_id": name}, _BEGIN, upsert=True)
+            self.known.add(name)
+        self.token = new_token()
+        return await self.collection.find_one_and_update(*_taking(name, self.token)) is not None
+
+    async def give(self, name: str) -> None:
+        await self.collection.find_one_and_update(*_giving(name, self.token))
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+FLOORS = [
+    Contender("redis", "floor", "floor", RedisFloor, "redis"),
+    Contender("redis", "floor", "floor", AsyncRedisFloor, "redis", is_async=True),
+    Contender("postgres", "floor", "floor", open_psycopg, "psycopg"),
+    Contender("postgres", "floor", "floor", AsyncpgFloor, "asyncpg", is_async=True),
+    Contender(
+        "postgres", "floor (psycopg)", "floor", open_psycopg_async, "psycopg", floor="floor (psycopg)", is_async=True
+    ),
+    Contender("mariadb", "floor", "floor", open_pymysql, "PyMySQL"),
+    Contender("mariadb", "floor", "floor", open_mysql_async("asyncmy"), "asyncmy", is_async=True),
+    Contender("sqlite", "floor", "floor", open_sqlite3),
+    Contender("sqlite", "floor", "floor", open_aiosqlite, "aiosqlite", is_async=True),
+    Contender("mongodb", "floor", "floor", MongoFloor, "pymongo"),
+    Contender("mongodb", "floor", "floor", AsyncMongoFloor, "pymongo", is_async=True),
+]

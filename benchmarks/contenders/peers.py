@@ -1,0 +1,557 @@
+"""Other packages, each used as its own manual shows. What one cannot do is said in ``lacks``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.contenders.base import LEASE, SECONDS, AsyncSession, Contender, Session, load
+from benchmarks.servers import Site
+
+
+class LockSession(Session):
+    """Of packages that make an object for each lock, with ``acquire`` and ``release``."""
+
+    def __init__(self, new_lock: Callable[[str], Any], close: Callable[[], Any] | None = None) -> None:
+        self.new_lock = new_lock
+        self.close_it = close
+        self.lock: Any = None
+
+    def take(self, name: str) -> bool:
+        self.lock = self.new_lock(name)
+        return bool(self.lock.acquire(blocking=False))
+
+    def give(self, name: str) -> None:
+        self.lock.release()
+
+    def close(self) -> None:
+        self.lock = None  # some release what they hold when they are collected: while the server is there
+        if self.close_it is not None:
+            self.close_it()
+
+
+class RaisingSession(LockSession):
+    """The same, where a refusal is an exception."""
+
+    def __init__(
+        self, new_lock: Callable[[str], Any], refusal: type[Exception], close: Callable[[], Any] | None = None
+    ) -> None:
+        super().__init__(new_lock, close)
+        self.refusal = refusal
+
+    def take(self, name: str) -> bool:
+        try:
+            return super().take(name)
+        except self.refusal:
+            return False
+
+
+class AsyncLockSession(AsyncSession):
+    def __init__(self, new_lock: Callable[[str], Any], close: Callable[[], Any]) -> None:
+        self.new_lock = new_lock
+        self.close_it = close
+        self.lock: Any = None
+
+    async def take(self, name: str) -> bool:
+        self.lock = self.new_lock(name)
+        return bool(await self.lock.acquire(blocking=False))
+
+    async def give(self, name: str) -> None:
+        await self.lock.release()
+
+    async def close(self) -> None:
+        await self.close_it()
+
+
+class BlockSession(Session):
+    """Of packages that have only a ``with`` block: ``enter`` says whether it was taken."""
+
+    def __init__(self, enter: Callable[[ExitStack, str], bool], close: Callable[[], Any] | None = None) -> None:
+        self.enter = enter
+        self.close_it = close
+        self.stack = ExitStack()
+
+    def take(self, name: str) -> bool:
+        return self.enter(self.stack, name)
+
+    def give(self, name: str) -> None:
+        self.stack.close()
+
+    def close(self) -> None:
+        self.stack.close()
+        if self.close_it is not None:
+            self.close_it()
+
+
+# Redis
+
+
+def redis_client(site: Site, **options: Any) -> Any:
+    return load("redis").Redis.from_url(site.url(), **options)
+
+
+def redis_py(site: Site) -> Session:
+    client = redis_client(site)
+    return LockSession(lambda name: client.lock(name, timeout=SECONDS), client.close)
+
+
+def redis_py_async(site: Site) -> AsyncSession:
+    client = load("redis.asyncio").Redis.from_url(site.url())
+    return AsyncLockSession(lambda name: client.lock(name, timeout=SECONDS, blocking=False), client.aclose)
+
+
+def python_redis_lock(site: Site) -> Session:
+    client, module = redis_client(site), load("redis_lock")
+    return LockSession(lambda name: module.Lock(client, name, expire=SECONDS), client.close)
+
+
+def pottery(site: Site) -> Session:
+    client, module = redis_client(site), load("pottery")
+    return LockSession(lambda name: module.Redlock(key=name, masters={client}, auto_release_time=SECONDS), client.close)
+
+
+def pottery_async(site: Site) -> AsyncSession:
+    client, module = load("redis.asyncio").Redis.from_url(site.url()), load("pottery")
+    return AsyncLockSession(
+        lambda name: module.AIORedlock(key=name, masters={client}, auto_release_time=SECONDS), client.aclose
+    )
+
+
+class RedlockNg(Session):
+    def __init__(self, site: Site) -> None:
+        self.redlock = load("redlock").Redlock([site.url()], retry_count=0)
+        self.lock: Any = None
+
+    def take(self, name: str) -> bool:
+        self.lock = self.redlock.acquire(name, SECONDS * 1000)
+        return self.lock is not None
+
+    def give(self, name: str) -> None:
+        self.redlock.release(self.lock)
+
+    def close(self) -> None:
+        for client in self.redlock.client.instances:
+            client.close()
+
+
+class RedlockNgAsync(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.redlock = load("redlock").AsyncRedlock([site.url()], retry_count=0)
+        self.lock: Any = None
+
+    async def take(self, name: str) -> bool:
+        self.lock = await self.redlock.acquire(name, SECONDS * 1000)
+        return self.lock is not None
+
+    async def give(self, name: str) -> None:
+        await self.redlock.release(self.lock)
+
+    async def close(self) -> None:
+        for client in self.redlock.client.instances:
+            await client.aclose()
+
+
+class FenceKit(Session):
+    def __init__(self, site: Site) -> None:
+        module = load("fencekit")
+        self.client = redis_client(site, decode_responses=True)
+        self.lock = module.DistributedLock(self.client)
+        self.refusal: type[Exception] = module.LockNotAcquired
+        self.handle: Any = None
+
+    def take(self, name: str) -> bool:
+        try:
+            self.handle = self.lock.acquire(name, ttl=LEASE)
+        except self.refusal:
+            return False
+        return True
+
+    def give(self, name: str) -> None:
+        self.lock.release(self.handle)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def sherlock(site: Site) -> Session:
+    client, module = redis_client(site), load("sherlock")
+    return LockSession(lambda name: module.RedisLock(name, client=client, expire=SECONDS), client.close)
+
+
+class StormLock(Session):
+    """Redis, PostgreSQL and MySQL."""
+
+    def __init__(self, backend: Any) -> None:
+        module = load("stormlock")
+        self.backend = backend
+        self.refusal: type[Exception] = load("stormlock.backend").LockHeldException
+        self.new_lock: Any = lambda name: module.StormLock(backend, name, "bench", LEASE)
+        self.lock: Any = None
+        self.lease = ""
+
+    def take(self, name: str) -> bool:
+        self.lock = self.new_lock(name)
+        try:
+            self.lease = self.lock.acquire()
+        except self.refusal:
+            return False
+        return True
+
+    def give(self, name: str) -> None:
+        self.lock.release(self.lease)
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+def stormlock_redis(site: Site) -> Session:
+    backend = load("stormlock.backends.redis").Redis(url=site.url())
+    backend.close = backend._client.close
+    return StormLock(backend)
+
+
+def py_cachify(site: Site) -> Session:
+    module, client = load("py_cachify"), redis_client(site)
+    cachify = module.init_cachify(sync_client=client, default_lock_expiration=SECONDS, is_global=False)
+    refusal: type[Exception] = module.CachifyLockError
+
+    def enter(stack: ExitStack, name: str) -> bool:
+        try:
+            stack.enter_context(cachify.lock(key=name))
+        except refusal:
+            return False
+        return True
+
+    return BlockSession(enter, client.close)
+
+
+def _huey_block(huey: Any) -> Session:
+    refusal: type[Exception] = load("huey.exceptions").TaskLockedException
+
+    def enter(stack: ExitStack, name: str) -> bool:
+        try:
+            stack.enter_context(huey.lock_task(name))
+        except refusal:
+            return False
+        return True
+
+    return BlockSession(enter, huey.storage.close)
+
+
+def huey_redis(site: Site) -> Session:
+    return _huey_block(load("huey").RedisHuey("bench", url=site.url()))
+
+
+def huey_sqlite(site: Site) -> Session:
+    return _huey_block(load("huey").SqliteHuey("bench", filename=f"{site.directory}/huey.db"))
+
+
+# mithril-locks
+
+
+def _mithril() -> Any:
+    """Its log lines go to the standard output unless the application says otherwise."""
+    import logging
+
+    structlog = load("structlog")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    return load("mithril")
+
+
+def _mithril_session(backend: Any, close: Callable[[], Any]) -> Session:
+    module = _mithril()
+    return RaisingSession(
+        lambda name: module.Lock(name, backend=backend, ttl=SECONDS, timeout=0), module.LockTimeoutError, close
+    )
+
+
+def mithril_redis(site: Site) -> Session:
+    _mithril()
+    client = redis_client(site)
+    return _mithril_session(load("mithril.backends").RedisBackend(client), client.close)
+
+
+def _sqlalchemy_engine(site: Site) -> Any:
+    drivers = {"postgres": "postgresql+psycopg", "mariadb": "mysql+pymysql", "sqlite": "sqlite"}
+    return load("sqlalchemy").create_engine(site.url(drivers[site.store]))
+
+
+def mithril_sqlite(site: Site) -> Session:
+    _mithril()
+    engine = _sqlalchemy_engine(site)
+    return _mithril_session(load("mithril.backends").SQLiteBackend(engine), engine.dispose)
+
+
+def mithril_postgres(site: Site) -> Session:
+    _mithril()
+    engine = _sqlalchemy_engine(site)
+    return _mithril_session(load("mithril.backends").PostgresBackend(engine), engine.dispose)
+
+
+class MithrilAsync(AsyncSession):
+    def __init__(self, backend: Any, close: Callable[[], Any]) -> None:
+        _mithril()
+        self.backend, self.close_it = backend, close
+        self.lock: Any = None
+        self.refusal: type[Exception] = load("mithril").LockTimeoutError
+
+    async def start(self) -> None:
+        if hasattr(self.backend, "initialize"):
+            await self.backend.initialize()
+
+    async def take(self, name: str) -> bool:
+        self.lock = load("mithril.aio").AsyncLock(name, backend=self.backend, ttl=SECONDS, timeout=0)
+        try:
+            await self.lock.acquire(blocking=False)
+        except self.refusal:
+            return False
+        return True
+
+    async def give(self, name: str) -> None:
+        await self.lock.release()
+
+    async def close(self) -> None:
+        await self.close_it()
+
+
+def mithril_redis_async(site: Site) -> AsyncSession:
+    _mithril()
+    client = load("redis.asyncio").Redis.from_url(site.url())
+    return MithrilAsync(load("mithril.backends.aio").AsyncRedisBackend(client), client.aclose)
+
+
+def mithril_postgres_async(site: Site) -> AsyncSession:
+    _mithril()
+    engine = load("sqlalchemy.ext.asyncio").create_async_engine(site.url("postgresql+asyncpg"))
+    return MithrilAsync(load("mithril.backends.aio").AsyncPostgresBackend(engine), engine.dispose)
+
+
+def mithril_sqlite_async(site: Site) -> AsyncSession:
+    _mithril()
+    engine = load("sqlalchemy.ext.asyncio").create_async_engine(site.url("sqlite+aiosqlite"))
+    return MithrilAsync(load("mithril.backends.aio").AsyncSQLiteBackend(engine), engine.dispose)
+
+
+# PostgreSQL, MariaDB
+
+
+class SqlAlchemyDlock(Session):
+    """A connection of the engine for as long as the lock is held: it is the session that holds an advisory lock."""
+
+    def __init__(self, site: Site) -> None:
+        self.create = load("sqlalchemy_dlock").create_sadlock
+        self.engine = _sqlalchemy_engine(site)
+        self.connection: Any = None
+        self.lock: Any = None
+
+    def take(self, name: str) -> bool:
+        self.connection = self.engine.connect()
+        self.lock = self.create(self.connection, name)
+        if self.lock.acquire(block=False):
+            return True
+        self.connection.close()
+        return False
+
+    def give(self, name: str) -> None:
+        self.lock.release()
+        self.connection.close()
+
+    def close(self) -> None:
+        self.connection.close()
+        self.engine.dispose()
+
+
+class SqlAlchemyDlockAsync(AsyncSession):
+    def __init__(self, url: str) -> None:
+        self.create = load("sqlalchemy_dlock").create_async_sadlock
+        self.engine = load("sqlalchemy.ext.asyncio").create_async_engine(url)
+        self.connection: Any = None
+        self.lock: Any = None
+
+    async def take(self, name: str) -> bool:
+        self.connection = await self.engine.connect()
+        self.lock = self.create(self.connection, name)
+        if await self.lock.acquire(block=False):
+            return True
+        await self.connection.close()
+        return False
+
+    async def give(self, name: str) -> None:
+        await self.lock.release()
+        await self.connection.close()
+
+    async def close(self) -> None:
+        await self.connection.close()
+        await self.engine.dispose()
+
+
+STORMLOCK_POSTGRES = (
+    "CREATE TABLE IF NOT EXISTS stormlock (resource text PRIMARY KEY, lease uuid, principal text,"
+    " created timestamptz DEFAULT current_timestamp, expires timestamptz)"
+)
+STORMLOCK_MYSQL = (
+    "CREATE TABLE IF NOT EXISTS stormlock (resource varchar(64) PRIMARY KEY, lease binary(16), principal varchar(64),"
+    " created datetime, expires datetime)"
+)
+
+
+def _psycopg_url(site: Site) -> str:
+    return site.url("postgresql")
+
+
+def stormlock_postgres(site: Site) -> Session:
+    with load("psycopg").connect(_psycopg_url(site), autocommit=True) as connection:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute(STORMLOCK_POSTGRES)
+    return StormLock(load("stormlock.backends.postgresql").Postgresql(_psycopg_url(site)))
+
+
+def stormlock_mysql(site: Site) -> Session:
+    connection = load("pymysql").connect(autocommit=True, **site.arguments)
+    connection.cursor().execute(STORMLOCK_MYSQL)
+    connection.close()
+    arguments = {**site.arguments, "charset": "utf8mb4", "collation": "utf8mb4_general_ci"}
+    backend = load("stormlock.backends.mysql").MySql(**arguments)
+    backend.close = backend._conn.close
+    return StormLock(backend)
+
+
+def postgres_mutex(site: Site) -> Session:
+    module, url = load("postgres_mutex"), _psycopg_url(site)
+    mutexes: dict[str, Any] = {}
+
+    def enter(stack: ExitStack, name: str) -> bool:
+        if name not in mutexes:
+            mutexes[name] = module.Mutex(url, lock_name=name)
+            mutexes[name].create_schema()
+        return bool(stack.enter_context(mutexes[name].acquire()))
+
+    def close() -> None:
+        for mutex in mutexes.values():
+            mutex.close()
+
+    return BlockSession(enter, close)
+
+
+DISLOCK_TABLE = (
+    "CREATE TABLE IF NOT EXISTS key_value (key text PRIMARY KEY, value text NOT NULL, expire_at timestamptz NOT NULL)"
+)
+
+
+def dislock(site: Site) -> Session:
+    """It connects for each acquire, its heartbeat and each release; that is how it comes."""
+    module, core, url = load("dislock"), load("dislock.core"), _psycopg_url(site)
+    with load("psycopg").connect(url, autocommit=True) as connection:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute(DISLOCK_TABLE)
+
+    def enter(stack: ExitStack, name: str) -> bool:
+        context = core.LockContext(
+            url=url,
+            table_parts=["key_value"],
+            lock_key=name,
+            owner="bench",
+            run_ttl_seconds=SECONDS,
+            lease_interval_seconds=10.0,
+        )
+        try:
+            stack.enter_context(module.LeaseLock(context))
+        except module.LockNotAcquiredError:
+            return False
+        return True
+
+    return BlockSession(enter)
+
+
+# Files
+
+
+def filelock(site: Site) -> Session:
+    module = load("filelock")
+    return RaisingSession(lambda name: module.FileLock(f"{site.directory}/{name}.lock"), module.Timeout)
+
+
+def filelock_lease(site: Site) -> Session:
+    module = load("filelock")
+    return RaisingSession(
+        lambda name: module.SoftFileLease(f"{site.directory}/{name}.lease", lease_duration=SECONDS), module.Timeout
+    )
+
+
+_NO_TOKEN = "fencing token, minimum hold"
+_ADVISORY = "lease (held as long as the connection), fencing token, minimum hold, record of who ran"
+
+PEERS = [
+    Contender("redis", "redis-py Lock", "peer", redis_py, "redis", _NO_TOKEN),
+    Contender("redis", "redis-py Lock", "peer", redis_py_async, "redis", _NO_TOKEN, is_async=True),
+    Contender("redis", "python-redis-lock", "peer", python_redis_lock, "python-redis-lock", _NO_TOKEN),
+    Contender("redis", "pottery", "peer", pottery, "pottery", _NO_TOKEN),
+    Contender("redis", "pottery", "peer", pottery_async, "pottery", _NO_TOKEN, is_async=True),
+    Contender("redis", "redlock-ng", "peer", RedlockNg, "redlock-ng", f"{_NO_TOKEN}; an error looks like a skip"),
+    Contender(
+        "redis",
+        "redlock-ng",
+        "peer",
+        RedlockNgAsync,
+        "redlock-ng",
+        f"{_NO_TOKEN}; an error looks like a skip",
+        is_async=True,
+    ),
+    Contender("redis", "fencekit", "peer", FenceKit, "fencekit", "minimum hold, asyncio"),
+    Contender("redis", "sherlock", "peer", sherlock, "sherlock", f"{_NO_TOKEN}, asyncio"),
+    Contender("redis", "stormlock", "peer", stormlock_redis, "stormlock", f"{_NO_TOKEN}, asyncio"),
+    Contender("redis", "mithril-locks", "peer", mithril_redis, "mithril-locks", "minimum hold"),
+    Contender("redis", "mithril-locks", "peer", mithril_redis_async, "mithril-locks", "minimum hold", is_async=True),
+    Contender(
+        "redis", "py-cachify", "peer", py_cachify, "py-cachify", f"owner check (anyone's release frees it), {_NO_TOKEN}"
+    ),
+    Contender(
+        "redis", "huey", "peer", huey_redis, "huey", f"lease on Redis < 7.4, owner check, {_NO_TOKEN}", has_lease=False
+    ),
+    Contender("postgres", "sqlalchemy-dlock", "peer", SqlAlchemyDlock, "sqlalchemy-dlock", _ADVISORY, has_lease=False),
+    Contender(
+        "postgres",
+        "sqlalchemy-dlock",
+        "peer",
+        lambda site: SqlAlchemyDlockAsync(site.url("postgresql+asyncpg")),
+        "sqlalchemy-dlock",
+        _ADVISORY,
+        is_async=True,
+        has_lease=False,
+    ),
+    Contender("postgres", "stormlock", "peer", stormlock_postgres, "stormlock", f"{_NO_TOKEN}, pool, asyncio"),
+    Contender("postgres", "mithril-locks", "peer", mithril_postgres, "mithril-locks", "minimum hold"),
+    Contender(
+        "postgres", "mithril-locks", "peer", mithril_postgres_async, "mithril-locks", "minimum hold", is_async=True
+    ),
+    Contender(
+        "postgres", "postgres-mutex", "peer", postgres_mutex, "postgres-mutex", f"{_NO_TOKEN}; starts a thread each"
+    ),
+    Contender("postgres", "dislock", "peer", dislock, "dislock", f"{_NO_TOKEN}; connects three times each"),
+    Contender("mariadb", "sqlalchemy-dlock", "peer", SqlAlchemyDlock, "sqlalchemy-dlock", _ADVISORY, has_lease=False),
+    Contender(
+        "mariadb",
+        "sqlalchemy-dlock",
+        "peer",
+        lambda site: SqlAlchemyDlockAsync(site.url("mysql+asyncmy")),
+        "sqlalchemy-dlock",
+        _ADVISORY,
+        is_async=True,
+        has_lease=False,
+    ),
+    Contender("mariadb", "stormlock", "peer", stormlock_mysql, "stormlock", f"{_NO_TOKEN}, pool, asyncio"),
+    Contender("sqlite", "mithril-locks", "peer", mithril_sqlite, "mithril-locks", "minimum hold"),
+    Contender("sqlite", "mithril-locks", "peer", mithril_sqlite_async, "mithril-locks", "minimum hold", is_async=True),
+    Contender("sqlite", "huey", "peer", huey_sqlite, "huey", f"lease, owner check, {_NO_TOKEN}", has_lease=False),
+    Contender(
+        "sqlite",
+        "filelock (flock)",
+        "peer",
+        filelock,
+        "filelock",
+        f"record, lease (the kernel frees it), {_NO_TOKEN}",
+        has_lease=False,
+    ),
+    Contender("sqlite", "filelock SoftFileLease", "peer", filelock_lease, "filelock", _NO_TOKEN),
+]

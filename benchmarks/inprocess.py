@@ -1,0 +1,252 @@
+"""What the library costs without a store: importing it, its decorator, and memory."""
+
+from __future__ import annotations
+
+import functools
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from statistics import median
+from time import perf_counter, perf_counter_ns
+from typing import Any
+
+from benchmarks.contenders.base import LEASE, load
+from benchmarks.plan import Absent, Plan
+from benchmarks.statistics import ratio
+from shedlock_py import InMemoryLockProvider, hold, scheduler_lock
+
+CALLS = 1000
+
+# The decorator
+
+
+def least(name: str) -> Callable[[Callable[..., int]], Callable[..., int | None]]:
+    """The floor: the least wrapper of any function that takes a name and gives it back."""
+    held: dict[str, bool] = {}
+    mutex = threading.Lock()
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int | None]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> int | None:
+            with mutex:
+                if name in held:
+                    return None
+                held[name] = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                with mutex:
+                    del held[name]
+
+        return wrapper
+
+    return decorate
+
+
+def _task() -> int:
+    return 1
+
+
+def _ours(provider: InMemoryLockProvider) -> Callable[[], Any]:
+    return scheduler_lock("bench", LEASE, provider=provider)(lambda: 1)
+
+
+def _our_hold(provider: InMemoryLockProvider) -> Callable[[], Any]:
+    def call() -> int:
+        with hold("bench", lock_at_most_for=LEASE, provider=provider):
+            return 1
+
+    return call
+
+
+def _huey() -> Callable[[], Any]:
+    call: Callable[[], Any] = load("huey").MemoryHuey("bench").lock_task("bench")(_task)
+    return call
+
+
+def _py_cachify() -> Callable[[], Any]:
+    cachify = load("py_cachify").init_cachify(is_global=True)
+    call: Callable[[], Any] = cachify.lock(key="bench")(_task)
+    return call
+
+
+def _apscheduler(wrapped: bool) -> Callable[[], Any]:
+    scheduler = load("apscheduler.schedulers.background").BackgroundScheduler(timezone=UTC)
+    scheduler.start(paused=True)
+    executor = load("apscheduler.executors.debug").DebugExecutor()
+    if wrapped:
+        wrapper = load("shedlock_py.integrations.apscheduler").ShedLockExecutor
+        executor = wrapper(executor, InMemoryLockProvider(), lock_all=True, default_lock_at_most_for=LEASE)
+    executor.start(scheduler, "bench")
+    job = scheduler.add_job(_task, "date", run_date=datetime(2100, 1, 1, tzinfo=UTC), id="bench")
+    return lambda: executor.submit_job(job, [datetime.now(UTC)])
+
+
+WRAPPERS: dict[str, tuple[str, str, Callable[[], Callable[[], Any]]]] = {
+    # name: (kind, what it lacks, how to make it)
+    "floor": ("floor", "", lambda: least("bench")(_task)),
+    "shedlock_py: decorator": ("us", "", lambda: _ours(InMemoryLockProvider())),
+    "shedlock_py: hold": ("us", "", lambda: _our_hold(InMemoryLockProvider())),
+    "huey": ("peer", "lease, owner, token, record, events", _huey),
+    "py-cachify": ("peer", "owner, token, record, events", _py_cachify),
+    "APScheduler job, no lock": ("context", "", lambda: _apscheduler(False)),
+    "APScheduler job, shedlock_py": ("us", "", lambda: _apscheduler(True)),
+}
+
+
+def decorators(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
+    """Nanoseconds of a call of a function that does nothing, under its lock in memory."""
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, (_, _, make) in WRAPPERS.items():
+        try:
+            calls[name] = make()
+            _time(calls[name], 100)
+        except Exception as error:
+            plan.absent.append(Absent("memory", name, "decorator", f"{type(error).__name__}: {error}"))
+            calls.pop(name, None)
+    rounds: dict[str, list[float | None]] = {name: [] for name in calls}
+    for _ in range(plan.rounds):
+        for name in rng.sample(list(calls), len(calls)):
+            rounds[name].append(_time(calls[name], CALLS))
+    found = {}
+    for name, values in rounds.items():
+        compared = ratio(values, rounds["floor"])
+        assert compared is not None
+        kind, lacks, _ = WRAPPERS[name]
+        found[name] = {
+            "kind": kind,
+            "lacks": lacks,
+            "has_lease": True,  # in the memory of one process nobody needs one
+            "ns": median(value for value in values if value is not None),
+            "ratio": {"middle": compared.middle, "low": compared.low, "high": compared.high},
+        }
+    return found
+
+
+def _time(call: Callable[[], Any], times: int) -> float:
+    """The middle of ten goes, per call: other processes disturb only some of them."""
+    goes = []
+    for _ in range(10):
+        begin = perf_counter_ns()
+        for _ in range(times // 10):
+            call()
+        goes.append((perf_counter_ns() - begin) / (times // 10))
+    return median(goes)
+
+
+# Importing
+
+IMPORTS: dict[str, tuple[str, str]] = {
+    # name: (kind, statement)
+    "Python alone": ("floor", "pass"),
+    "shedlock_py": ("us", "import shedlock_py"),
+    "shedlock_py and its Redis provider": ("us", "import shedlock_py.providers.redis"),
+    "shedlock_py and its SQL provider": ("us", "import shedlock_py.providers.sqlalchemy"),
+    "redis-py": ("peer", "import redis"),
+    "sqlalchemy": ("peer", "import sqlalchemy"),
+    "python-redis-lock": ("peer", "import redis_lock"),
+    "pottery": ("peer", "import pottery"),
+    "redlock-ng": ("peer", "import redlock"),
+    "fencekit": ("peer", "import fencekit"),
+    "sherlock": ("peer", "import sherlock"),
+    "stormlock": ("peer", "import stormlock"),
+    "mithril-locks": ("peer", "import mithril"),
+    "sqlalchemy-dlock": ("peer", "import sqlalchemy_dlock"),
+    "postgres-mutex": ("peer", "import postgres_mutex"),
+    "dislock": ("peer", "import dislock"),
+    "filelock": ("peer", "import filelock"),
+    "py-cachify": ("peer", "import py_cachify"),
+    "huey": ("peer", "import huey"),
+    "APScheduler": ("peer", "import apscheduler.schedulers.background"),
+}
+
+
+def imports(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
+    """How much longer a new interpreter takes, and how many more modules it has, than one that imports nothing."""
+    known: dict[str, dict[str, Any]] = {}
+    bare = modules("pass")
+    for name, (kind, statement) in IMPORTS.items():
+        try:
+            known[name] = {"kind": kind, "modules": modules(statement) - bare}
+        except subprocess.CalledProcessError as error:
+            last = (error.stderr or "").strip().split("\n")[-1]
+            plan.absent.append(Absent("imports", name, "import time", last))
+    times: dict[str, list[float]] = {name: [] for name in known}
+    for _ in range(max(1, plan.rounds // 2)):
+        for name in rng.sample(list(known), len(known)):
+            begin = perf_counter()
+            subprocess.run(_command(IMPORTS[name][1]), check=True, stdout=subprocess.DEVNULL)
+            times[name].append(perf_counter() - begin)
+    for name, entry in known.items():
+        over = [took - alone for took, alone in zip(times[name], times["Python alone"], strict=True)]
+        entry["ms"] = median(times[name]) * 1000
+        entry["ms_over_bare"] = median(over) * 1000
+    return known
+
+
+def modules(statement: str) -> int:
+    """How many modules there are after it."""
+    done = subprocess.run(
+        _command(f"{statement}\nimport sys\nprint(len(sys.modules))"), check=True, capture_output=True, text=True
+    )
+    return int(done.stdout.split()[-1])
+
+
+def _command(statement: str) -> list[str]:
+    return [sys.executable, "-c", statement]
+
+
+# Memory
+
+_MEMORY = """
+import gc, tracemalloc
+from datetime import timedelta
+{setup}
+work(0)
+gc.collect()
+tracemalloc.start()
+for number in range(1, {names} + 1):
+    work(number)
+gc.collect()
+print(tracemalloc.get_traced_memory()[0])
+"""
+NAMES = 10_000
+_SETUPS = {
+    "in-memory provider, a lock record each": (
+        "from shedlock_py import InMemoryLockProvider, LockRequest\n"
+        "provider, lease = InMemoryLockProvider(), timedelta(seconds=60)\n"
+        "def work(number):\n"
+        "    provider.release(provider.acquire(LockRequest(f'name-{number}', lease)))\n"
+    ),
+    "@scheduler_lock, a decorated function each": (
+        "from shedlock_py import InMemoryLockProvider, scheduler_lock\n"
+        "provider, kept = InMemoryLockProvider(), []\n"
+        "def work(number):\n"
+        "    kept.append(scheduler_lock(f'name-{number}', 60, provider=provider)(lambda: None))\n"
+    ),
+    "one decorated function, a name from its argument each (SQLite)": (
+        "import os, tempfile\n"
+        "from shedlock_py import provider_from_url, scheduler_lock\n"
+        "directory = tempfile.TemporaryDirectory()\n"
+        "provider = provider_from_url(f'sqlite:///{directory.name}/locks.db')\n"
+        "provider.create_schema()\n"
+        "with provider._engine.connect() as connection:\n"
+        "    connection.exec_driver_sql('PRAGMA synchronous=OFF')\n"
+        "@scheduler_lock('name-{number}', 60, provider=provider)\n"
+        "def work(number): pass\n"
+    ),
+}
+
+
+def memory(plan: Plan) -> dict[str, float]:
+    """Kilobytes of Python objects that are left in the process after 10,000 names were locked once each."""
+    names = NAMES if plan.rounds > 5 else NAMES // 10
+    found = {}
+    for what, setup in _SETUPS.items():
+        script = _MEMORY.replace("{setup}", setup).replace("{names}", str(names))
+        done = subprocess.run(_command(script), check=True, capture_output=True, text=True)
+        found[what] = int(done.stdout) / 1024 * NAMES / names
+    return found

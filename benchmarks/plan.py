@@ -1,0 +1,77 @@
+"""How long and how often things are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from benchmarks.contenders import Contender
+
+
+@dataclass
+class Absent:
+    """A contender that is not measured, and why."""
+
+    group: str
+    name: str
+    figure: str
+    reason: str
+
+
+@dataclass
+class Plan:
+    rounds: int = 25
+    block_seconds: float = 0.04
+    """How long one contender is measured in one round."""
+    crew_rounds: int = 5
+    crew_seconds: float = 0.4
+    records: tuple[int, ...] = (10, 1_000, 100_000, 1_000_000)
+    clients: tuple[int, ...] = (1, 4, 16, 64)
+    names: tuple[int, ...] = (1, 100, 10_000)
+    contending: int = 16
+    election_seconds: float = 30.0
+    stores: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    absent: list[Absent] = field(default_factory=list)
+
+    @classmethod
+    def quick(cls) -> Plan:
+        return cls(
+            rounds=5,
+            block_seconds=0.01,
+            crew_rounds=1,
+            crew_seconds=0.1,
+            records=(10, 10_000),
+            clients=(1, 16),
+            names=(1, 100),
+            election_seconds=4.0,
+        )
+
+    @classmethod
+    def smoke(cls) -> Plan:
+        """For the tests of the harness: seconds, and the figures mean nothing."""
+        return cls(
+            rounds=2,
+            block_seconds=0.002,
+            crew_rounds=1,
+            crew_seconds=0.02,
+            records=(10, 100),
+            clients=(1, 2),
+            names=(1, 5),
+            contending=2,
+            election_seconds=0.5,
+        )
+
+    def drop(self, contender: Contender, figure: str, error: BaseException) -> None:
+        """Never silently: the page says who is missing, and why."""
+        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        self.absent.append(Absent(contender.group, contender.name, figure, reason))
+
+    def opened(self, contender: Contender, figure: str, attempt: Callable[[], object]) -> bool:
+        """Whether ``attempt`` went well; if not, the contender is reported as absent."""
+        try:
+            attempt()
+        except Exception as error:
+            self.drop(contender, figure, error)
+            return False
+        return True

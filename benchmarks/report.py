@@ -1,0 +1,380 @@
+"""From the raw figures to the tables of docs/benchmarks.md. Ratios first: they are the result, times are context.
+
+``python -m benchmarks.report`` writes the page and the charts again from the last full run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import charts, simulate
+from benchmarks.contenders import US
+from benchmarks.machine import ROOT
+from benchmarks.targets import TARGETS, Figure, Results
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+CHARTS = ROOT / "docs" / "benchmarks"
+LAST = ROOT / "benchmarks" / "results" / "last.json"
+BEGIN = "<!-- begin: written by `make bench` -->"
+END = "<!-- end: written by `make bench` -->"
+
+TITLES = {
+    "redis": "Redis",
+    "postgres": "PostgreSQL",
+    "mariadb": "MariaDB",
+    "sqlite": "SQLite and files",
+    "mongodb": "MongoDB's protocol",
+}
+NOTHING = "–"
+
+
+def write(results: Results, page: Path = PAGE, directory: Path = CHARTS) -> None:
+    """Rewrite both pages between their marks, and the charts."""
+    page.write_text(filled(page.read_text(), results))
+    directory.mkdir(exist_ok=True)
+    for name, picture in charts.draw(results).items():
+        (directory / name).write_text(picture)
+    simulate.write(results)
+
+
+def filled(text: str, results: Results) -> str:
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"no marks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{tables(results, pictures=True)}\n{END}{after}"
+
+
+def tables(results: Results, *, pictures: bool = False) -> str:
+    parts = [*_targets(results)]
+    for store in TITLES:
+        parts += _one_client(results, store, pictures)
+    parts += _contention(results, pictures)
+    parts += _work(results)
+    parts += _costs(results)
+    parts += _grows(results, pictures)
+    parts += _without_a_store(results)
+    parts += _life(results)
+    parts += _absent(results)
+    parts += _machine(results)
+    return "\n".join(parts)
+
+
+_LACKS = "lacks, compared with ours"
+_TEXTS = {_LACKS, "lacks", "what", "why", "reached", "best of the others", "with a fencing token"}
+"""Columns that are not numbers."""
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    ruler = ["---" if column in _TEXTS or not number else "---:" for number, column in enumerate(header)]
+    lines = [" | ".join(row) for row in (header, ruler, *rows)]
+    return [*(f"| {line} |" for line in lines), ""]
+
+
+def _targets(results: Results) -> list[str]:
+    rows = []
+    for target in TARGETS:
+        ours = target.ours(results)
+        if ours is None:
+            rows.append([target.what, NOTHING, target.shown_limit(), "not measured", NOTHING, NOTHING])
+            continue
+        reached = "yes" if target.is_reached(ours) else "**no**"
+        shown = _spread(ours, target.digits) + (f" ({ours.whose})" if ours.whose else "")
+        others = [_other(target.best(results, with_token=token)) for token in (False, True)]
+        rows.append([target.what, shown + target.unit, target.shown_limit(), reached, *others])
+    return [
+        "## What was to be reached",
+        "",
+        "Ratios to the floor of the same round: the median over all rounds, and in brackets the middle half of them."
+        " The others are those whose lock is a lease.",
+        "",
+        *table(["", "measured", "to reach", "reached", "best of the others", "with a fencing token"], rows),
+    ]
+
+
+def _other(best: Figure | None) -> str:
+    return f"{best.whose} {best.value:.2f}" if best else NOTHING
+
+
+def _spread(figure: Figure, digits: int = 2) -> str:
+    text = f"**{figure.value:.{digits}f}**"
+    if figure.low is not None and figure.high is not None:
+        text += f" ({figure.low:.{digits}f}–{figure.high:.{digits}f})"
+    return text
+
+
+def _one_client(results: Results, store: str, pictures: bool) -> list[str]:
+    groups = {group: results.get("latency", {}).get(group) for group in (store, f"{store} async")}
+    if not any(groups.values()):
+        return []
+    parts = [f"## {TITLES[store]}", ""]
+    if pictures and groups[store]:
+        alt = f"Ratio to the floor of an acquire and release on {TITLES[store]}"
+        parts += [f"![{alt}](benchmarks/ratio-{store}.svg)", ""]
+    for group, entries in groups.items():
+        if entries:
+            parts += _group(group, entries)
+    return parts
+
+
+def _group(group: str, entries: dict[str, Any]) -> list[str]:
+    rows = [
+        [
+            _name(name, entry["kind"]),
+            _ratio(entry, "ratio"),
+            _number(entry, "p50_us"),
+            _number(entry, "p95_us"),
+            _ratio(entry, "skip_ratio"),
+            _number(entry, "skip_p50_us"),
+            entry["lacks"] or NOTHING,
+        ]
+        for name, entry in _ordered(entries)
+    ]
+    header = [
+        "asyncio" if group.endswith(" async") else "synchronous",
+        "acquire + release: ratio",
+        "p50 µs",
+        "p95 µs",
+        "skip: ratio",
+        "p50 µs",
+        _LACKS,
+    ]
+    return table(header, rows)
+
+
+def _work(results: Results) -> list[str]:
+    """Processor time and traffic."""
+    parts: list[str] = []
+    for group, entries in _in_order(results.get("latency", {})):
+        wire = results.get("wire", {}).get(group, {})
+        rows = []
+        for name, entry in _ordered(entries):
+            counted = wire.get(name, {})
+            rows.append(
+                [
+                    _name(name, entry["kind"]),
+                    _ratio(entry, "cpu_ratio"),
+                    _number(entry, "client_cpu_us"),
+                    _number(entry, "server_cpu_us"),
+                    *(_number(counted, f"cycle_{what}", 1) for what in ("round_trips", "bytes")),
+                    *(_number(counted, f"skip_{what}", 1) for what in ("round_trips", "bytes")),
+                ]
+            )
+        is_async = group.endswith(" async")
+        header = [
+            TITLES[group.removesuffix(" async")] + (", asyncio" if is_async else ""),
+            "client's CPU: ratio",
+            "µs",
+            "server's CPU µs",
+            "round trips",
+            "bytes",
+            "skip: round trips",
+            "bytes",
+        ]
+        parts += table(header, rows)
+    if not parts:
+        return []
+    words = (
+        "Of an acquire and release: processor time, which other processes disturb less than they disturb the clock,"
+        " and what goes over the wire. `server's CPU` is for 1,000 operations in milliseconds just as well."
+    )
+    return ["## Processor time and traffic", "", words, "", *parts]
+
+
+def _in_order(found: dict[str, Any]) -> list[tuple[str, Any]]:
+    """By store, as they are always shown; the async group of each after the other."""
+    return [(group, found[group]) for store in TITLES for group in (store, f"{store} async") if group in found]
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """The floor, then ours, then the others."""
+    return (0 if name == "floor" else 1 if name.startswith(US) else 2), name
+
+
+def _ordered(entries: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return sorted(entries.items(), key=lambda item: _order(*item))
+
+
+def _order(name: str, entry: dict[str, Any]) -> tuple[int, float]:
+    kinds = {"floor": 0, "us": 1, "context": 2, "peer": 3}
+    return kinds[entry["kind"]], 0 if name == US else entry.get("ratio", {}).get("middle", 0.5)
+
+
+def _name(name: str, kind: str) -> str:
+    return f"**{name}**" if kind == "us" else name
+
+
+def _ratio(entry: dict[str, Any], key: str) -> str:
+    found = entry.get(key)
+    return NOTHING if not found else f"{found['middle']:.2f} ({found['low']:.2f}–{found['high']:.2f})"
+
+
+def _number(entry: dict[str, Any], key: str, digits: int = 0) -> str:
+    value = entry.get(key)
+    return NOTHING if value is None else f"{round(value, digits):,.{digits}f}".removesuffix(".0")
+
+
+def _contention(results: Results, pictures: bool) -> list[str]:
+    found = results.get("contention", {})
+    if not found:
+        return []
+    parts = ["## Sixteen processes after one lock", "", "Skips per second of all together; somebody has the lock.", ""]
+    if pictures:
+        parts += ["![Skips per second, as a share of the floor's](benchmarks/skips.svg)", ""]
+    rows = []
+    for store, entries in _in_order(found):
+        for name, entry in sorted(entries.items(), key=lambda item: -item[1]["per_second"]):
+            label = f"{TITLES[store]}: {_name(name, entry['kind'])}"
+            rows.append([label, _ratio(entry, "share"), _number(entry, "per_second")])
+    return [*parts, *table(["", "share of the floor's", "skips per second"], rows)]
+
+
+_COSTS = {
+    "redis": {"commands": "commands, with those of scripts"},
+    "postgres": {"wal_bytes": "bytes of log", "row_locks": "rows locked"},
+    "mariadb": {"log_bytes": "bytes of log", "row_updates": "rows updated", "statements": "statements"},
+}
+
+
+def _costs(results: Results) -> list[str]:
+    found = results.get("cost", {})
+    if not any(found.values()):
+        return []
+    parts = ["## What it costs the server", "", "Counted by the server, for each operation.", ""]
+    for store, entries in _in_order(found):
+        if not entries:
+            continue
+        header = [TITLES[store]]
+        header += [f"{what}: {label}" for what in ("acquire + release", "skip") for label in _COSTS[store].values()]
+        rows = [
+            [name, *(_number(entry, f"{what}_{key}", 1) for what in ("cycle", "skip") for key in _COSTS[store])]
+            for name, entry in sorted(entries.items(), key=lambda item: _rank(item[0]))
+        ]
+        parts += table(header, rows)
+    return parts
+
+
+def _grows(results: Results, pictures: bool) -> list[str]:
+    parts: list[str] = []
+    clients = results.get("clients", {})
+    if clients:
+        parts += [
+            "## Growth",
+            "",
+            "Clients, each a process that takes and gives back a lock of its own: acquires and releases per second of"
+            " all together.",
+            "",
+        ]
+        if pictures:
+            parts += ["![Acquires and releases per second, by the number of clients](benchmarks/clients.svg)", ""]
+        numbers = sorted({number for sizes in clients.values() for number in sizes}, key=int)
+        rows = []
+        for store, sizes in _in_order(clients):
+            for name in next(iter(sizes.values())):
+                cells = [_number(sizes.get(number, {}).get(name, {}), "per_second") for number in numbers]
+                rows.append([f"{TITLES[store]}: {name}", *cells])
+        parts += table(["clients", *numbers], rows)
+    for figure, what in (("names", "names that one client uses in turn"), ("records", "records in the store")):
+        found = results.get(figure, {})
+        if found:
+            note = " SecantusDB looks at every document, which `mongod` does not." if "mongodb" in found else ""
+            parts += [f"An acquire, by the number of {what}: the ratio to the fewest.{note}", ""]
+            if pictures and figure == "records":
+                parts += ["![The cost of an acquire, by the number of records](benchmarks/records.svg)", ""]
+            numbers = sorted({number for sizes in found.values() for number in sizes}, key=int)
+            rows = [
+                [TITLES[store], *(_ratio(sizes.get(number, {}), "ratio") for number in numbers)]
+                for store, sizes in _in_order(found)
+            ]
+            parts += table([figure, *(f"{int(number):,}" for number in numbers)], rows)
+    return parts
+
+
+def _without_a_store(results: Results) -> list[str]:
+    parts: list[str] = []
+    found = results.get("decorators")
+    if found:
+        rows = [
+            [_name(name, entry["kind"]), _ratio(entry, "ratio"), f"{entry['ns'] / 1000:.2f}", entry["lacks"] or NOTHING]
+            for name, entry in _ordered(found)
+        ]
+        parts += [
+            "## Without a store",
+            "",
+            "A call of a function that does nothing, under a lock in the memory of the process. The floor is the least"
+            " wrapper in Python that takes a name out of a dict, under a mutex, and puts it back.",
+            "",
+            *table(["", "ratio", "µs", "lacks"], rows),
+        ]
+    found = results.get("imports")
+    if found:
+        rows = [
+            [_name(name, entry["kind"]), _number(entry, "ms_over_bare"), _number(entry, "modules")]
+            for name, entry in sorted(found.items(), key=lambda item: item[1]["ms_over_bare"])
+        ]
+        parts += ["## Importing", "", *table(["", "ms over Python alone", "modules"], rows)]
+    found = results.get("memory")
+    if found:
+        parts += [
+            "## Memory",
+            "",
+            *table(["10,000 names, each locked once", "KB left in the process"],
+                   [[what, f"{kilobytes:,.0f}"] for what, kilobytes in found.items()]),
+        ]  # fmt: skip
+    return parts
+
+
+def _life(results: Results) -> list[str]:
+    found = results.get("life", {})
+    rows = [
+        [
+            TITLES[store],
+            _number(entry, "keep_alive_per_lease", 1),
+            _number(entry, "leader_per_minute"),
+            _number(entry, "follower_per_minute"),
+        ]
+        for store, entry in _in_order(found)
+    ]
+    if not rows:
+        return []
+    header = ["round trips", "kept alive, in the time of one lease", "leader, per minute", "follower, per minute"]
+    return [
+        "## While it runs",
+        "",
+        'A lease that is kept alive is extended each third of it: with `lock_at_most_for="1m"`, three times a minute.'
+        " Leader and follower have the default settings.",
+        "",
+        *table(header, rows),
+    ]
+
+
+def _absent(results: Results) -> list[str]:
+    found = results.get("absent", [])
+    if not found:
+        return []
+    rows = [[f"{one['name']} ({one['group']})", one["figure"], one["reason"].replace("|", "\\|")] for one in found]
+    return ["## Not measured", "", *table(["", "what", "why"], rows)]
+
+
+def _machine(results: Results) -> list[str]:
+    meta = results["meta"]
+    lines = [
+        f"{meta['date']}, commit {meta['commit']}, {meta['seconds']} s. {meta['processors']} × {meta['processor']},"
+        f" {meta['memory_gb']:g} GB, {meta['system']}, Python {meta['python']}. The disk keeps 4 KB for good"
+        f" (`fsync`) in {meta['fsync_us']:,} µs. Load at the beginning {meta['load_at_begin']:.1f}, at the end"
+        f" {meta['load_at_end']:.1f}, of which the benchmark's own is one or two.",
+        "",
+        "; ".join(version for _, version in _in_order(meta["servers"])) + ".",
+        "",
+        ", ".join(f"{name} {version}" for name, version in meta["versions"].items()) + ".",
+        "",
+    ]
+    return ["## The machine and the versions", "", *lines]
+
+
+if __name__ == "__main__":
+    write(json.loads((Path(sys.argv[1]) if len(sys.argv) > 1 else LAST).read_text()))

@@ -1,0 +1,172 @@
+"""The private servers that are measured: those of the tests, but as durable as they come out of the box."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL
+
+from tests.services.database import Address
+from tests.services.mongodb import PrivateMongoServer
+from tests.services.processes import descendants
+from tests.services.redis import RedisServer
+from tests.services.servers import DATABASE, PASSWORD, USER, MariaDbServer, PostgresServer, ServerError
+
+STORES = ("redis", "postgres", "mariadb", "sqlite", "mongodb")
+
+
+class DurablePostgres(PostgresServer):
+    def _command(self, port: int) -> list[str]:
+        return [*super()._command(port), "-c", "fsync=on", "-c", "max_connections=500"]  # the last one counts
+
+
+class DurableMariaDb(MariaDbServer):
+    def _command(self, port: int) -> list[str]:
+        durable = ["--innodb-flush-log-at-trx-commit=1", "--max-connections=500"]
+        return [*super()._command(port), *durable, "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"]
+
+
+class DefaultRedis(RedisServer):
+    """With Redis's own defaults: snapshots now and then, no append-only file."""
+
+    def __init__(self) -> None:
+        super().__init__(config={"save": "3600 1 300 100 60 10000", "hz": "10", "appendfsync": "everysec"})
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a store is. Can be sent to other processes."""
+
+    store: str
+    address: Address = ("", 0)
+    directory: str = ""
+    """For what is in files."""
+
+    def via(self, address: Address) -> Site:
+        return replace(self, address=address)
+
+    def url(self, driver: str = "") -> str:
+        host, port = self.address
+        match self.store:
+            case "redis":
+                return f"redis://{host}:{port}/0"
+            case "mongodb":
+                return f"mongodb://{host}:{port}/?directConnection=true"
+            case "sqlite":
+                return f"{driver or 'sqlite'}:///{self.path}"
+        scheme = driver or {"postgres": "postgresql", "mariadb": "mysql"}[self.store]
+        return URL.create(scheme, USER, PASSWORD, host, port, DATABASE).render_as_string(hide_password=False)
+
+    @property
+    def path(self) -> str:
+        """The SQLite file."""
+        return f"{self.directory}/locks.db"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What drivers of PostgreSQL and MySQL call these things, most of them."""
+        host, port = self.address
+        return {"host": host, "port": port, "user": USER, "password": PASSWORD, "database": DATABASE}
+
+
+@dataclass(frozen=True)
+class RunningStore:
+    site: Site
+    pid: int | None
+    """None: it has no process of its own."""
+    version: str
+
+
+_SERVERS: dict[str, Callable[[], Any]] = {
+    "redis": DefaultRedis,
+    "postgres": DurablePostgres,
+    "mariadb": DurableMariaDb,
+    "mongodb": PrivateMongoServer,
+}
+
+
+@contextmanager
+def running(store: str) -> Iterator[RunningStore]:
+    """A store of our own, for as long as the block lasts. :raises ServerError: it is not installed."""
+    with ExitStack() as stack:
+        directory = tempfile.mkdtemp(prefix="shedlock-bench-", dir="/tmp")
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        if store == "sqlite":
+            import sqlite3
+
+            yield RunningStore(Site(store, directory=directory), None, f"SQLite {sqlite3.sqlite_version}")
+            return
+        server = stack.enter_context(_SERVERS[store]())
+        site = Site(store, server.address, directory)
+        process = server._process if store == "mongodb" else server
+        yield RunningStore(site, process.pid, _version(site))
+
+
+def _version(site: Site) -> str:
+    if site.store == "redis":
+        import redis
+
+        with redis.Redis.from_url(site.url()) as client:
+            return f"Redis {client.info('server')['redis_version']}"
+    if site.store == "mongodb":
+        from importlib.metadata import version
+
+        return f"SecantusDB {version('SecantusDB')}, which speaks MongoDB's protocol"
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(site.url({"postgres": "postgresql+psycopg", "mariadb": "mysql+pymysql"}[site.store]))
+    try:
+        with engine.connect() as connection:
+            found = connection.execute(text("SELECT version()")).scalar_one()
+    finally:
+        engine.dispose()
+    return str(found).partition(" (")[0] if site.store == "postgres" else f"MariaDB {found}"
+
+
+class ProcessorTime:
+    """That a process and its children have taken, ended ones included."""
+
+    def __init__(self, pid: int | None) -> None:
+        self.pid = pid
+        self._family: list[int] = []
+
+    def look(self) -> int:
+        """Nanoseconds; also finds out which children there are."""
+        if self.pid is None:
+            return 0
+        self._family = [self.pid, *_children(self.pid)]
+        return self.look_again()
+
+    def look_again(self) -> int:
+        """Without looking for children that are new: it costs less."""
+        if self.pid is None:
+            return 0
+        ended = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
+        ticks = sum(map(int, ended)) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+        return ticks + sum(map(_of_threads, self._family))
+
+
+def _children(pid: int) -> list[int]:
+    """PostgreSQL's sessions are children of its first process."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else descendants(pid)
+
+
+def _of_threads(pid: int) -> int:
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            total += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        pass  # it ended meanwhile, or the kernel counts nothing
+    return total
+
+
+__all__ = ["STORES", "ProcessorTime", "RunningStore", "ServerError", "Site", "running"]

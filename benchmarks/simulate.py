@@ -1,0 +1,252 @@
+"""Ten thousand replicas with five hundred jobs each, all at the same second, on one store: what helps?
+
+A simulation, with the costs that were measured: ``python -m benchmarks.simulate`` reads the last full run and rewrites
+``docs/scaling.md`` and its chart. Every replica wakes up at the tick, give or take its clock and its jitter, and asks
+for its jobs a few at a time, as its thread pool lets it. The store answers one question after another on each of its
+processors. Whoever has not been answered within the time limit has an error instead of a skip.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks import charts
+from benchmarks.contenders import US
+from benchmarks.machine import ROOT
+
+PAGE = ROOT / "docs" / "scaling.md"
+CHART = ROOT / "docs" / "benchmarks" / "scaling.svg"
+LAST = ROOT / "benchmarks" / "results" / "last.json"
+BEGIN = "<!-- begin: written by `make bench` -->"
+END = "<!-- end: written by `make bench` -->"
+
+REPLICAS = 10_000
+JOBS = 500
+SIZES = (10, 100, 1_000, REPLICAS)
+THREADS = 10
+"""What APScheduler's pool has unless told."""
+CLOCKS_DIFFER = 0.02
+"""Seconds: the standard deviation of the replicas' clocks and of the schedulers' own delays."""
+NETWORK = 0.0005
+TIME_LIMIT = 5.0
+"""After which a question is an error, with a provider made from a URL."""
+PERIOD = 60.0
+"""Seconds between ticks: a store that takes longer never catches up."""
+RETRY_PERIOD = 2.0
+"""How often a follower looks, by default, plus a tenth of it on average."""
+
+
+@dataclass(frozen=True)
+class Store:
+    name: str
+    processors: int
+    skip_us: float
+    """Of its processor time."""
+    run_us: float
+    """An acquire and its release."""
+    look_us: float
+
+    def capacity(self) -> float:
+        """Skips per second."""
+        return self.processors / self.skip_us * 1e6
+
+
+@dataclass(frozen=True)
+class Strategy:
+    name: str
+    jitter: float = 0.0
+    """Seconds, evenly spread."""
+    groups: int = 1
+    """Each job is scheduled by one group of the replicas only."""
+    stores: int = 1
+    """Lock names are spread over so many."""
+    leads: bool = False
+    """Only the leader's scheduler works."""
+    retry_period: float = RETRY_PERIOD
+
+
+PLAIN = Strategy("every replica asks at the tick")
+STRATEGIES = [
+    PLAIN,
+    Strategy("jitter of 30 s", jitter=30),
+    Strategy("each job on 1 replica in 100", groups=100),
+    Strategy("names over 10 stores", stores=10),
+    Strategy("leader mode", leads=True),
+    Strategy("leader mode, followers look every 20 s", leads=True, retry_period=20),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    attempts: int
+    peak: float
+    """Attempts in the busiest second, as the replicas would send them if the store answered at once."""
+    answered: float
+    """Seconds until the last has its answer."""
+    wait_p50: float
+    wait_p99: float
+    late: float
+    """The share of the questions that took longer than the time limit."""
+    steady: float
+    """Questions per second at all times: followers."""
+    load: float
+    """The share of one store's processors that this takes."""
+
+
+@cache
+def simulate(store: Store, strategy: Strategy, replicas: int = REPLICAS, jobs: int = JOBS, seed: int = 1) -> Outcome:
+    """One tick. Seconds are counted from it."""
+    rng = random.Random(seed)
+    steady = replicas / (strategy.retry_period * 1.1) if strategy.leads else 0.0
+    load = steady * store.look_us / 1e6 / store.processors
+    if strategy.leads:
+        store = replace(store, skip_us=store.run_us / max(0.05, 1 - load))  # the followers' looks come in between
+    asking = 1 if strategy.leads else replicas
+    # Of many stores each is like the others: one is looked at.
+    asked = max(1, jobs // strategy.groups // strategy.stores)
+    waits, sent, done = _tick(store, strategy.jitter, asking, asked, rng)
+    questions = sum(size for _, size in waits)
+    return Outcome(
+        attempts=questions * strategy.stores,
+        peak=_busiest(sent) * strategy.stores,
+        answered=done,
+        wait_p50=_quantile(waits, 0.5),
+        wait_p99=_quantile(waits, 0.99),
+        late=sum(size for wait, size in waits if wait > TIME_LIMIT) / questions,
+        steady=steady,
+        load=load,
+    )
+
+
+Waits = list[tuple[float, int]]
+"""How long, and how many attempts."""
+
+
+def _tick(store: Store, jitter: float, replicas: int, jobs: int, rng: random.Random) -> tuple[Waits, Waits, float]:
+    """Each replica asks for so many jobs, a few at a time; the next few when those are answered.
+
+    Returns how long each few waited; when they would have been sent to a store that answers at once; and the end.
+    """
+    each = store.skip_us / 1e6 / store.processors
+    starts = [rng.gauss(0, CLOCKS_DIFFER) + rng.uniform(0, jitter) for _ in range(replicas)]
+    todo = [(start, number, jobs) for number, start in enumerate(starts)]
+    heapq.heapify(todo)
+    waits: Waits = []
+    free, last = -1e9, 0.0
+    while todo:
+        now, number, left = heapq.heappop(todo)
+        size = min(THREADS, left)
+        free = max(free, now) + size * each
+        answered = free + NETWORK
+        waits.append((answered - now, size))
+        last = max(last, answered)
+        if left > size:
+            heapq.heappush(todo, (answered, number, left - size))
+    undisturbed = NETWORK + THREADS * store.skip_us / 1e6
+    sent = [
+        (start + turn * undisturbed, min(THREADS, jobs - turn * THREADS))
+        for start in starts
+        for turn in range((jobs + THREADS - 1) // THREADS)
+    ]
+    return waits, sent, last
+
+
+def _busiest(sent: Waits) -> float:
+    seconds: dict[int, int] = {}
+    for moment, size in sent:
+        second = int(moment + 0.5)  # around the tick
+        seconds[second] = seconds.get(second, 0) + size
+    return float(max(seconds.values(), default=0))
+
+
+def _quantile(waits: Waits, fraction: float) -> float:
+    wanted = fraction * sum(size for _, size in waits)
+    for wait, size in sorted(waits):
+        wanted -= size
+        if wanted <= 0:
+            return wait
+    return 0.0
+
+
+# With what was measured
+
+
+def stores(results: dict[str, Any]) -> list[Store]:
+    """Redis works on one processor; for PostgreSQL eight are assumed."""
+    found = []
+    for name, title, processors in (("redis", "Redis", 1), ("postgres", "PostgreSQL", 8)):
+        entry = results.get("latency", {}).get(name, {}).get(US)
+        if entry and entry.get("skip_server_cpu_us"):
+            skip = entry["skip_server_cpu_us"]
+            found.append(Store(title, processors, skip, entry["server_cpu_us"], skip))
+    return found
+
+
+def write(results: dict[str, Any], page: Path = PAGE, chart: Path = CHART) -> None:
+    if not stores(results):
+        return
+    page.write_text(filled(page.read_text(), results))
+    chart.write_text(draw(results))
+
+
+def filled(text: str, results: dict[str, Any]) -> str:
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"no marks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{tables(results)}\n{END}{after}"
+
+
+def tables(results: dict[str, Any]) -> str:
+    lines = []
+    for store in stores(results):
+        lines += [
+            f"**{store.name}**: {store.skip_us:.0f} µs of its processor for a skip, {store.run_us:.0f} µs for an"
+            f" acquire and release, {store.processors} processor{'s' if store.processors > 1 else ''}:"
+            f" {store.capacity():,.0f} skips per second at most.",
+            "",
+            "| | attempts | in the busiest second | all answered after | wait, p50 | wait, p99 | too late (errors)"
+            " | at all times |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        ]
+        for strategy in STRATEGIES:
+            outcome = simulate(store, strategy)
+            steady = f"{outcome.steady:,.0f}/s ({outcome.load:.0%} of it)" if outcome.steady else "–"
+            lines.append(
+                f"| {strategy.name} | {outcome.attempts:,} | {outcome.peak:,.0f} | {_seconds(outcome.answered)} "
+                f"| {_seconds(outcome.wait_p50)} | {_seconds(outcome.wait_p99)} | {outcome.late:.0%} | {steady} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.1f} ms" if value < 0.1 else f"{value:.1f} s"
+
+
+def draw(results: dict[str, Any]) -> str:
+    return charts.scaling(
+        [(store.name, _lines(store)) for store in stores(results)],
+        PERIOD,
+        f"Until every replica has its answer at the tick: {JOBS} jobs on each",
+    )
+
+
+def _lines(store: Store) -> Sequence[tuple[str, Sequence[tuple[float, float]]]]:
+    shown = [strategy for strategy in STRATEGIES if strategy.retry_period == RETRY_PERIOD]
+    return [
+        (strategy.name, [(float(size), simulate(store, strategy, size).answered) for size in SIZES])
+        for strategy in shown
+    ]
+
+
+if __name__ == "__main__":
+    write(json.loads((Path(sys.argv[1]) if len(sys.argv) > 1 else LAST).read_text()))
