@@ -95,7 +95,7 @@ class _Heart:
         self._plan.answered(self.lease.lock_at_most_for, self._believed_since())
         # While an earlier, shorter extension is in doubt, less is believed than was asked for: not at once again.
         believed = self.lease.trusted_for().total_seconds()
-        self._plan.due = max(self._plan.due, monotonic() + believed / HeartbeatPlan.ANSWER)
+        self._plan.due = max(self._plan.due, monotonic() + believed / HeartbeatPlan.BEATS / 2)
 
     def _believed_since(self) -> float:
         """When the question was sent that gave the lease its trust window: an answer may have taken long."""

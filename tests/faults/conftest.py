@@ -31,7 +31,9 @@ def _stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "quorum": lambda: QuorumStore(server("redis_nodes")[:3]),
         "mongodb": lambda: MongoStore(server("mongodb_server")),
     }
-    return cache(lambda name: make[name]())
+    same = cache(lambda name: make[name]())
+    # Other tests restart the servers of a quorum, which keep nothing: each test has a new quorum on them.
+    return lambda name: make[name]() if name == "quorum" else same(name)
 
 
 @pytest.fixture
