@@ -395,9 +395,13 @@ class Guard:
             self.failed("acquire", error)
             raise error
         self._held = held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
-        if is_routine_heard():
-            emit(LockAcquired(lease.name, lease, self._elapsed()))
-        held.enter()
+        try:
+            if is_routine_heard():
+                emit(LockAcquired(lease.name, lease, self._elapsed()))
+            held.enter()
+        except BaseException as error:
+            self.finish(held, error)
+            raise
         return held
 
     def finish(self, held: Held, failure: BaseException | None) -> None:
