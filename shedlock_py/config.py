@@ -175,7 +175,7 @@ def emit(event: Event) -> None:
 
 def is_routine_heard() -> bool:
     """Whether anybody hears of what goes well: a listener, or the log at DEBUG. If not, the event need not be made."""
-    return len(_settings.listeners) > 1 or logger.isEnabledFor(logging.DEBUG)
+    return _settings.listeners != (log_listener,) or logger.isEnabledFor(logging.DEBUG)
 
 
 def lock_request(
@@ -296,7 +296,8 @@ def is_async_provider(provider: object) -> bool:
         raise ConfigurationError(
             f"{type(provider).__name__} is not a lock provider: wrap it in one, such as SqlAlchemyLockProvider(engine)"
         )
-    return _is_coroutine_function(getattr(acquire, "__func__", acquire))
+    function = getattr(acquire, "__func__", None)
+    return inspect.iscoroutinefunction(acquire) if function is None else _is_coroutine_function(function)
 
 
 _is_coroutine_function = lru_cache(maxsize=100)(inspect.iscoroutinefunction)

@@ -313,7 +313,7 @@ class Guard:
         self.keep_alive = is_kept_alive(keep_alive)
         self.on_lost = on_lost
         self.mark = mark
-        self.skip = Skipped(self.name)
+        self._skip_reason: SkipReason = "held"
         self._at_most, self._at_least = at_most, at_least
         self._started_at = 0.0
         self._acquired_at = 0.0
@@ -338,11 +338,15 @@ class Guard:
         providers = configured_providers() if self.provider is None else (self.provider,)
         return find_live(self.name, providers, self.mark)
 
+    @property
+    def skip(self) -> Skipped:
+        return Skipped(self.name, self._skip_reason)
+
     def is_too_late(self) -> bool:
         """Whether this process is shutting down: the run is skipped."""
         if not refuses_work():
             return False
-        self.skip = Skipped(self.name, "shutting_down")
+        self._skip_reason = "shutting_down"
         self.skipped()
         return True
 
@@ -370,11 +374,11 @@ class Guard:
     def explain_skip(self, record: LockRecord | None) -> None:
         wanted = self.request.fire_time
         if record and wanted and not record.is_held and record.last_fire_time and record.last_fire_time >= wanted:
-            self.skip = Skipped(self.name, "already_ran")
+            self._skip_reason = "already_ran"
 
     def skipped(self) -> None:
         if is_routine_heard():
-            emit(LockSkipped(self.name, self.skip.reason, self._elapsed()))
+            emit(LockSkipped(self.name, self._skip_reason, self._elapsed()))
 
     def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Held:
         """The task begins, unless the grant took so long that it may be over.
@@ -391,9 +395,13 @@ class Guard:
             self.failed("acquire", error)
             raise error
         self._held = held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
-        if is_routine_heard():
-            emit(LockAcquired(lease.name, lease, self._elapsed()))
-        held.enter()
+        try:
+            if is_routine_heard():
+                emit(LockAcquired(lease.name, lease, self._elapsed()))
+            held.enter()
+        except BaseException as error:
+            self.finish(held, error)
+            raise
         return held
 
     def finish(self, held: Held, failure: BaseException | None) -> None:

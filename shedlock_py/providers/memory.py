@@ -10,18 +10,19 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name
 
+_MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Record:
-    """A lock record. Moments are seconds since 1970, of the store's clock."""
+    """A lock record. Moments are microseconds since 1970, of the store's clock."""
 
     __slots__ = ("fencing_token", "last_fire_time", "lock_until", "locked_at", "locked_by")
 
-    def __init__(self, claim: Claim, now: float, fencing_token: int, last_fire_time: datetime | None) -> None:
+    def __init__(self, claim: Claim, now: int, fencing_token: int, last_fire_time: datetime | None) -> None:
         self.locked_by = claim.locked_by
         self.locked_at = now
-        self.lock_until = now + claim.request.lock_at_most_for.total_seconds()
+        self.lock_until = now + _microseconds(claim.request.lock_at_most_for)
         self.fencing_token = fencing_token
         self.last_fire_time = last_fire_time
 
@@ -31,13 +32,13 @@ class _MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._started_at = datetime.now(UTC).timestamp() - clock()
+        self._started_at = _microseconds(datetime.now(UTC) - _EPOCH) - round(clock() * 1_000_000)
         self._records: dict[str, _Record] = {}
         self._last_token = 0  # outlives deleted records
         self._mutex = threading.Lock()
 
-    def _now(self) -> float:
-        return self._started_at + self._clock()
+    def _now(self) -> int:
+        return self._started_at + round(self._clock() * 1_000_000)
 
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, self._clock)
@@ -58,7 +59,7 @@ class _MemoryStore:
     def _grant(self, claim: Claim, before: _Record | None) -> Lease:
         request, now = claim.request, self._now()
         fire_times = [time for time in (before and before.last_fire_time, request.fire_time) if time]
-        self._last_token = max(self._last_token + 1, int(now * 1_000_000))
+        self._last_token = max(self._last_token + 1, now)
         self._records[request.name] = _Record(claim, now, self._last_token, max(fire_times, default=None))
         return claim.granted(self._last_token)
 
@@ -86,7 +87,7 @@ class _MemoryStore:
                 return False
             if (record.locked_by, record.fencing_token) != (lease.locked_by, lease.fencing_token):
                 return False
-            record.lock_until = now + lock_for.total_seconds()
+            record.lock_until = now + _microseconds(lock_for)
             return True
 
     def records(self, prefix: str) -> list[LockRecord]:
@@ -121,15 +122,19 @@ class _MemoryStore:
     def prune(self, unused_for: Duration) -> int:
         unused = parse_duration(unused_for, "unused_for", zero=True)
         with self._mutex:
-            limit = self._now() - unused.total_seconds()
+            limit = self._now() - _microseconds(unused)
             old = [name for name, record in self._records.items() if record.lock_until <= limit]
             for name in old:
                 del self._records[name]
             return len(old)
 
 
-def _moment(seconds: float) -> datetime:
-    return _EPOCH + timedelta(seconds=seconds)
+def _microseconds(duration: timedelta) -> int:
+    return duration // _MICROSECOND
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + microseconds * _MICROSECOND
 
 
 class InMemoryLockProvider(LockProvider):

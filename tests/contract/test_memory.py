@@ -72,6 +72,19 @@ def test_i3_free_at_the_very_moment(provider: InMemoryLockProvider, clock: FakeC
     assert provider.acquire(LockRequest("job", "10s"))
 
 
+@pytest.mark.parametrize("moment", [0.0, 1000.0, 1234.567891])
+@pytest.mark.parametrize("seconds", [0.1, 59.9, 86_399.999])
+def test_i1_the_maximum_hold_is_exact(moment: float, seconds: float) -> None:
+    clock = FakeClock()
+    clock.advance(moment)
+    provider = InMemoryLockProvider(clock=clock)
+    assert provider.acquire(LockRequest("job", seconds))
+    clock.advance(timedelta(seconds=seconds) - timedelta(microseconds=1))
+    assert provider.acquire(LockRequest("job", seconds)) is None
+    clock.advance(timedelta(microseconds=1))
+    assert provider.acquire(LockRequest("job", seconds))
+
+
 def test_i4_the_minimum_hold_is_exact(provider: InMemoryLockProvider, clock: FakeClock) -> None:
     lease = provider.acquire(LockRequest("job", "10s", "4s"))
     assert lease

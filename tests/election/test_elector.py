@@ -268,7 +268,7 @@ def test_observed_takeover_when_the_stores_clock_jumps_forward(make_elector: Mak
     follower.start()
     wait_until(lambda: store.asked["record"] > 5)
     term = leader.term
-    store._store._started_at += 3600
+    store._store._started_at += 3_600_000_000
     while not follower.is_leader() and leader.term in (None, term):
         assert not (follower.is_leader() and leader.is_leader())
     assert not (follower.is_leader() and leader.is_leader())
@@ -287,7 +287,7 @@ def test_observed_takeover_follows_a_dead_leader_also_when_the_clock_was_set_bac
     follower.start()
     wait_until(lambda: store.asked["record"] > 3)
     view.is_down = True
-    store._store._started_at -= 3600
+    store._store._started_at -= 3_600_000_000
     record = store.record("election")
     assert record is not None
     assert record.remaining > timedelta(minutes=50)

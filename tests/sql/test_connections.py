@@ -7,8 +7,10 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, create_engine, event, text
@@ -107,6 +109,43 @@ def test_a_users_connection_leaves_autocommit_again(
     found, committed = asyncio.run(main()) if store.is_async else main_sync()
     assert found == ("serializable" if level == "SERIALIZABLE" else "read committed")
     assert committed == (level == "AUTOCOMMIT")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("moment", ["connect", "checkout"])
+@pytest.mark.parametrize("reset", ["rollback", None])
+def test_i1_a_listener_that_asks_the_database_something(
+    driver: str, moment: str, reset: str | None, store: Store, name: str
+) -> None:
+    """That begins a transaction. What we write must not be a part of it: nobody will commit it."""
+
+    def ask(connection: Any, *_: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SELECT 1")
+        cursor.fetchall()
+        cursor.close()
+
+    provider, other = store.provider_of_engine(pool_reset_on_return=reset), store.provider()
+    shell: Any = getattr(provider, "async_provider", provider)
+    event.listen(shell._engine.pool, moment, ask)
+    lease = acquired(provider, name)
+    assert record_of(other, name).locked_by == lease.locked_by
+    assert other.acquire(LockRequest(name, "1m")) is None
+    assert provider.extend(lease, "1h") is lease
+    assert record_of(other, name).remaining > timedelta(minutes=59)
+    assert provider.release(lease)
+    assert not record_of(other, name).is_held
+
+
+def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, name: str) -> None:
+    """A job must not hang because the age of connections cannot be told."""
+    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    event.listen(engine, "checkout", lambda _, record, __: record.info.clear())
+    provider._connections._broken_at = float("inf")
+    assert acquired(provider, name)
+    engine.dispose()
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)

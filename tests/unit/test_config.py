@@ -1,6 +1,7 @@
 import logging
 import sys
 import types
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from shedlock_py import (
     ConfigurationError,
     Executed,
     InMemoryLockProvider,
+    Lease,
     LockRequest,
     ProviderNotConfigured,
     Settings,
@@ -98,6 +100,24 @@ class TestConfigure:
         configure(provider=InMemoryLockProvider(), listeners=[heard])
         attempt("job", lambda: None)
         assert len(heard.events) == len(caplog.records) == 3
+
+    def test_a_listener_in_place_of_the_log(self) -> None:
+        heard = RecordingListener()
+        with Settings(provider=InMemoryLockProvider(), listeners=(heard,)).apply():
+            attempt("job", lambda: None, lock_at_most_for="1m")
+        assert len(heard.events) == 3
+
+    def test_a_provider_whose_methods_cannot_be_hashed(self) -> None:
+        @dataclass
+        class Acquire:
+            provider: InMemoryLockProvider
+
+            def __call__(self, request: LockRequest) -> Lease | None:
+                return self.provider.acquire(request)
+
+        provider: Any = InMemoryLockProvider()
+        provider.acquire = Acquire(InMemoryLockProvider())
+        assert isinstance(attempt("job", lambda: None, lock_at_most_for="1m", provider=provider), Executed)
 
     @pytest.mark.parametrize(
         ("settings", "words"),

@@ -219,6 +219,17 @@ class TestI8TheResultIsSacred:
 
         assert isinstance(attempt("job", lambda: "value", provider=Broken()), Executed)
 
+    def test_i8_an_interruption_while_the_grant_is_told(self, provider: InMemoryLockProvider) -> None:
+        heard = RecordingListener()
+
+        def interrupted(event: Event) -> None:
+            if isinstance(event, LockAcquired):
+                raise KeyboardInterrupt
+
+        with configure(provider=provider, listeners=[heard, interrupted]), pytest.raises(KeyboardInterrupt):
+            attempt("job", lambda: None, lock_at_most_for="1m")
+        assert [type(event) for event in heard.events] == [LockAcquired, TaskFinished, LockReleased]
+
     def test_i8_a_raising_listener(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
         def broken(event: Event) -> None:
             raise RuntimeError("broken listener")

@@ -77,7 +77,7 @@ class MongoAlgorithm:
     def _claim(self, claim: Claim, operation: str, command: FindOneAndUpdate) -> Program[Command, Answer, int | None]:
         """The token of the claim; None if another has the lock."""
         for _ in range(MOST_TRIES):
-            answer = yield from self._ask(operation, claim.request.name, command, _undo(claim))
+            answer = yield from self._ask(operation, claim.request.name, command, lambda: _undo(claim))
             if answer.documents:
                 is_ours = answer.documents[0].get("lockedBy") == claim.locked_by
                 return int(answer.documents[0]["fencingToken"]) if is_ours else None
@@ -91,9 +91,11 @@ class MongoAlgorithm:
         been a record before it, deleted in that same millisecond, with tokens as high; one that is made in a later
         millisecond is newer than all of them.
         """
-        name, undo = claim.request.name, _undo(claim)
-        yield from self._ask(operation, name, Pause(NEXT_MILLISECOND), undo, is_claimed=True)
-        answer = yield from self._ask(operation, name, commands.renumber(claim, token), undo, is_claimed=True)
+        name = claim.request.name
+        yield from self._ask(operation, name, Pause(NEXT_MILLISECOND), lambda: _undo(claim), is_claimed=True)
+        answer = yield from self._ask(
+            operation, name, commands.renumber(claim, token), lambda: _undo(claim), is_claimed=True
+        )
         return int(answer.documents[0]["fencingToken"]) if answer.documents else None
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Command, Answer, Lease | None]:
@@ -189,7 +191,7 @@ class MongoAlgorithm:
         operation: str,
         lock_name: str | None,
         command: Command,
-        undo: Command | None = None,
+        undo: Callable[[], Command] | None = None,
         *,
         is_claimed: bool = False,
     ) -> Program[Command, Answer, Answer]:
@@ -202,7 +204,7 @@ class MongoAlgorithm:
         while True:
             try:
                 answer = yield command
-                return replace(answer, repeated=broken)
+                return replace(answer, repeated=True) if broken else answer
             except Exception as error:
                 failure = classify(error)
                 if failure in (Failure.CONFLICT, Failure.DUPLICATE) and tries < MOST_TRIES:
@@ -214,7 +216,7 @@ class MongoAlgorithm:
                 if undo is not None and (broken or is_claimed or failure in _OUTCOME_UNKNOWN):
                     # Nobody will use what may have been granted. If it cannot be undone now, it ends by itself.
                     with suppress(Exception):
-                        yield undo
+                        yield undo()
                 if failure is Failure.FOREIGN:
                     raise
                 raise self._explained(error, failure, operation, lock_name) from error

@@ -111,10 +111,12 @@ class RedisAlgorithm:
 
     def _claim(self, operation: str, claim: Claim) -> Program[Ask, Any, int]:
         request, key = claim.request, self._keys.of(claim.request.name)
-        locked_by = claim.locked_by.encode()
         ask = Call(script(operation), (key,), (*claim_args(claim), KEPT_MS))
-        # By its text: the server may have forgotten the scripts when it was restarted, but not the records.
-        undo = Call(script("release"), (key,), (locked_by, 0, KEPT_MS), by_text=True)
+
+        def undo() -> Call:
+            # By its text: the server may have forgotten the scripts when it was restarted, but not the records.
+            return Call(script("release"), (key,), (claim.locked_by.encode(), 0, KEPT_MS), by_text=True)
+
         token: int = yield from self._ask(operation, request.name, ask, undo)
         return token
 
@@ -180,7 +182,9 @@ class RedisAlgorithm:
         """One script by itself, for the quorum; an error says which server it was."""
         return self._ask(self._place, None, call)
 
-    def _ask(self, operation: str, lock_name: str | None, ask: Ask, undo: Call | None = None) -> Program[Ask, Any, Any]:
+    def _ask(
+        self, operation: str, lock_name: str | None, ask: Ask, undo: Callable[[], Call] | None = None
+    ) -> Program[Ask, Any, Any]:
         """Ask the server; ask again where that can help, which is safe because scripts are idempotent.
 
         ``undo`` is asked, once, when it stays unknown whether ``ask`` was done.
@@ -202,7 +206,7 @@ class RedisAlgorithm:
                     # Nobody will use what may have been granted, be it by a script whose last command was refused
                     # (ACL). If it cannot be undone now, it ends by itself.
                     with suppress(Exception):
-                        yield undo
+                        yield undo()
                 if failure is Failure.FOREIGN:
                     raise
                 raise explained(error, failure, operation, lock_name, self._redact) from error

@@ -146,7 +146,9 @@ class SqlAlgorithm:
     def _claim(
         self, claim: Claim, operation: str, statement: Statement, values: dict[str, object]
     ) -> Program[Ask, Answer, Lease | None]:
-        undo = Ask(self._sql.release, {**values, "hold_ms": 0})
+        def undo() -> Ask:
+            return Ask(self._sql.release, {**values, "hold_ms": 0})
+
         answer = yield from self._ask(operation, claim.request.name, Ask(statement, values), undo)
         number = answer.id if statement.replies_with == "id" else answer.rows[0][0] if answer.rows else 0
         if not number:
@@ -247,7 +249,7 @@ class SqlAlgorithm:
     # Asking, and what errors mean
 
     def _ask(
-        self, operation: str, lock_name: str | None, ask: Ask, undo: Ask | None = None
+        self, operation: str, lock_name: str | None, ask: Ask, undo: Callable[[], Ask] | None = None
     ) -> Program[Ask, Answer, Answer]:
         """Ask the database; ask again where that can help, which is safe because statements are idempotent.
 
@@ -257,7 +259,7 @@ class SqlAlgorithm:
         while True:
             try:
                 answer = yield ask
-                return replace(answer, repeated=repeated)
+                return replace(answer, repeated=True) if repeated else answer
             except Exception as error:
                 failure = classify(error)
                 is_late = self._clock() - started >= REPEAT_SECONDS
@@ -272,7 +274,7 @@ class SqlAlgorithm:
                 if undo is not None and (repeated or is_unknown):
                     # Nobody will use what may have been granted. If it cannot be undone now, it ends by itself.
                     with suppress(Exception):
-                        yield undo
+                        yield undo()
                 if failure is Failure.FOREIGN:
                     raise
                 cause = error.__cause__ if isinstance(error, NotSent) else error

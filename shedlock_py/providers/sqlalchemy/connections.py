@@ -40,8 +40,7 @@ class Connections:
         self._switches = not is_own and self._is_postgres
         self._commits = not is_own and not self._is_postgres
         self._broken_at = 0.0
-        if not event.contains(engine, "connect", _note_opening):
-            event.listen(engine, "connect", _note_opening)
+        event.listen(engine, "connect", _note_opening)  # once for each pool, however often it is said
 
     def take(self) -> PoolProxiedConnection:
         """A connection from the pool, for :meth:`ask`.
@@ -50,8 +49,10 @@ class Connections:
         """
         try:
             connection = self._engine.raw_connection()
-            while self._broken_at and _opened_at(connection) < self._broken_at:  # no better than the one that broke
-                connection.invalidate()
+            for _ in range(_MOST_REPLACED):
+                if not self._broken_at or _opened_at(connection) >= self._broken_at:
+                    break
+                connection.invalidate()  # no better than the one that broke
                 connection = self._engine.raw_connection()
             return connection
         except Exception as error:
@@ -66,13 +67,16 @@ class Connections:
         switches = False
         try:
             if self._switches and not driver.autocommit:
+                connection.rollback()  # what a listener of the application began; ours would be a part of it
                 driver.autocommit = switches = True
             with self._time_limit(connection):
                 return self._execute(connection, ask)
         except self._dialect.loaded_dbapi.Error as error:
-            is_broken = self._dialect.is_disconnect(error, connection, None) or _is_outdated(error)
+            is_broken = self._dialect.is_disconnect(error, connection, None) or _is_outdated(connection, error)
             if is_broken:
                 self._give_up(connection, error)
+            elif self._commits:
+                self._roll_back(connection)
             raise translated(error, self._dialect, ask.statement.sql, is_broken=is_broken) from error
         except Unconfirmed:
             raise
@@ -97,6 +101,7 @@ class Connections:
             check_confirmed(info)
         if self._commits:
             connection.commit()
+        info[_ANSWERED] = True
         return answer
 
     def _prepare(self, connection: PoolProxiedConnection) -> None:
@@ -125,6 +130,13 @@ class Connections:
             self._broken_at = monotonic()
         connection.invalidate(error)
 
+    def _roll_back(self, connection: PoolProxiedConnection) -> None:
+        """An application may have told its pool not to."""
+        try:
+            connection.rollback()
+        except Exception as error:
+            connection.invalidate(error)
+
     def _give_back(self, connection: PoolProxiedConnection, switches: bool) -> None:
         driver: Any = connection.dbapi_connection
         try:
@@ -138,6 +150,8 @@ class Connections:
             connection.close()
 
 
+_MOST_REPLACED = 100
+_ANSWERED = "shedlock_py answered"
 _PREPARED = "shedlock_py"
 _OPENED = "shedlock_py opened"
 
@@ -173,9 +187,12 @@ def _let_prepare_statements(connection: PoolProxiedConnection) -> None:
 _PREPARE_THRESHOLD = 5  # psycopg's default
 
 
-def _is_outdated(error: Exception) -> bool:
-    """A statement was prepared, and then the table changed: new connections prepare it anew."""
-    return getattr(error, "sqlstate", None) == "0A000"
+def _is_outdated(connection: PoolProxiedConnection, error: Exception) -> bool:
+    """A statement was prepared, and then the table changed: new connections prepare it anew.
+
+    The code alone only says that something cannot be done: on a connection that never did it, that stays so.
+    """
+    return getattr(error, "sqlstate", None) == "0A000" and _ANSWERED in connection.info
 
 
 def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
