@@ -19,7 +19,7 @@ DATABASE_URL = os.environ.get("DATABASE_URL", "sqlite:///app.db")
 provider = provider_from_url(DATABASE_URL)
 scheduler = BackgroundScheduler(
     jobstores={"default": SQLAlchemyJobStore(DATABASE_URL)},
-    job_defaults={"misfire_grace_time": None},  # what came due while nobody led still runs
+    job_defaults={"misfire_grace_time": None, "coalesce": False},  # what came due while nobody led still runs
     timezone="UTC",
 )
 
