@@ -8,6 +8,7 @@ class LossyProxy(TcpProxy):
     def __init__(self, upstream: Address) -> None:
         self._marker = b""
         self._left = 0
+        self._losing: set[_Link] = set()
         super().__init__(upstream)
 
     def drop_replies_to(self, marker: str, times: int = 1) -> None:
@@ -22,5 +23,12 @@ class LossyProxy(TcpProxy):
     def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
         if to_server and self._left and self._marker in chunk:
             self._left -= 1
-            self.drop_next_reply()
+            self._losing.add(link)  # on this connection: another's reply may come before
         return super()._may_pass(link, chunk, to_server=to_server)
+
+    def _is_reply_to_drop(self, link: _Link) -> bool:
+        if link not in self._losing:
+            return super()._is_reply_to_drop(link)
+        self._losing.discard(link)
+        self._replies_dropped += 1
+        return True

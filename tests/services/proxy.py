@@ -197,13 +197,13 @@ class TcpProxy:
                 if link.awaits_reply:
                     link.awaits_reply = False
                     self._round_trips += 1
-                    if self._is_reply_to_drop():
+                    if self._is_reply_to_drop(link):
                         link.cut()
                         return False
                 self._bytes_to_client += len(chunk)
             return True
 
-    def _is_reply_to_drop(self) -> bool:
+    def _is_reply_to_drop(self, _link: "_Link") -> bool:
         if self._replies_until_drop is None:
             return False
         if self._replies_until_drop > 0:
