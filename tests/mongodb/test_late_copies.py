@@ -1,6 +1,5 @@
 """Asked again because the connection broke; the first of the two is carried out when nobody waits for it."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from shedlock_py import Lease, LockProvider, LockRequest
 from tests.mongodb.stores import PATIENT, Store
 from tests.services.holding import HoldingProxy
+from tests.services.late_copies import ENDS, asked_twice
 from tests.sql.stores import acquired, record_of
 
 
@@ -28,15 +28,6 @@ def witness(store: Store) -> LockProvider:
     return store.provider(**PATIENT)
 
 
-def asked_twice(provider: LockProvider, holding: HoldingProxy, name: str, operation: str = "acquire") -> Lease:
-    """A lease whose first question is still under way."""
-    holding.hold(name)
-    lease: Lease | None = getattr(provider, operation)(LockRequest(name, "1h"))
-    assert lease is not None
-    assert holding.holds
-    return lease
-
-
 def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
     provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
 ) -> None:
@@ -54,12 +45,6 @@ def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
     assert record_of(witness, name).lock_until == again.lock_until
     assert provider.release(lease) is True, "held for nobody, it is better free"
     assert not record_of(witness, name).is_held
-
-
-ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
-    "released": lambda provider, lease: provider.release(lease),
-    "freed by force": lambda provider, lease: provider.force_release(lease.name),
-}
 
 
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])

@@ -3,16 +3,17 @@
 By us, or by a client that asks again by itself and tells nobody.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from time import monotonic
 
 import pytest
 
-from shedlock_py import Lease, LockProvider, LockRequest
+from shedlock_py import LockProvider, LockRequest
 from shedlock_py.providers.redis import RedisLockProvider
 from tests.redis.stores import TRIES, Store, acquired, record_of, token_of
 from tests.services.holding import HoldingProxy
+from tests.services.late_copies import ENDS, asked_twice
 from tests.services.redis import RedisEndpoint
 
 pytestmark = pytest.mark.parametrize("kind", ["url", "retries", "async url", "async retries"])
@@ -37,15 +38,6 @@ def provider(store: Store, holding: HoldingProxy) -> LockProvider:
     return provider
 
 
-def asked_twice(provider: LockProvider, holding: HoldingProxy, name: str, operation: str = "acquire") -> Lease:
-    """A lease whose first question is still under way."""
-    holding.hold(name)
-    lease: Lease | None = getattr(provider, operation)(LockRequest(name, "1h"))
-    assert lease is not None
-    assert holding.holds
-    return lease
-
-
 def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
     provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
 ) -> None:
@@ -63,12 +55,6 @@ def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
     assert record_of(witness, name).lock_until == again.lock_until
     assert provider.release(lease) is True, "held for nobody, it is better free"
     assert not record_of(witness, name).is_held
-
-
-ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
-    "released": lambda provider, lease: provider.release(lease),
-    "freed by force": lambda provider, lease: provider.force_release(lease.name),
-}
 
 
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])

@@ -1,17 +1,18 @@
 """Asked again because the connection broke; the first of the two is carried out when nobody waits for it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from shedlock_py import Lease, LeaseLostError, LockProvider, LockRequest
+from shedlock_py import LeaseLostError, LockProvider, LockRequest
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from tests.services.holding import HoldingProxy
+from tests.services.late_copies import ENDS, asked_twice
 from tests.sql.stores import ONE_EACH, Store, acquired, record_of
 
 
@@ -31,15 +32,6 @@ def provider(store: Store, holding: HoldingProxy) -> LockProvider:
 @pytest.fixture
 def witness(store: Store) -> LockProvider:
     return store.provider()
-
-
-def asked_twice(provider: LockProvider, holding: HoldingProxy, name: str, operation: str = "acquire") -> Lease:
-    """A lease whose first question is still under way."""
-    holding.hold(name)
-    lease: Lease | None = getattr(provider, operation)(LockRequest(name, "1h"))
-    assert lease is not None
-    assert holding.holds
-    return lease
 
 
 def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
@@ -74,12 +66,6 @@ def test_i2_nor_does_a_stale_holder_commit_under_it(
     assert record_of(witness, name).is_held
     with provider._engine.connect() as connection, pytest.raises(LeaseLostError):
         provider.verify(lease, connection)
-
-
-ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
-    "released": lambda provider, lease: provider.release(lease),
-    "freed by force": lambda provider, lease: provider.force_release(lease.name),
-}
 
 
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
