@@ -10,6 +10,9 @@
     def nightly_report(): ...
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from shedlock_py.config import Settings, configure, set_active
 from shedlock_py.context import assert_locked, current_lease, extend_lock, extend_lock_async
 from shedlock_py.decorator import scheduler_lock
@@ -40,12 +43,31 @@ from shedlock_py.events import (
     TaskFinished,
 )
 from shedlock_py.guard import Executed, Skipped, attempt, attempt_async, hold, hold_async
-from shedlock_py.leader import AsyncLeaderElector, LeaderElector, leader_only
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 from shedlock_py.shutdown import release_on_sigterm
 from shedlock_py.stores import async_provider_from_url, provider_from_url
+
+# What most programs do not need is loaded when it is first asked for. Type checkers see plain imports: if they saw
+# __getattr__, they would believe in every misspelt name.
+if TYPE_CHECKING:
+    from shedlock_py.leader import AsyncLeaderElector, LeaderElector, leader_only
+    from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
+else:
+    _LATE = {
+        **dict.fromkeys(("AsyncLeaderElector", "LeaderElector", "leader_only"), "shedlock_py.leader"),
+        **dict.fromkeys(("AsyncInMemoryLockProvider", "InMemoryLockProvider"), "shedlock_py.providers.memory"),
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(_LATE[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LATE})
+
 
 __version__ = "0.1.0"
 

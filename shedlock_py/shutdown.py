@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from types import FrameType
@@ -47,6 +46,8 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
     :param wait: shorter than what the platform gives between SIGTERM and SIGKILL (Kubernetes: 30 s).
     :raises ConfigurationError: not in the main thread, or no duration.
     """
+    import signal  # late: half a millisecond, needed by few
+
     seconds = parse_duration(wait, "wait", zero=True).total_seconds()
     if threading.current_thread() is not threading.main_thread():
         raise ConfigurationError("release_on_sigterm() must be called in the main thread, as signal handlers are")
@@ -56,6 +57,8 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    import signal  # it is loaded already
+
     is_second = _shutdown.process == os.getpid()
     _shutdown.process = os.getpid()
     if not is_second:

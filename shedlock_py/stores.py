@@ -96,7 +96,6 @@ def _from_another_package(url: str, scheme: str, group: str) -> Any:
 
 # References
 
-_REFERENCE = re.compile(r"[\w.]+(:[\w.]+)?")
 _providers: dict[str, Any] = {}  # one for each text, in each process
 _providers_mutex = threading.RLock()  # a module that is imported for one may ask for one itself
 
@@ -117,7 +116,7 @@ def import_reference(reference: str) -> Any:
     """What ``"pkg.module:name"`` names. :raises ConfigurationError: nothing does, or importing it fails."""
     from pkgutil import resolve_name  # late, as few programs need it
 
-    if not _REFERENCE.fullmatch(reference):  # not quoted: it may be a URL with a password
+    if not re.fullmatch(r"[\w.]+(:[\w.]+)?", reference):  # not quoted: it may be a URL with a password
         raise ConfigurationError('neither a URL ("scheme://…") nor a reference ("pkg.module:name")')
     try:
         if ":" not in reference:

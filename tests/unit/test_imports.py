@@ -1,8 +1,10 @@
 """Imports only go down the list of the design, and importing the package loads next to nothing."""
 
 import ast
+import pickle
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,77 @@ def test_importing_the_package_loads_few_modules() -> None:
     count = "import sys; before = set(sys.modules); import shedlock_py; print(len(sys.modules.keys() - before))"
     loaded = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, check=True)
     assert int(loaded.stdout) <= 80
+
+
+# What is loaded when it is first asked for
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """The public names that are imported under TYPE_CHECKING only, and where from."""
+    (block,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+LATE = names_for_type_checkers()
+
+
+def python(script: str) -> list[str]:
+    """The words that ``script`` prints, in a new interpreter."""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_these_names_are_late() -> None:
+    electors, providers = (
+        "AsyncLeaderElector LeaderElector leader_only",
+        "AsyncInMemoryLockProvider InMemoryLockProvider",
+    )
+    expected = {
+        **dict.fromkeys(electors.split(), "shedlock_py.leader"),
+        **dict.fromkeys(providers.split(), "shedlock_py.providers.memory"),
+    }
+    assert expected == LATE
+    assert expected == shedlock_py._LATE  # type: ignore[attr-defined]  # type checkers are not to see it
+
+
+def test_importing_the_package_does_not_load_what_is_late() -> None:
+    loaded = python("import sys, shedlock_py; print(*sys.modules)")
+    assert "shedlock_py.guard" in loaded
+    assert {*LATE.values(), "shedlock_py.election", "shedlock_py.providers", "signal"} & set(loaded) == set()
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_late_name_is_the_object_of_its_module(name: str) -> None:
+    found = getattr(shedlock_py, name)
+    assert found is getattr(import_module(LATE[name]), name)
+    assert vars(shedlock_py)[name] is found  # it is looked for once
+    assert pickle.loads(pickle.dumps(found)) is found
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_each_way_to_import_a_late_name(name: str) -> None:
+    for statement in (f"from shedlock_py import {name}", f"import shedlock_py; {name} = shedlock_py.{name}"):
+        assert python(f"{statement}; print({name}.__module__)") == [LATE[name]]
+
+
+def test_importing_everything_finds_every_name() -> None:
+    assert python("import shedlock_py; print(*shedlock_py._LATE.keys() & vars(shedlock_py))") == []
+    names = python("from shedlock_py import *; print(*(name for name in globals() if not name.startswith('_')))")
+    assert sorted(names) == shedlock_py.__all__
+
+
+def test_dir_tells_late_names_before_they_are_loaded() -> None:
+    told = python("import shedlock_py; print(*dir(shedlock_py))")
+    assert told == sorted(set(told))
+    assert {*shedlock_py.__all__, "__version__", "__doc__"} <= set(told)
+
+
+def test_a_name_that_there_is_not() -> None:
+    with pytest.raises(AttributeError, match="module 'shedlock_py' has no attribute 'LeaderElektor'"):
+        _ = shedlock_py.LeaderElektor  # type: ignore[attr-defined]  # and type checkers know it, too
+    with pytest.raises(ImportError, match="cannot import name 'LeaderElektor'"):
+        from shedlock_py import LeaderElektor  # type: ignore[attr-defined]  # noqa: F401 (on purpose)
 
 
 def test_a_sync_sql_provider_does_not_load_the_orm() -> None:
