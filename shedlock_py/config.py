@@ -6,7 +6,6 @@ import inspect
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -198,8 +197,10 @@ def lock_request(
         )
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     if fire_time is None:
-        with suppress(TypeError):  # not hashable, so nothing that can work: the error below says what it should be
+        try:
             return _same_request(name, at_most, at_least, settings.holder, os.getpid())
+        except TypeError:
+            pass  # not hashable, so nothing that can work: the error below says what it should be
     return LockRequest(name, at_most, at_least, settings.holder, fire_time)
 
 
@@ -332,7 +333,8 @@ def is_active() -> bool:
     global _warned
     active = _active
     if active is None:
-        active = _BOOLEANS.get(os.environ.get("SHEDLOCK_ACTIVE", "").strip().lower(), True)
+        said = os.environ.get("SHEDLOCK_ACTIVE")
+        active = not said or _BOOLEANS.get(said.strip().lower(), True)
     if not active and not _warned:
         _warned = True
         why = "set_active(False)" if _active is False else "SHEDLOCK_ACTIVE"

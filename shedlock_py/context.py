@@ -39,26 +39,26 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    __slots__ = ("ended_at", "finished", "heart", "lease", "lost_is_told", "outer", "provider", "stands_for", "thread")
+    finished = False
+    ended_at = 0.0
+    """When the task ended, if something was waited for after it."""
+    heart: Heart | None = None
+    lost_is_told = False
+    stands_for: tuple[object, str] | None = None
 
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
         self.outer = _innermost.get()
-        self.finished = False
-        self.ended_at = 0.0
-        """When the task ended, if something was waited for after it."""
         self.thread = get_ident()
-        self.heart: Heart | None = None
-        self.lost_is_told = False
-        self.stands_for: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
         """Whether the task is still running and its lease may be believed."""
         return not self.finished and self.lease.is_trusted()
 
     def enter(self) -> None:
-        _forget_finished(self)
+        if self.outer is not None:
+            _forget_finished(self)
         running.add(self)
         _innermost.set(self)
 
