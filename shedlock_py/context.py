@@ -49,7 +49,7 @@ class Held:
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
-        self.outer = _innermost.get()
+        self.outer = innermost.get()
         self.thread = get_ident()
 
     def is_live(self) -> bool:
@@ -60,12 +60,12 @@ class Held:
         if self.outer is not None:
             _forget_finished(self)
         running.add(self)
-        _innermost.set(self)
+        innermost.set(self)
 
     def leave(self) -> None:
         self.finished = True
         running.discard(self)
-        _innermost.set(_unfinished(_innermost.get()))  # locks need not be left in the order of nesting
+        innermost.set(_unfinished(innermost.get()))  # locks need not be left in the order of nesting
 
 
 running: set[Held] = set()
@@ -87,12 +87,7 @@ def _forget_finished(held: Held) -> None:
         outer = outer.outer
 
 
-_innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
-
-
-def is_inside_any() -> bool:
-    """Whether there is any guard around the running code."""
-    return _innermost.get() is not None
+innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
 
 
 def find_live(name: str | None = None, providers: Sequence[object] = (), mark: object = None) -> Held | None:
@@ -100,7 +95,7 @@ def find_live(name: str | None = None, providers: Sequence[object] = (), mark: o
 
     Or the one that stands for the lock ``name`` of the function marked ``mark``: see :func:`stand_for`.
     """
-    held = _innermost.get()
+    held = innermost.get()
     while held is not None:
         is_wanted = not providers or any(held.provider is provider for provider in providers)
         is_named = name is None or (is_wanted and name == held.lease.name)

@@ -25,7 +25,7 @@ from shedlock_py.config import (
     resolve_async_provider,
     resolve_provider,
 )
-from shedlock_py.context import Held, find_live, is_inside_any
+from shedlock_py.context import Held, find_live, innermost
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderError, ProviderUnreachable
 from shedlock_py.events import (
@@ -166,7 +166,6 @@ class Guard:
     ``mark`` is the ``__shedlock__`` of the guarded function, if it has one; the provider was checked with it.
     """
 
-    _is_used = False
     _request: LockRequest | None = None
     _skip_reason: SkipReason = "held"
     _lease: Lease | None = None
@@ -201,25 +200,16 @@ class Guard:
             self.name, self._request = lock.name, lock
         else:
             self.name = lock
+            # Where the code is inside of the lease already, it is not needed, and perhaps nobody said for how long.
             if self.around() is None:
-                self._request = self._new_request()  # what is wrong with it shows here, not where the block begins
+                self._request = lock_request(lock, at_most, at_least)
 
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
 
-    def _new_request(self) -> LockRequest:
-        """Not needed, and perhaps nobody said for how long, where the code is inside of the lease already."""
-        return lock_request(self.name, self._at_most, self._at_least)
-
-    def begin_use(self) -> None:
-        """:raises RuntimeError: for the second time."""
-        if self._is_used:
-            raise RuntimeError(f"lock {self.name!r}: this block has been used; call hold(…) for each with block")
-        self._is_used = True
-
     def around(self) -> Held | None:
         """The live lease of this very lock that the running code is inside of already."""
-        if not is_inside_any():
+        if innermost.get() is None:
             return None
         providers = configured_providers() if self.provider is None else (self.provider,)
         return find_live(self.name, providers, self.mark)
@@ -228,18 +218,15 @@ class Guard:
     def skip(self) -> Skipped:
         return Skipped(self.name, self._skip_reason)
 
-    def is_too_late(self) -> bool:
-        """Whether this process is shutting down: the run is skipped."""
-        if not refuses_work():
-            return False
-        self._skip_reason = "shutting_down"
-        self.skipped()
-        return True
-
     def ask(self) -> LockRequest:
-        """What the store is to be asked for, now."""
-        request = self._request or self._new_request()
+        """What the store is to be asked for, now.
+
+        :raises RuntimeError: it was asked before.
+        """
+        if self._process:
+            raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
         self._process = os.getpid()  # the one that will hold the lease; the block may have been made before a fork
+        request = self._request or lock_request(self.name, self._at_most, self._at_least)
         self._asked_at = monotonic()
         return request
 
@@ -264,7 +251,8 @@ class Guard:
         if record and not record.is_held and record.last_fire_time and record.last_fire_time >= fire_time:
             self._skip_reason = "already_ran"
 
-    def skipped(self) -> None:
+    def skipped(self, reason: SkipReason | None = None) -> None:
+        self._skip_reason = reason or self._skip_reason
         if is_routine_heard():
             emit(LockSkipped(self.name, self._skip_reason, self._elapsed()))
 
@@ -273,6 +261,7 @@ class Guard:
 
         :raises ProviderUnreachable: it may.
         """
+        self.answered()
         if not lease.is_trusted():
             error = ProviderUnreachable(
                 f"lock {lease.name!r}: the store took {self._elapsed()} to grant a lease of {lease.lock_at_most_for}, "
@@ -299,7 +288,7 @@ class Guard:
         if is_routine_heard():
             duration = timedelta(seconds=(held.ended_at or monotonic()) - self._answered_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
-        if not lease.has_ended() and not lease.is_lost() and not lease.is_trusted():
+        if not lease.is_trusted() and not lease.is_lost() and not lease.has_ended():
             held.lost_is_told = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
@@ -323,11 +312,11 @@ class Block(Guard):
     _beating: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Lease | None:
-        self.begin_use()
         around = self.around()
         if around is not None:
             return around.lease
-        if self.is_too_late():
+        if refuses_work():
+            self.skipped("shutting_down")
             return None
         self._store = store = resolve_provider(self.provider, lock_name=self.name)
         request = self.ask()
@@ -344,7 +333,6 @@ class Block(Guard):
             self.skipped()
             return None
         try:
-            self.answered()
             held = self.begin(lease, store)
             if self.keep_alive or self.on_lost != "continue":
                 heart = beating(held, store, self.keep_alive, self.on_lost)
@@ -386,11 +374,11 @@ class AsyncBlock(Guard):
     _beating: AbstractAsyncContextManager[None] | None = None
 
     async def __aenter__(self) -> Lease | None:
-        self.begin_use()
         around = self.around()
         if around is not None:
             return around.lease
-        if self.is_too_late():
+        if refuses_work():
+            self.skipped("shutting_down")
             return None
         self._store = store = resolve_async_provider(self.provider, lock_name=self.name)
         request = self.ask()
@@ -407,7 +395,6 @@ class AsyncBlock(Guard):
             self.skipped()
             return None
         try:
-            self.answered()
             held = self.begin(lease, store)
             if self.keep_alive or self.on_lost != "continue":
                 heart = beating_async(held, store, self.keep_alive, self.on_lost)
