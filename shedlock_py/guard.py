@@ -283,12 +283,10 @@ class Guard:
         if held is None:
             return  # granted too late: nobody was told of this lease
         held.leave()
-        if self._process != os.getpid():
-            return  # in a forked child, the task is its parent's
-        if is_routine_heard():
+        if is_routine_heard() and self._process == os.getpid():  # in a forked child, the task is its parent's
             duration = timedelta(seconds=(held.ended_at or monotonic()) - self._answered_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
-        if not lease.is_trusted() and not lease.is_lost() and not lease.has_ended():
+        if not lease.is_trusted() and not lease.is_lost() and self.must_release(lease):
             held.lost_is_told = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
