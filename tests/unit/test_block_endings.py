@@ -1,6 +1,7 @@
 """However a block is entered and left: the lease goes back, and what was raised comes out unharmed."""
 
 import itertools
+import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Generator
@@ -20,7 +21,7 @@ from shedlock_py import (
 )
 from shedlock_py.context import running
 from shedlock_py.guard import Guard
-from shedlock_py.testing import RecordingListener
+from shedlock_py.testing import FakeClock, RecordingListener
 
 Place = tuple[CodeType, str]
 """A function, and "call" or "return" of it."""
@@ -156,6 +157,29 @@ def test_a_generator_that_is_closed_inside_of_a_block_releases(provider: InMemor
     assert provider.records()[0].is_held
     numbers.close()
     assert not provider.records()[0].is_held
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: pytest-timeout's threads, not ours
+@pytest.mark.parametrize("overrun", [False, True])
+def test_a_forked_child_that_leaves_the_block_tells_nothing(
+    provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock, overrun: bool
+) -> None:
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    try:
+        with hold("job"):
+            child = os.fork()
+            if child == 0 and overrun:
+                clock.advance("1h")
+    finally:
+        if os.getpid() != parent:
+            os.write(writer, " ".join(heard.kinds()).encode())
+            os._exit(0)  # without pytest's own farewells
+    os.waitpid(child, 0)
+    os.close(writer)
+    assert os.read(reader, 100) == b"LockAcquired"
+    os.close(reader)
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
 def test_a_block_is_for_one_use(provider: InMemoryLockProvider, heard: RecordingListener) -> None:

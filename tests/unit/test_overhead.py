@@ -4,6 +4,7 @@ The bounds are a little above what it was when they were written. Whoever needs 
 """
 
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -19,7 +20,8 @@ def calls_of(work: Callable[[], Any]) -> int:
 
     def count(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
-        calls += event in ("call", "c_call")
+        # A clock read is one only where the clock is a function of C by itself: not on Linux.
+        calls += event == "call" or (event == "c_call" and argument is not time.monotonic)
 
     work()
     before = sys.getprofile()
@@ -46,7 +48,7 @@ def test_the_count_counts() -> None:
 
 def test_a_decorated_call(job: Any) -> None:
     configure(provider=InMemoryLockProvider())
-    assert calls_of(job) <= 92
+    assert calls_of(job) <= 91
 
 
 def test_a_skip(job: Any) -> None:
