@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
-if hasattr(time, "CLOCK_BOOTTIME"):
-    # time.monotonic() stands still while Linux is suspended; the store's clock, and so the lease, does not.
-    def monotonic() -> float:
-        """Seconds on a clock that never goes back and does not stop in suspend (clock_gettime(2), CLOCK_BOOTTIME)."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-    monotonic = time.monotonic
+# time.monotonic() stands still while Linux is suspended; the store's clock, and so the lease, does not.
+monotonic: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Seconds on a clock that never goes back and does not stop in suspend."""

@@ -6,7 +6,6 @@ import inspect
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -78,8 +77,17 @@ class Settings:
         )
 
     def apply(self) -> _Restore:
-        """Make these the defaults of this process, as a whole. The result restores the former ones, as a context."""
+        """Make these the defaults of this process, as a whole. The result restores the former ones, as a context.
+
+        :raises ConfigurationError: a provider is of the wrong kind, or a value cannot work.
+        """
         global _settings
+        if self.provider is not None and is_async_provider(self.provider):
+            kind = type(self.provider).__name__
+            raise ConfigurationError(f"{kind} is an async provider: configure(async_provider=…)")
+        if self.async_provider is not None and not is_async_provider(self.async_provider):
+            kind = type(self.async_provider).__name__
+            raise ConfigurationError(f"{kind} is not an async provider: configure(provider=…)")
         if self.default_lock_at_most_for is not None:
             check_hold_times(self.default_lock_at_most_for, self.default_lock_at_least_for)
         previous, _settings = _settings, self
@@ -138,10 +146,6 @@ def configure(
         provider = provider_from_url(provider)
     if isinstance(async_provider, str):
         async_provider = async_provider_from_url(async_provider)
-    if provider is not None and is_async_provider(provider):
-        raise ConfigurationError(f"{type(provider).__name__} is an async provider: configure(async_provider=…)")
-    if async_provider is not None and not is_async_provider(async_provider):
-        raise ConfigurationError(f"{type(async_provider).__name__} is not an async provider: configure(provider=…)")
     at_most = default_lock_at_most_for
     parsed_at_most = None if at_most is None else parse_duration(at_most, "default_lock_at_most_for")
     at_least = parse_duration(default_lock_at_least_for, "default_lock_at_least_for", zero=True)
@@ -198,8 +202,10 @@ def lock_request(
         )
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     if fire_time is None:
-        with suppress(TypeError):  # not hashable, so nothing that can work: the error below says what it should be
+        try:
             return _same_request(name, at_most, at_least, settings.holder, os.getpid())
+        except TypeError:
+            pass  # not hashable, so nothing that can work: the error below says what it should be
     return LockRequest(name, at_most, at_least, settings.holder, fire_time)
 
 
@@ -232,15 +238,17 @@ def resolve_provider(given: object = None, *, lock_name: str) -> LockProvider:
     """
     if not is_active():
         return cast(LockProvider, _Unlocked())  # has the three methods that guards use
-    provider = given if given is not None else _settings.provider
-    if provider is None and _settings.async_provider is None:
+    settings = _settings
+    if given is None and settings.provider is not None:
+        return settings.provider
+    if given is None and settings.async_provider is None:
         raise _not_configured(lock_name, "configure(provider=…)")
-    if provider is None or is_async_provider(provider):
+    if given is None or is_async_provider(given):
         raise ConfigurationError(
             f"lock {lock_name!r} guards an ordinary function, but there is only an async provider: make the function "
             f"'async def', or give a sync provider of the same store with configure(provider=…) or provider=…"
         )
-    return cast(LockProvider, provider)
+    return cast(LockProvider, given)
 
 
 def resolve_async_provider(given: object = None, *, lock_name: str) -> AsyncLockProvider:
@@ -250,8 +258,10 @@ def resolve_async_provider(given: object = None, *, lock_name: str) -> AsyncLock
     """
     if not is_active():
         return cast(AsyncLockProvider, _AsyncUnlocked())  # has the three methods that guards use
-    configured = _settings.provider if _settings.async_provider is None else _settings.async_provider
-    provider = configured if given is None else given
+    settings = _settings
+    if given is None and settings.async_provider is not None:
+        return settings.async_provider
+    provider = settings.provider if given is None else given
     if provider is None:
         raise _not_configured(lock_name, "configure(async_provider=…) or configure(provider=…)")
     return as_async_provider(provider)
@@ -332,7 +342,8 @@ def is_active() -> bool:
     global _warned
     active = _active
     if active is None:
-        active = _BOOLEANS.get(os.environ.get("SHEDLOCK_ACTIVE", "").strip().lower(), True)
+        said = os.environ.get("SHEDLOCK_ACTIVE")
+        active = not said or _BOOLEANS.get(said.strip().lower(), True)
     if not active and not _warned:
         _warned = True
         why = "set_active(False)" if _active is False else "SHEDLOCK_ACTIVE"

@@ -39,33 +39,33 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    __slots__ = ("ended_at", "finished", "heart", "lease", "lost_is_told", "outer", "provider", "stands_for", "thread")
+    finished = False
+    ended_at = 0.0
+    """When the task ended, if something was waited for after it."""
+    heart: Heart | None = None
+    lost_is_told = False
+    stands_for: tuple[object, str] | None = None
 
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
-        self.outer = _innermost.get()
-        self.finished = False
-        self.ended_at = 0.0
-        """When the task ended, if something was waited for after it."""
+        self.outer = innermost.get()
         self.thread = get_ident()
-        self.heart: Heart | None = None
-        self.lost_is_told = False
-        self.stands_for: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
         """Whether the task is still running and its lease may be believed."""
         return not self.finished and self.lease.is_trusted()
 
     def enter(self) -> None:
-        _forget_finished(self)
+        if self.outer is not None:
+            _forget_finished(self)
         running.add(self)
-        _innermost.set(self)
+        innermost.set(self)
 
     def leave(self) -> None:
         self.finished = True
         running.discard(self)
-        _innermost.set(_unfinished(_innermost.get()))  # locks need not be left in the order of nesting
+        innermost.set(_unfinished(innermost.get()))  # locks need not be left in the order of nesting
 
 
 running: set[Held] = set()
@@ -87,12 +87,7 @@ def _forget_finished(held: Held) -> None:
         outer = outer.outer
 
 
-_innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
-
-
-def is_inside_any() -> bool:
-    """Whether there is any guard around the running code."""
-    return _innermost.get() is not None
+innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
 
 
 def find_live(name: str | None = None, providers: Sequence[object] = (), mark: object = None) -> Held | None:
@@ -100,7 +95,7 @@ def find_live(name: str | None = None, providers: Sequence[object] = (), mark: o
 
     Or the one that stands for the lock ``name`` of the function marked ``mark``: see :func:`stand_for`.
     """
-    held = _innermost.get()
+    held = innermost.get()
     while held is not None:
         is_wanted = not providers or any(held.provider is provider for provider in providers)
         is_named = name is None or (is_wanted and name == held.lease.name)

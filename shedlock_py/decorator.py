@@ -15,7 +15,17 @@ from weakref import WeakValueDictionary
 from shedlock_py.config import check_provider, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.guard import Executed, Guard, Skipped, refuse_unfinished_function, run_guarded, run_guarded_async
+from shedlock_py.guard import (
+    AsyncBlock,
+    Block,
+    Executed,
+    Guard,
+    Skipped,
+    refuse_unfinished,
+    refuse_unfinished_function,
+    run_guarded,
+    run_guarded_async,
+)
 from shedlock_py.keepalive import OnLost, check_on_lost, check_on_lost_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import LockRequest, check_hold_times, validate_name
@@ -26,6 +36,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
 A_co = TypeVar("A_co", covariant=True)
+G = TypeVar("G", bound=Guard)
 S_co = TypeVar("S_co", covariant=True)
 
 
@@ -88,11 +99,10 @@ class LockSpec:
             fire_time,
         )
 
-    def guard(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Guard:
+    def guard(self, kind: type[G], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> G:
         """The guard around one call of ``function``."""
-        name = self.lock_name(function, args, kwargs)
-        return Guard(
-            name,
+        return kind(
+            self.lock_name(function, args, kwargs) if self.name is None else self.name,
             self.lock_at_most_for,
             self.lock_at_least_for,
             self.provider,
@@ -304,15 +314,21 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
     on_skipped = _skip_handler(on_skip)
     needs_arguments = _needs_arguments(signature)
 
-    def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+    def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
         if args or kwargs or needs_arguments:
             signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
-        return run_guarded(spec.guard(function, args, kwargs), lambda: function(*args, **kwargs))
+        return spec.guard(Block, function, args, kwargs)
+
+    def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        return run_guarded(block_around(args, kwargs), lambda: function(*args, **kwargs))
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        result = attempt_call(*args, **kwargs)
-        return result.value if isinstance(result, Executed) else on_skipped(result)
+        block = block_around(args, kwargs)
+        with block as lease:
+            if lease is not None:
+                return refuse_unfinished(function(*args, **kwargs))
+        return on_skipped(block.skip)
 
     return _dressed(guarded, attempt_call, signature)
 
@@ -323,17 +339,21 @@ def _guard_async(
     on_skipped = _skip_handler(on_skip)
     needs_arguments = _needs_arguments(signature)
 
-    async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+    def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
         if args or kwargs or needs_arguments:
             signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
-        return await run_guarded_async(spec.guard(function, args, kwargs), lambda: function(*args, **kwargs))
+        return spec.guard(AsyncBlock, function, args, kwargs)
+
+    async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        return await run_guarded_async(block_around(args, kwargs), lambda: function(*args, **kwargs))
 
     @functools.wraps(function)
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        result = await attempt_call(*args, **kwargs)
-        if isinstance(result, Executed):
-            return result.value
-        instead = on_skipped(result)
+        block = block_around(args, kwargs)
+        async with block as lease:
+            if lease is not None:
+                return refuse_unfinished(await function(*args, **kwargs))
+        instead = on_skipped(block.skip)
         return await instead if inspect.isawaitable(instead) else instead
 
     return _dressed(guarded, attempt_call, signature)

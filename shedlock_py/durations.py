@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 from reprlib import repr as short_repr
 
 from shedlock_py.errors import ConfigurationError
@@ -19,6 +19,7 @@ Duration = str | timedelta | int | float
 
 LONGEST = timedelta(days=3653)  # ten years
 
+_MILLISECOND = timedelta(milliseconds=1)
 _LONGEST_TEXT = 10_000
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SIMPLE = re.compile(
@@ -47,27 +48,31 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
         raise ConfigurationError(_explain(value, what, "is negative"))
     if milliseconds == 0 and not zero:
         raise ConfigurationError(_explain(value, what, "is zero"))
-    if milliseconds > LONGEST // timedelta(milliseconds=1):
+    if milliseconds > _LONGEST_MILLISECONDS:
         raise ConfigurationError(_explain(value, what, "is over ten years"))
-    return timedelta(milliseconds=math.ceil(milliseconds))
+    return milliseconds * _MILLISECOND
 
 
 def in_milliseconds(value: timedelta) -> int:
     """``value`` in whole milliseconds, rounded up."""
-    return -(-value // timedelta(milliseconds=1))
+    return -(-value // _MILLISECOND)
 
 
-def _milliseconds(value: object) -> Decimal | None:
-    """The exact number of milliseconds, or None where ``value`` is no duration."""
+_LONGEST_MILLISECONDS = in_milliseconds(LONGEST)
+
+
+def _milliseconds(value: object) -> int | None:
+    """The number of milliseconds, rounded away from zero, or None where ``value`` is no duration."""
     if isinstance(value, bool):
         return None
     if isinstance(value, timedelta):
-        return Decimal(value // timedelta(microseconds=1)) / 1000
+        whole, rest = divmod(value, _MILLISECOND)
+        return whole + 1 if rest and whole >= 0 else whole
     if isinstance(value, int):
-        return Decimal(value) * 1000
+        return value * 1000
     if isinstance(value, float):
         # repr: 0.1 means a tenth of a second, not 0.1000000000000000055 s, which would round up a whole millisecond.
-        return Decimal(repr(float(value))) * 1000 if math.isfinite(value) else None
+        return _rounded(Decimal(repr(float(value))) * 1000) if math.isfinite(value) else None
     if isinstance(value, str):
         if len(value) > _LONGEST_TEXT:
             return None  # reading it might take minutes
@@ -75,8 +80,12 @@ def _milliseconds(value: object) -> Decimal | None:
         found = _SIMPLE.fullmatch(text) or _ISO.fullmatch(text)
         parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
         if parts:
-            return sum((Decimal(number) * _MILLISECONDS[unit] for unit, number in parts.items()), Decimal(0))
+            return _rounded(sum((Decimal(number) * _MILLISECONDS[unit] for unit, number in parts.items()), Decimal(0)))
     return None
+
+
+def _rounded(milliseconds: Decimal) -> int:
+    return int(milliseconds.to_integral_value(ROUND_UP))
 
 
 def _quoted(value: object) -> str:

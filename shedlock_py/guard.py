@@ -1,17 +1,17 @@
 """Acquire, run, release: the guard around a task.
 
-``hold`` and ``hold_async`` are twins; all that they share and that neither waits for is in :class:`Guard`.
+:class:`Block` and :class:`AsyncBlock` are twins; all that they share and that neither waits for is in :class:`Guard`.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from types import TracebackType
+from datetime import datetime, timedelta
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, Generic, Never, TypeVar
 
 from shedlock_py._clock import monotonic
@@ -25,7 +25,7 @@ from shedlock_py.config import (
     resolve_async_provider,
     resolve_provider,
 )
-from shedlock_py.context import Held, find_live, is_inside_any
+from shedlock_py.context import Held, find_live, innermost
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderError, ProviderUnreachable
 from shedlock_py.events import (
@@ -41,7 +41,7 @@ from shedlock_py.events import (
 )
 from shedlock_py.keepalive import OnLost, beating, beating_async, check_on_lost, check_on_lost_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Lease, LockRecord, LockRequest, validate_name
+from shedlock_py.rules import Lease, LockRecord, LockRequest
 from shedlock_py.shutdown import refuses_work
 
 T = TypeVar("T")
@@ -88,52 +88,7 @@ def hold(
     :raises ProviderError: the store failed; the block did not run. A failing release is logged, never raised.
     """
     check_on_lost(on_lost)
-    return _Block(_hold(Guard(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)))
-
-
-@contextmanager
-def _hold(guard: Guard) -> Iterator[Lease | None]:
-    around = guard.around
-    if around is not None:
-        yield around.lease
-        return
-    if guard.is_too_late():
-        yield None
-        return
-    store: LockProvider = resolve_provider(guard.provider, lock_name=guard.name)
-    guard.ask()
-    try:
-        lease = store.acquire(guard.request)
-    except Exception as error:
-        guard.failed("acquire", error)
-        raise
-    guard.answered()
-    if lease is None:
-        if guard.request.fire_time is not None:
-            with guard.wondering():
-                guard.explain_skip(store.record(guard.name))
-        guard.skipped()
-        yield None
-        return
-    try:
-        held = guard.begin(lease, store)
-        try:
-            with beating(held, store, guard.keep_alive, guard.on_lost):
-                yield lease
-        except BaseException as error:
-            guard.finish(held, error)
-            raise
-        guard.finish(held, None)
-    finally:
-        _release(guard, lease, store)
-
-
-def _release(guard: Guard, lease: Lease, store: LockProvider) -> None:
-    if guard.must_release(lease):
-        try:
-            guard.released(lease, store.release(lease))
-        except Exception as error:  # must not replace what the task returned or raised
-            guard.failed("release", error, lease)
+    return Block(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)
 
 
 def attempt(
@@ -152,15 +107,14 @@ def attempt(
     """
     refuse_unfinished_function(task)
     check_on_lost(on_lost)
-    guard = Guard(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)
-    return run_guarded(guard, task)
+    return run_guarded(Block(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost), task)
 
 
-def run_guarded(guard: Guard, task: Callable[[], T]) -> Executed[T] | Skipped:
-    """Run ``task()`` under the lock of ``guard``."""
-    with _hold(guard) as lease:
+def run_guarded(block: Block, task: Callable[[], T]) -> Executed[T] | Skipped:
+    """Run ``task()`` in ``block``."""
+    with block as lease:
         if lease is None:
-            return guard.skip
+            return block.skip
         return Executed(refuse_unfinished(task()), lease)
 
 
@@ -175,54 +129,7 @@ def hold_async(
 ) -> AbstractAsyncContextManager[Lease | None]:
     """:func:`hold` for async code. A provider for ordinary functions is asked in a worker thread."""
     check_on_lost_async(on_lost)
-    return _AsyncBlock(_hold_async(Guard(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)))
-
-
-@asynccontextmanager
-async def _hold_async(guard: Guard) -> AsyncIterator[Lease | None]:
-    from shedlock_py._aio import shielded  # late: loads asyncio
-
-    around = guard.around
-    if around is not None:
-        yield around.lease
-        return
-    if guard.is_too_late():
-        yield None
-        return
-    store: AsyncLockProvider = resolve_async_provider(guard.provider, lock_name=guard.name)
-    guard.ask()
-    try:
-        lease = await store.acquire(guard.request)
-    except Exception as error:
-        guard.failed("acquire", error)
-        raise
-    guard.answered()
-    if lease is None:
-        if guard.request.fire_time is not None:
-            with guard.wondering():
-                guard.explain_skip(await store.record(guard.name))
-        guard.skipped()
-        yield None
-        return
-    try:
-        held = guard.begin(lease, store)
-        try:
-            async with beating_async(held, store, guard.keep_alive, guard.on_lost):
-                yield lease
-        except BaseException as error:
-            guard.finish(held, error)
-            raise
-        guard.finish(held, None)
-    finally:
-        await shielded(_release_async(guard, lease, store))  # also what is told of it
-
-
-async def _release_async(guard: Guard, lease: Lease, store: AsyncLockProvider) -> None:
-    if guard.must_release(lease):
-        try:
-            guard.released(lease, await store.release(lease))
-        except Exception as error:  # must not replace what the task returned or raised
-            guard.failed("release", error, lease)
+    return AsyncBlock(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)
 
 
 async def attempt_async(
@@ -237,62 +144,36 @@ async def attempt_async(
 ) -> Executed[T] | Skipped:
     """:func:`attempt` for async tasks: ``task()`` is awaited."""
     check_on_lost_async(on_lost)
-    guard = Guard(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost)
-    return await run_guarded_async(guard, task)
+    return await run_guarded_async(
+        AsyncBlock(lock, lock_at_most_for, lock_at_least_for, provider, keep_alive, on_lost), task
+    )
 
 
-async def run_guarded_async(guard: Guard, task: Callable[[], Awaitable[T]]) -> Executed[T] | Skipped:
+async def run_guarded_async(block: AsyncBlock, task: Callable[[], Awaitable[T]]) -> Executed[T] | Skipped:
     """:func:`run_guarded` for async tasks."""
-    async with _hold_async(guard) as lease:
+    async with block as lease:
         if lease is None:
-            return guard.skip
+            return block.skip
         work = task()
         if not inspect.isawaitable(work):
             raise TypeError(f"{task!r} returned a {type(work).__name__}, not something to await: use attempt or hold")
         return Executed(refuse_unfinished(await work), lease)
 
 
-class _Block(AbstractContextManager["Lease | None"]):
-    """The with block of :func:`hold`, for one use; not a decorator, which would run the function all the same."""
-
-    def __init__(self, entered: AbstractContextManager[Lease | None]) -> None:
-        self._entered = entered
-
-    def __enter__(self) -> Lease | None:
-        return self._entered.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        return self._entered.__exit__(kind, error, tb)
-
-    def __call__(self, function: object) -> Never:
-        raise TypeError("hold(…) is not a decorator: use @scheduler_lock(…)")
-
-
-class _AsyncBlock(AbstractAsyncContextManager["Lease | None"]):
-    """The with block of :func:`hold_async`, for one use; not a decorator."""
-
-    def __init__(self, entered: AbstractAsyncContextManager[Lease | None]) -> None:
-        self._entered = entered
-
-    async def __aenter__(self) -> Lease | None:
-        return await self._entered.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> bool | None:
-        return await self._entered.__aexit__(kind, error, tb)
-
-    def __call__(self, function: object) -> Never:
-        raise TypeError("hold_async(…) is not a decorator: use @scheduler_lock(…)")
-
-
 class Guard:
-    """One guarded run: everything around asking the store, in the order in which it happens.
+    """What :class:`Block` and :class:`AsyncBlock` decide alike, in the order in which it happens. For one use.
 
     ``mark`` is the ``__shedlock__`` of the guarded function, if it has one; the provider was checked with it.
     """
+
+    _request: LockRequest | None = None
+    _skip_reason: SkipReason = "held"
+    _lease: Lease | None = None
+    """From the grant until the block is left."""
+    _held: Held | None = None
+    _process = 0
+    _asked_at = 0.0
+    _answered_at = 0.0
 
     def __init__(
         self,
@@ -306,34 +187,29 @@ class Guard:
     ) -> None:
         if mark is None:
             check_provider(provider)
-        if isinstance(lock, LockRequest) and (at_most, at_least) != (None, None):
-            raise ConfigurationError(f"lock {lock.name!r}: the LockRequest says for how long; give no other durations")
-        self.name = lock.name if isinstance(lock, LockRequest) else validate_name(lock)
         self.provider = provider
         self.keep_alive = is_kept_alive(keep_alive)
         self.on_lost = on_lost
         self.mark = mark
-        self._skip_reason: SkipReason = "held"
         self._at_most, self._at_least = at_most, at_least
-        self._started_at = 0.0
-        self._acquired_at = 0.0
-        self._process = 0
-        self._held: Held | None = None
-        self._request = lock if isinstance(lock, LockRequest) else None
-        if self.around is None:
-            _ = self.request  # what is wrong with it shows here, not at the first line of the with block
+        if isinstance(lock, LockRequest):
+            if (at_most, at_least) != (None, None):
+                raise ConfigurationError(
+                    f"lock {lock.name!r}: the LockRequest says for how long; give no other durations"
+                )
+            self.name, self._request = lock.name, lock
+        else:
+            self.name = lock
+            # Where the code is inside of the lease already, it is not needed, and perhaps nobody said for how long.
+            if self.around() is None:
+                self._request = lock_request(lock, at_most, at_least)
 
-    @property
-    def request(self) -> LockRequest:
-        """Not needed, and perhaps nobody said for how long, where the code is inside of the lease already."""
-        if self._request is None:
-            self._request = lock_request(self.name, self._at_most, self._at_least)
-        return self._request
+    def __call__(self, function: object) -> Never:
+        raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
 
-    @property
     def around(self) -> Held | None:
         """The live lease of this very lock that the running code is inside of already."""
-        if not is_inside_any():
+        if innermost.get() is None:
             return None
         providers = configured_providers() if self.provider is None else (self.provider,)
         return find_live(self.name, providers, self.mark)
@@ -342,26 +218,26 @@ class Guard:
     def skip(self) -> Skipped:
         return Skipped(self.name, self._skip_reason)
 
-    def is_too_late(self) -> bool:
-        """Whether this process is shutting down: the run is skipped."""
-        if not refuses_work():
-            return False
-        self._skip_reason = "shutting_down"
-        self.skipped()
-        return True
+    def ask(self) -> LockRequest:
+        """What the store is to be asked for, now.
 
-    def ask(self) -> None:
+        :raises RuntimeError: it was asked before.
+        """
+        if self._process:
+            raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
         self._process = os.getpid()  # the one that will hold the lease; the block may have been made before a fork
-        self._started_at = monotonic()
+        request = self._request or lock_request(self.name, self._at_most, self._at_least)
+        self._asked_at = monotonic()
+        return request
 
     def answered(self) -> None:
-        self._acquired_at = monotonic()
+        self._answered_at = monotonic()
 
     def failed(self, operation: str, error: Exception, lease: Lease | None = None) -> None:
         emit(ProviderFailed(self.name, operation, error, lease))
 
     def _elapsed(self) -> timedelta:
-        return timedelta(seconds=self._acquired_at - self._started_at)
+        return timedelta(seconds=self._answered_at - self._asked_at)
 
     @contextmanager
     def wondering(self) -> Iterator[None]:
@@ -371,12 +247,12 @@ class Guard:
         except ProviderError as error:
             logger.debug("lock %r: could not look up why it is skipped: %s", self.name, error)
 
-    def explain_skip(self, record: LockRecord | None) -> None:
-        wanted = self.request.fire_time
-        if record and wanted and not record.is_held and record.last_fire_time and record.last_fire_time >= wanted:
+    def explain_skip(self, fire_time: datetime, record: LockRecord | None) -> None:
+        if record and not record.is_held and record.last_fire_time and record.last_fire_time >= fire_time:
             self._skip_reason = "already_ran"
 
-    def skipped(self) -> None:
+    def skipped(self, reason: SkipReason | None = None) -> None:
+        self._skip_reason = reason or self._skip_reason
         if is_routine_heard():
             emit(LockSkipped(self.name, self._skip_reason, self._elapsed()))
 
@@ -385,6 +261,7 @@ class Guard:
 
         :raises ProviderUnreachable: it may.
         """
+        self.answered()
         if not lease.is_trusted():
             error = ProviderUnreachable(
                 f"lock {lease.name!r}: the store took {self._elapsed()} to grant a lease of {lease.lock_at_most_for}, "
@@ -395,23 +272,21 @@ class Guard:
             self.failed("acquire", error)
             raise error
         self._held = held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
-        try:
-            if is_routine_heard():
-                emit(LockAcquired(lease.name, lease, self._elapsed()))
-            held.enter()
-        except BaseException as error:
-            self.finish(held, error)
-            raise
+        if is_routine_heard():
+            emit(LockAcquired(lease.name, lease, self._elapsed()))
+        held.enter()
         return held
 
-    def finish(self, held: Held, failure: BaseException | None) -> None:
+    def finish(self, lease: Lease, failure: BaseException | None) -> None:
         """The task has ended."""
-        lease = held.lease
+        held = self._held
+        if held is None:
+            return  # granted too late: nobody was told of this lease
         held.leave()
         if is_routine_heard() and self._process == os.getpid():  # in a forked child, the task is its parent's
-            duration = timedelta(seconds=(held.ended_at or monotonic()) - self._acquired_at)
+            duration = timedelta(seconds=(held.ended_at or monotonic()) - self._answered_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
-        if self.must_release(lease) and not lease.is_lost() and not lease.is_trusted():
+        if not lease.is_trusted() and not lease.is_lost() and self.must_release(lease):
             held.lost_is_told = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
@@ -423,9 +298,137 @@ class Guard:
         if self._held is None:
             return  # granted too late: nobody was told of this lease
         if was_ours and is_routine_heard():
-            emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._acquired_at)))
+            emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._answered_at)))
         elif not was_ours and not self._held.lost_is_told:
             emit(LeaseLost(lease.name, lease, "revoked"))
+
+
+class Block(Guard):
+    """The guard around ordinary code: what :func:`hold` returns."""
+
+    _store: LockProvider
+    _beating: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> Lease | None:
+        around = self.around()
+        if around is not None:
+            return around.lease
+        if refuses_work():
+            self.skipped("shutting_down")
+            return None
+        self._store = store = resolve_provider(self.provider, lock_name=self.name)
+        request = self.ask()
+        try:
+            lease = self._lease = store.acquire(request)
+        except Exception as error:
+            self.failed("acquire", error)
+            raise
+        if lease is None:
+            self.answered()
+            if request.fire_time is not None:
+                with self.wondering():
+                    self.explain_skip(request.fire_time, store.record(self.name))
+            self.skipped()
+            return None
+        try:
+            held = self.begin(lease, store)
+            if self.keep_alive or self.on_lost != "continue":
+                heart = beating(held, store, self.keep_alive, self.on_lost)
+                heart.__enter__()
+                self._beating = heart
+            return lease
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return  # skipped, or inside of a live lease
+        try:
+            if self._beating is not None:
+                self._beating.__exit__(kind, error, tb)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            try:
+                self.finish(lease, error)
+            finally:
+                self._release(lease)
+
+    def _release(self, lease: Lease) -> None:
+        if self.must_release(lease):
+            try:
+                self.released(lease, self._store.release(lease))
+            except Exception as error:  # must not replace what the task returned or raised
+                self.failed("release", error, lease)
+
+
+class AsyncBlock(Guard):
+    """:class:`Block` for async code: what :func:`hold_async` returns."""
+
+    _store: AsyncLockProvider
+    _beating: AbstractAsyncContextManager[None] | None = None
+
+    async def __aenter__(self) -> Lease | None:
+        around = self.around()
+        if around is not None:
+            return around.lease
+        if refuses_work():
+            self.skipped("shutting_down")
+            return None
+        self._store = store = resolve_async_provider(self.provider, lock_name=self.name)
+        request = self.ask()
+        try:
+            lease = self._lease = await store.acquire(request)
+        except Exception as error:
+            self.failed("acquire", error)
+            raise
+        if lease is None:
+            self.answered()
+            if request.fire_time is not None:
+                with self.wondering():
+                    self.explain_skip(request.fire_time, await store.record(self.name))
+            self.skipped()
+            return None
+        try:
+            held = self.begin(lease, store)
+            if self.keep_alive or self.on_lost != "continue":
+                heart = beating_async(held, store, self.keep_alive, self.on_lost)
+                await heart.__aenter__()
+                self._beating = heart
+            return lease
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        from shedlock_py._aio import shielded  # late: loads asyncio
+
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return  # skipped, or inside of a live lease
+        try:
+            if self._beating is not None:
+                await self._beating.__aexit__(kind, error, tb)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            try:
+                self.finish(lease, error)
+            finally:
+                await shielded(self._release(lease))  # also what is told of it
+
+    async def _release(self, lease: Lease) -> None:
+        if self.must_release(lease):
+            try:
+                self.released(lease, await self._store.release(lease))
+            except Exception as error:  # must not replace what the task returned or raised
+                self.failed("release", error, lease)
 
 
 def _outcome(failure: BaseException | None) -> Outcome:
@@ -448,15 +451,18 @@ def refuse_unfinished_function(task: Callable[..., Any]) -> None:
         )
 
 
+_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)
+
+
 def refuse_unfinished(value: T) -> T:
     """``value``, if the task's work is done.
 
     :raises TypeError: the task returned a coroutine or generator, whose body would run after the release.
     """
-    if inspect.iscoroutine(value):
-        value.close()
-    elif not (inspect.isgenerator(value) or inspect.isasyncgen(value)):
+    if not isinstance(value, _UNFINISHED):
         return value
+    if isinstance(value, CoroutineType):
+        value.close()  # or Python warns that nobody has awaited it
     raise TypeError(
         f"the guarded task returned a {type(value).__name__} that has not run yet; the lock would be released before "
         f"it does. Guard the function that does the work ('async def' tasks are awaited under the lock)"

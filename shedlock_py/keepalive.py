@@ -10,14 +10,7 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shedlock_py._clock import monotonic
@@ -43,6 +36,8 @@ PATIENCE = 10.0
 
 def check_on_lost(on_lost: OnLost) -> None:
     """:raises ConfigurationError: ``on_lost`` is nothing that can be done to an ordinary function."""
+    if on_lost == "continue":
+        return
     if on_lost == "cancel":
         raise ConfigurationError(
             "on_lost='cancel' needs an async task: Python cannot stop a thread. Give a callable that tells the task to "
@@ -132,18 +127,9 @@ class _Heart:
 # In threads
 
 
-def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> AbstractContextManager[None]:
-    """Keep the lease alive, or only watch it, while the block runs. At its end no heartbeat is under way any more."""
-    if not keep_alive and on_lost == "continue":
-        return _NO_HEART
-    return _beating(held, store, keep_alive, on_lost)
-
-
-_NO_HEART = nullcontext()
-
-
 @contextmanager
-def _beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> Iterator[None]:
+def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> Iterator[None]:
+    """Keep the lease alive, or only watch it, while the block runs. At its end no heartbeat is under way any more."""
     heart = _ThreadHeart(held, store, keep_alive, on_lost)
     held.heart = heart
     heart.start()
@@ -263,19 +249,9 @@ def _report(lease: Lease, error: Exception | None, extended: Lease | None) -> No
 # On the event loop
 
 
-def beating_async(
-    held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost
-) -> AbstractAsyncContextManager[None]:
-    """:func:`beating` for async tasks. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
-    if not keep_alive and on_lost == "continue":
-        return _NO_HEART
-    return _beating_async(held, store, keep_alive, on_lost)
-
-
 @asynccontextmanager
-async def _beating_async(
-    held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost
-) -> AsyncIterator[None]:
+async def beating_async(held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> AsyncIterator[None]:
+    """:func:`beating` for async tasks. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
     import asyncio  # late: must not be loaded for others
 
     heart = _TaskHeart(held, store, keep_alive, on_lost)

@@ -250,6 +250,8 @@ class Lease:
 
     def remaining_minimum(self) -> timedelta:
         """What is left of ``lock_at_least_for``, on the holder's own clock."""
+        if not self.lock_at_least_for:
+            return _ZERO
         left = self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at)
         return max(_ZERO, left)
 

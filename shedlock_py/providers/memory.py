@@ -22,7 +22,7 @@ class _Record:
     def __init__(self, claim: Claim, now: int, fencing_token: int, last_fire_time: datetime | None) -> None:
         self.locked_by = claim.locked_by
         self.locked_at = now
-        self.lock_until = now + _microseconds(claim.request.lock_at_most_for)
+        self.lock_until = now + claim.request.lock_at_most_for // _MICROSECOND
         self.fencing_token = fencing_token
         self.last_fire_time = last_fire_time
 
@@ -32,7 +32,7 @@ class _MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._started_at = _microseconds(datetime.now(UTC) - _EPOCH) - round(clock() * 1_000_000)
+        self._started_at = (datetime.now(UTC) - _EPOCH) // _MICROSECOND - round(clock() * 1_000_000)
         self._records: dict[str, _Record] = {}
         self._last_token = 0  # outlives deleted records
         self._mutex = threading.Lock()
@@ -57,10 +57,12 @@ class _MemoryStore:
             return self._grant(claim, self._records.get(request.name))
 
     def _grant(self, claim: Claim, before: _Record | None) -> Lease:
-        request, now = claim.request, self._now()
-        fire_times = [time for time in (before and before.last_fire_time, request.fire_time) if time]
+        now = self._now()
+        fire_time = claim.request.fire_time
+        if before and before.last_fire_time and (fire_time is None or fire_time < before.last_fire_time):
+            fire_time = before.last_fire_time  # the newest that was granted
         self._last_token = max(self._last_token + 1, now)
-        self._records[request.name] = _Record(claim, now, self._last_token, max(fire_times, default=None))
+        self._records[claim.request.name] = _Record(claim, now, self._last_token, fire_time)
         return claim.granted(self._last_token)
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
@@ -85,9 +87,9 @@ class _MemoryStore:
             record = self._records.get(lease.name)
             if lease.has_ended() or not record or record.lock_until <= now:
                 return False
-            if (record.locked_by, record.fencing_token) != (lease.locked_by, lease.fencing_token):
+            if record.locked_by != lease.locked_by or record.fencing_token != lease.fencing_token:
                 return False
-            record.lock_until = now + _microseconds(lock_for)
+            record.lock_until = now + lock_for // _MICROSECOND
             return True
 
     def records(self, prefix: str) -> list[LockRecord]:
@@ -122,15 +124,11 @@ class _MemoryStore:
     def prune(self, unused_for: Duration) -> int:
         unused = parse_duration(unused_for, "unused_for", zero=True)
         with self._mutex:
-            limit = self._now() - _microseconds(unused)
+            limit = self._now() - unused // _MICROSECOND
             old = [name for name, record in self._records.items() if record.lock_until <= limit]
             for name in old:
                 del self._records[name]
             return len(old)
-
-
-def _microseconds(duration: timedelta) -> int:
-    return duration // _MICROSECOND
 
 
 def _moment(microseconds: int) -> datetime:

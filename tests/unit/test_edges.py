@@ -199,7 +199,7 @@ def test_a_job_that_ends_only_after_its_next_run_has_begun_grows_no_chain(provid
 def _chain_length() -> int:
     from shedlock_py import context
 
-    length, held = 0, context._innermost.get()
+    length, held = 0, context.innermost.get()
     while held is not None:
         length, held = length + 1, held.outer
     return length

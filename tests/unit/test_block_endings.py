@@ -1,0 +1,209 @@
+"""However a block is entered and left: the lease goes back, and what was raised comes out unharmed."""
+
+import itertools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from contextvars import copy_context
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    InMemoryLockProvider,
+    attempt,
+    hold,
+    hold_async,
+    scheduler_lock,
+)
+from shedlock_py.context import running
+from shedlock_py.guard import Guard
+from shedlock_py.testing import FakeClock, RecordingListener
+
+Place = tuple[CodeType, str]
+"""A function, and "call" or "return" of it."""
+
+
+class Interruption:
+    """Ctrl-C at the n-th moment, between two places, at which Python notices it: a call, or the end of one into C."""
+
+    def __init__(self, number: int, begins: Place, ends: Place) -> None:
+        self._left = number
+        self._begins, self._ends = begins, ends
+        self._is_between = False
+        self.has_come = False
+
+    def __enter__(self) -> None:
+        self._before = sys.getprofile()
+        sys.setprofile(self._look)
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(self._before)
+
+    def _look(self, frame: FrameType, event: str, argument: object) -> None:
+        if (frame.f_code, event) == self._begins:
+            self._is_between = True
+        elif (frame.f_code, event) == self._ends:
+            self._is_between = False
+        if self._is_between and event in ("call", "c_return"):
+            self._left -= 1
+            if self._left < 0:
+                sys.setprofile(None)
+                self.has_come = True
+                raise KeyboardInterrupt
+
+
+def task() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends"),
+    [
+        ((InMemoryLockProvider.acquire.__code__, "return"), (task.__code__, "call")),
+        ((Guard.finish.__code__, "call"), (Guard.finish.__code__, "return")),
+    ],
+    ids=["from the grant to the task", "while the end is told"],
+)
+def test_i3_an_interruption_releases(provider: InMemoryLockProvider, begins: Place, ends: Place) -> None:
+    for number in itertools.count():
+        interruption = Interruption(number, begins, ends)
+        with suppress(KeyboardInterrupt), interruption:
+            copy_context().run(attempt, "job", task)  # what an interruption of the very end leaves behind ends with it
+        assert not provider.records()[0].is_held, number
+        running.clear()  # likewise
+        if not interruption.has_come:
+            break  # there are no more moments
+    assert number >= 10
+
+
+class Odd(BaseException):
+    pass
+
+
+def in_a_block(task: Callable[[], object]) -> None:
+    with hold("job"):
+        task()
+
+
+def decorated(task: Callable[[], object]) -> None:
+    scheduler_lock("job")(task)()
+
+
+@pytest.mark.parametrize(("way", "frames"), [(in_a_block, ["in_a_block"]), (decorated, ["decorated", "guarded"])])
+@pytest.mark.parametrize("kind", [ValueError, StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, Odd])
+def test_i8_what_the_task_raises_comes_out_as_it_was(
+    provider: InMemoryLockProvider,
+    way: Callable[[Callable[[], object]], None],
+    frames: list[str],
+    kind: type[BaseException],
+) -> None:
+    error = kind("why")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(kind) as caught:
+        way(fail)
+    assert caught.value is error
+    assert (error.__cause__, error.__context__, error.__suppress_context__) == (None, None, False)
+    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:] == [*frames, "fail"]
+    assert not provider.records()[0].is_held
+
+
+async def in_an_async_block(task: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async with hold_async("job"):
+        await task()
+
+
+async def async_decorated(task: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    await scheduler_lock("job")(task)()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("way", "frames"),
+    [(in_an_async_block, ["in_an_async_block"]), (async_decorated, ["async_decorated", "guarded"])],
+)
+@pytest.mark.parametrize("kind", [ValueError, StopAsyncIteration, GeneratorExit, Odd])
+async def test_i8_likewise_in_async_code(
+    provider: InMemoryLockProvider,
+    way: Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
+    frames: list[str],
+    kind: type[BaseException],
+) -> None:
+    error = kind("why")
+
+    async def fail() -> None:
+        raise error
+
+    with pytest.raises(kind) as caught:
+        await way(fail)
+    assert caught.value is error
+    assert (error.__cause__, error.__context__, error.__suppress_context__) == (None, None, False)
+    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:] == [*frames, "fail"]
+    assert not provider.records()[0].is_held
+
+
+def test_a_generator_that_is_closed_inside_of_a_block_releases(provider: InMemoryLockProvider) -> None:
+    def generator() -> Generator[None, None, None]:
+        with hold("job"):
+            yield
+
+    numbers = generator()
+    next(numbers)
+    assert provider.records()[0].is_held
+    numbers.close()
+    assert not provider.records()[0].is_held
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: pytest-timeout's threads, not ours
+@pytest.mark.parametrize("overrun", [False, True])
+def test_a_forked_child_that_leaves_the_block_tells_nothing(
+    provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock, overrun: bool
+) -> None:
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    try:
+        with hold("job"):
+            child = os.fork()
+            if child == 0 and overrun:
+                clock.advance("1h")
+    finally:
+        if os.getpid() != parent:
+            os.write(writer, " ".join(heard.kinds()).encode())
+            os._exit(0)  # without pytest's own farewells
+    os.waitpid(child, 0)
+    os.close(writer)
+    assert os.read(reader, 100) == b"LockAcquired"
+    os.close(reader)
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+def test_a_block_is_for_one_use(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    block = hold("job")
+    with block as lease:
+        assert lease is not None
+    with pytest.raises(RuntimeError, match="for one use"), block:
+        pytest.fail("it was entered again")
+    block.__exit__(None, None, None)
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+@pytest.mark.anyio
+async def test_an_async_block_is_for_one_use(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    block = hold_async("job")
+    async with block:
+        pass
+    with pytest.raises(RuntimeError, match="for one use"):
+        async with block:
+            pytest.fail("it was entered again")
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert not provider.records()[0].is_held
+
+
+def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemoryLockProvider) -> None:
+    assert not hasattr(hold("job"), "__aenter__")
+    assert not hasattr(hold_async("job"), "__enter__")
