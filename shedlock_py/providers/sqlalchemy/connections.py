@@ -21,6 +21,7 @@ from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_u
 from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, forget_warnings, listen_for_warnings
 from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, socket_number, watchdog
 from shedlock_py.providers.sqlalchemy.failures import NotSent, Unconfirmed, is_of_connecting, translated
+from shedlock_py.providers.sqlalchemy.idle import Idle
 from shedlock_py.providers.sqlalchemy.statements import Statement
 
 
@@ -39,21 +40,23 @@ class Connections:
         self._has_time_limit = is_own and self._is_postgres
         self._switches = not is_own and self._is_postgres
         self._commits = not is_own and not self._is_postgres
+        # Not on asyncio, where SQLAlchemy warns of connections that nobody gave back.
+        self._idle = Idle() if is_own and not engine.dialect.is_async else None
         self._broken_at = 0.0
         event.listen(engine, "connect", _note_opening)  # once for each pool, however often it is said
 
     def take(self) -> PoolProxiedConnection:
-        """A connection from the pool, for :meth:`ask`.
+        """A connection for :meth:`ask`.
 
         :raises NotSent: none could be had.
         """
         try:
-            connection = self._engine.raw_connection()
+            connection = self._take_any()
             for _ in range(_MOST_REPLACED):
                 if not self._broken_at or _opened_at(connection) >= self._broken_at:
                     break
                 connection.invalidate()  # no better than the one that broke
-                connection = self._engine.raw_connection()
+                connection = self._take_any()
             return connection
         except Exception as error:
             known = translated(error, self._dialect)
@@ -61,8 +64,13 @@ class Connections:
                 raise NotSent from known
             raise
 
+    def _take_any(self) -> PoolProxiedConnection:
+        if self._idle is None:
+            return self._engine.raw_connection()
+        return self._idle.take() or self._idle.wait_for(self._engine.raw_connection)
+
     def ask(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
-        """The answer to ``ask``; ``connection`` goes back to the pool, or out of it if it broke."""
+        """The answer to ``ask``; ``connection`` is given back, or ended if it broke."""
         driver: Any = connection.dbapi_connection
         switches = False
         try:
@@ -89,23 +97,25 @@ class Connections:
 
     def _execute(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
         info, statement = connection.info, ask.statement
-        if _PREPARED not in info:
-            self._prepare(connection)
+        cursor = info.get(_CURSOR) or self._first_cursor(connection)  # making one costs a quarter of a skip
         if self._is_postgres:
             forget_warnings(info)
-        cursor = connection.cursor()
         cursor.execute(statement.sql, statement.bind(ask.values))
         answer = _answer(cursor, statement)
-        cursor.close()
         if self._is_postgres:
             check_confirmed(info)
         if self._commits:
             connection.commit()
-        info[_ANSWERED] = True
+        info[_CURSOR] = cursor
         return answer
 
+    def _first_cursor(self, connection: PoolProxiedConnection) -> DBAPICursor:
+        if _PREPARED not in connection.info:
+            self._prepare(connection)
+        return connection.cursor()
+
     def _prepare(self, connection: PoolProxiedConnection) -> None:
-        """Once for each connection of the driver, which keeps ``info`` as long as it lives."""
+        """Once for each connection of the driver; ``info`` lives as long."""
         if self._dialect.name == "sqlite":
             connection.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
         if self._is_postgres:
@@ -147,11 +157,23 @@ class Connections:
             if not isinstance(error, Exception):
                 raise
         else:
-            connection.close()
+            if self._idle is None or not self._idle.keep(connection):
+                connection.close()
+
+    def close_idle(self) -> None:
+        """Give those that wait for the next statement back to the pool."""
+        if self._idle is not None:
+            for connection in self._idle.forget():
+                connection.close()
+
+    def abandon_idle(self) -> list[PoolProxiedConnection]:
+        """In a forked child: they are the parent's, and must be neither used nor closed nor forgotten."""
+        idle, self._idle = self._idle, Idle() if self._idle is not None else None
+        return idle.connections if idle is not None else []
 
 
 _MOST_REPLACED = 100
-_ANSWERED = "shedlock_py answered"
+_CURSOR = "shedlock_py cursor"
 _PREPARED = "shedlock_py"
 _OPENED = "shedlock_py opened"
 
@@ -192,7 +214,7 @@ def _is_outdated(connection: PoolProxiedConnection, error: Exception) -> bool:
 
     The code alone only says that something cannot be done: on a connection that never did it, that stays so.
     """
-    return getattr(error, "sqlstate", None) == "0A000" and _ANSWERED in connection.info
+    return getattr(error, "sqlstate", None) == "0A000" and _CURSOR in connection.info
 
 
 def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
@@ -200,6 +222,6 @@ def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
         case "rows":
             return Answer(rows=cursor.fetchall())
         case "count":
-            return Answer(count=cursor.rowcount)
+            return Answer(changed=cursor.rowcount)
         case "id":
             return Answer(id=cursor.lastrowid)
