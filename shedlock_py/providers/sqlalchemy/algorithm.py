@@ -235,7 +235,7 @@ class SqlAlgorithm:
             ddl = f"DO $shedlock$ BEGIN PERFORM pg_advisory_xact_lock({_SCHEMA_LOCK}); {ddl}; END $shedlock$"
         failure: ProviderError | None = None
         try:
-            yield from self._ask("create_schema", None, Ask(Statement(ddl, None, "count")))
+            yield from self._ask("create_schema", None, Ask(Statement(ddl, None, "count", ddl)))
         except ProviderError as error:
             failure = error
         try:

@@ -12,18 +12,19 @@ from sqlalchemy import PoolProxiedConnection
 
 from shedlock_py.providers.sqlalchemy.failures import Unconfirmed
 
-_HEARD = "shedlock_py heard"
 
-
-class _Heard:
+class Heard:
     """What a connection's server has said. The connection has it, and so it must not have the connection."""
 
-    a_warning = False
+    __slots__ = ("a_warning",)
+
+    def __init__(self) -> None:
+        self.a_warning = False
 
 
-def listen_for_warnings(connection: PoolProxiedConnection) -> None:
+def listen_for_warnings(connection: PoolProxiedConnection) -> Heard:
     """Once for each connection of the driver: note the server's warnings."""
-    heard = connection.info[_HEARD] = _Heard()
+    heard = Heard()
     driver: Any = connection.driver_connection
 
     def note(*told: Any) -> None:
@@ -37,6 +38,7 @@ def listen_for_warnings(connection: PoolProxiedConnection) -> None:
         driver.add_log_listener(note)
     else:  # psycopg2 appends to a list, which SQLAlchemy empties after each of its statements
         driver.notices = _Notices(heard)
+    return heard
 
 
 _MOST_NOTICES = 50  # as psycopg2 does with a plain list
@@ -45,7 +47,7 @@ _MOST_NOTICES = 50  # as psycopg2 does with a plain list
 class _Notices(list[str]):
     """psycopg2's list of notices; they are text only."""
 
-    def __init__(self, heard: _Heard) -> None:
+    def __init__(self, heard: Heard) -> None:
         self._heard = heard
 
     def append(self, notice: str) -> None:
@@ -55,12 +57,6 @@ class _Notices(list[str]):
         del self[:-_MOST_NOTICES]
 
 
-def forget_warnings(info: dict[Any, Any]) -> None:
-    """Before a statement: the connection may have been the application's, and warned about something of its own."""
-    info[_HEARD].a_warning = False
-
-
-def check_confirmed(info: dict[Any, Any]) -> None:
-    """:raises Unconfirmed: the server warned about the statement just done."""
-    if info[_HEARD].a_warning:
-        raise Unconfirmed("the server did it but warns that it may not last: no synchronous standby has confirmed it")
+def unconfirmed() -> Unconfirmed:
+    """The server warned about the statement just done."""
+    return Unconfirmed("the server did it but warns that it may not last: no synchronous standby has confirmed it")

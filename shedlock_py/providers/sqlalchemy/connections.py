@@ -18,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from shedlock_py._clock import monotonic
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
-from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, forget_warnings, listen_for_warnings
+from shedlock_py.providers.sqlalchemy.confirmation import Heard, listen_for_warnings, unconfirmed
 from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, socket_number, watchdog
 from shedlock_py.providers.sqlalchemy.failures import NotSent, Unconfirmed, is_of_connecting, translated
 from shedlock_py.providers.sqlalchemy.idle import Idle
@@ -96,33 +96,24 @@ class Connections:
                 self._give_back(connection, switches)
 
     def _execute(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
-        info, statement = connection.info, ask.statement
-        cursor = info.get(_CURSOR) or self._first_cursor(connection)  # making one costs a quarter of a skip
-        if self._is_postgres:
-            forget_warnings(info)
-        cursor.execute(statement.sql, statement.bind(ask.values))
-        answer = _answer(cursor, statement)
-        if self._is_postgres:
-            check_confirmed(info)
+        statement, ours = ask.statement, connection.info.get(_OURS) or self._prepared(connection)
+        ours.heard.a_warning = False  # it may have been the application's, and warned about something of its own
+        ours.cursor.execute(statement.text, statement.bind(ask.values))
+        answer = _answer(ours.cursor, statement)
+        if ours.heard.a_warning:
+            raise unconfirmed()
         if self._commits:
             connection.commit()
-        info[_CURSOR] = cursor
+        ours.has_answered = True
         return answer
 
-    def _first_cursor(self, connection: PoolProxiedConnection) -> DBAPICursor:
-        if _PREPARED not in connection.info:
-            self._prepare(connection)
-        return connection.cursor()
-
-    def _prepare(self, connection: PoolProxiedConnection) -> None:
-        """Once for each connection of the driver; ``info`` lives as long."""
+    def _prepared(self, connection: PoolProxiedConnection) -> _Ours:
         if self._dialect.name == "sqlite":
             connection.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
-        if self._is_postgres:
-            listen_for_warnings(connection)
         if self._is_own:
             _let_prepare_statements(connection)
-        connection.info[_PREPARED] = True
+        ours = connection.info[_OURS] = _Ours(connection, listens=self._is_postgres)
+        return ours
 
     def _time_limit(self, connection: PoolProxiedConnection) -> AbstractContextManager[None]:
         """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected.
@@ -172,9 +163,19 @@ class Connections:
         return idle.connections if idle is not None else []
 
 
+class _Ours:
+    """What we keep with each connection of the driver, as long as it lives."""
+
+    __slots__ = ("cursor", "has_answered", "heard")
+
+    def __init__(self, connection: PoolProxiedConnection, listens: bool) -> None:
+        self.cursor = connection.cursor()  # to make one for each statement would take a quarter of a skip
+        self.heard = listen_for_warnings(connection) if listens else Heard()
+        self.has_answered = False
+
+
 _MOST_REPLACED = 100
-_CURSOR = "shedlock_py cursor"
-_PREPARED = "shedlock_py"
+_OURS = "shedlock_py"
 _OPENED = "shedlock_py opened"
 
 
@@ -214,7 +215,8 @@ def _is_outdated(connection: PoolProxiedConnection, error: Exception) -> bool:
 
     The code alone only says that something cannot be done: on a connection that never did it, that stays so.
     """
-    return getattr(error, "sqlstate", None) == "0A000" and _CURSOR in connection.info
+    ours: _Ours | None = connection.info.get(_OURS)
+    return getattr(error, "sqlstate", None) == "0A000" and ours is not None and ours.has_answered
 
 
 def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
