@@ -1,6 +1,8 @@
 """Connections of our own that wait for the next statement, in front of SQLAlchemy's pool."""
 
+import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -107,4 +109,27 @@ def test_a_child_leaves_them_alone(store: Store, name: str) -> None:
     in_child(child)
     [still] = provider._connections._idle.connections
     assert still is idle
+    assert provider.release(lease)
+
+
+def test_how_many_functions_a_skip_calls(store: Store, name: str) -> None:
+    """Of ours and SQLAlchemy's: a guard against relapse that does not depend on how fast the machine is."""
+    provider = store.provider()
+    request = LockRequest(name, "1m")
+    lease = acquired(provider, name)
+    for _ in range(3):
+        assert provider.acquire(request) is None
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and ("shedlock_py" in frame.f_code.co_filename or "sqlalchemy" in frame.f_code.co_filename):
+            called.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        skipped = provider.acquire(request)
+    finally:
+        sys.setprofile(None)
+    assert skipped is None
+    assert 10 < len(called) <= 45, called
     assert provider.release(lease)
