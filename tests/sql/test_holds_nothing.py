@@ -37,7 +37,9 @@ def test_an_open_transaction_would_be_seen(driver: str, store: Store) -> None:
     engine = create_engine(store.url())
     with engine.begin() as connection:
         connection.execute(text("UPDATE shedlock SET locked_at = locked_at"))
-        connection.execute(text("INSERT INTO shedlock VALUES ('x', '2026-01-01', '2026-01-01', 'x', 1, NULL)"))
+        connection.execute(
+            text("INSERT INTO shedlock VALUES ('never-committed', '2026-01-01', '2026-01-01', 'x', 1, NULL)")
+        )
         with pytest.raises(AssertionError, match="a transaction or a lock"):
             assert_nothing_open(store)
         connection.rollback()

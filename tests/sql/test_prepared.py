@@ -39,6 +39,7 @@ def prepared(store: Store, provider: LockProvider) -> int:
     view = "SELECT count(*) FROM pg_prepared_statements"
     inner: Any = getattr(provider, "async_provider", provider)
     if not store.is_async:
+        inner._connections.close_idle()  # back to the pool
         with inner._engine.connect() as connection:
             return int(connection.exec_driver_sql(view).scalar())
 

@@ -18,8 +18,8 @@ class Bell(threading.Condition):
 
 def test_ordinary_calls_do_not_wake_it() -> None:
     """It was woken for each of them, once it had looked at a moment when there was none."""
-    dog, bell = Watchdog(), Bell()
-    dog._changed = bell
+    dog = Watchdog()
+    dog._changed = bell = Bell(dog._mutex)
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
         with dog.limit(ours.fileno(), ANSWER_SECONDS):

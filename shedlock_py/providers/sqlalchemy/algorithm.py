@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import MetaData
 from sqlalchemy.engine import Dialect
@@ -24,21 +23,21 @@ from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS, create_table_
 from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
 
+_NO_VALUES: Mapping[str, object] = {}
 
-@dataclass(frozen=True)
-class Ask:
+
+class Ask(NamedTuple):
     """The command: one statement with its values, to be done in a transaction of its own."""
 
     statement: Statement
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: Mapping[str, object] = _NO_VALUES
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The reply: the rows, or how many were changed, or the number in MySQL's OK packet."""
 
     rows: Sequence[Sequence[Any]] = ()
-    count: int = 0
+    changed: int = 0
     id: int = 0
     repeated: bool = False
     """Asked twice, because the connection broke: the first may have been done."""
@@ -161,7 +160,7 @@ class SqlAlgorithm:
             return None
         values = {**identifiers(lease), "hold_ms": in_milliseconds(extension.lock_for)}
         answer = yield from self._ask("extend", lease.name, Ask(self._sql.extend, values))
-        if not answer.count:
+        if not answer.changed:
             lease.lose()
             return None
         return extension.granted(repeated=answer.repeated)
@@ -173,7 +172,7 @@ class SqlAlgorithm:
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lease.begin_release())}
         answer = yield from self._ask("release", lease.name, Ask(self._sql.release, values))
         # If the first of two did it, the second finds nothing to do.
-        is_done = bool(answer.count) or (answer.repeated and was_trusted)
+        is_done = bool(answer.changed) or (answer.repeated and was_trusted)
         if is_done:
             lease.end()
         else:
@@ -184,12 +183,12 @@ class SqlAlgorithm:
         answer = yield from self._ask(
             "force_release", name, Ask(self._sql.force_release, {"name": validate_name(name)})
         )
-        return bool(answer.count)
+        return bool(answer.changed)
 
     def prune(self, unused_for: Duration) -> Program[Ask, Answer, int]:
         unused = in_milliseconds(parse_duration(unused_for, "unused_for", zero=True))
         answer = yield from self._ask("prune", None, Ask(self._sql.prune, {"hold_ms": -unused}))
-        return answer.count
+        return answer.changed
 
     def record(self, name: str) -> Program[Ask, Answer, LockRecord | None]:
         answer = yield from self._ask("record", name, Ask(self._sql.record, {"name": validate_name(name)}))
@@ -236,7 +235,7 @@ class SqlAlgorithm:
             ddl = f"DO $shedlock$ BEGIN PERFORM pg_advisory_xact_lock({_SCHEMA_LOCK}); {ddl}; END $shedlock$"
         failure: ProviderError | None = None
         try:
-            yield from self._ask("create_schema", None, Ask(Statement(ddl, None, "count")))
+            yield from self._ask("create_schema", None, Ask(Statement(ddl, None, "count", ddl)))
         except ProviderError as error:
             failure = error
         try:
@@ -259,7 +258,7 @@ class SqlAlgorithm:
         while True:
             try:
                 answer = yield ask
-                return replace(answer, repeated=True) if repeated else answer
+                return answer._replace(repeated=True) if repeated else answer
             except Exception as error:
                 failure = classify(error)
                 is_late = self._clock() - started >= REPEAT_SECONDS

@@ -12,25 +12,33 @@ from sqlalchemy import PoolProxiedConnection
 
 from shedlock_py.providers.sqlalchemy.failures import Unconfirmed
 
-_WARNED = "shedlock_py warned"
+
+class Heard:
+    """What a connection's server has said. The connection has it, and so it must not have the connection."""
+
+    __slots__ = ("a_warning",)
+
+    def __init__(self) -> None:
+        self.a_warning = False
 
 
-def listen_for_warnings(connection: PoolProxiedConnection) -> None:
+def listen_for_warnings(connection: PoolProxiedConnection) -> Heard:
     """Once for each connection of the driver: note the server's warnings."""
-    info = connection.info
+    heard = Heard()
     driver: Any = connection.driver_connection
 
-    def note(*heard: Any) -> None:
-        message = heard[-1]  # psycopg passes the diagnostics, asyncpg the connection and then the message
+    def note(*told: Any) -> None:
+        message = told[-1]  # psycopg passes the diagnostics, asyncpg the connection and then the message
         if getattr(message, "sqlstate", None) == "01000":
-            info[_WARNED] = True
+            heard.a_warning = True
 
     if hasattr(driver, "add_notice_handler"):  # psycopg
         driver.add_notice_handler(note)
     elif hasattr(driver, "add_log_listener"):  # asyncpg
         driver.add_log_listener(note)
     else:  # psycopg2 appends to a list, which SQLAlchemy empties after each of its statements
-        driver.notices = _Notices(info)
+        driver.notices = _Notices(heard)
+    return heard
 
 
 _MOST_NOTICES = 50  # as psycopg2 does with a plain list
@@ -39,22 +47,16 @@ _MOST_NOTICES = 50  # as psycopg2 does with a plain list
 class _Notices(list[str]):
     """psycopg2's list of notices; they are text only."""
 
-    def __init__(self, info: dict[Any, Any]) -> None:
-        self._info = info
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
 
     def append(self, notice: str) -> None:
         if notice.startswith("WARNING"):
-            self._info[_WARNED] = True
+            self._heard.a_warning = True
         super().append(notice)
         del self[:-_MOST_NOTICES]
 
 
-def forget_warnings(info: dict[Any, Any]) -> None:
-    """Before a statement: the connection may have been the application's, and warned about something of its own."""
-    info.pop(_WARNED, None)
-
-
-def check_confirmed(info: dict[Any, Any]) -> None:
-    """:raises Unconfirmed: the server warned about the statement just done."""
-    if info.pop(_WARNED, False):
-        raise Unconfirmed("the server did it but warns that it may not last: no synchronous standby has confirmed it")
+def unconfirmed() -> Unconfirmed:
+    """The server warned about the statement just done."""
+    return Unconfirmed("the server did it but warns that it may not last: no synchronous standby has confirmed it")

@@ -18,9 +18,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from shedlock_py._clock import monotonic
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
-from shedlock_py.providers.sqlalchemy.confirmation import check_confirmed, forget_warnings, listen_for_warnings
+from shedlock_py.providers.sqlalchemy.confirmation import Heard, listen_for_warnings, unconfirmed
 from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, socket_number, watchdog
 from shedlock_py.providers.sqlalchemy.failures import NotSent, Unconfirmed, is_of_connecting, translated
+from shedlock_py.providers.sqlalchemy.idle import Idle
 from shedlock_py.providers.sqlalchemy.statements import Statement
 
 
@@ -39,21 +40,23 @@ class Connections:
         self._has_time_limit = is_own and self._is_postgres
         self._switches = not is_own and self._is_postgres
         self._commits = not is_own and not self._is_postgres
+        # Not on asyncio, where SQLAlchemy warns of connections that nobody gave back.
+        self._idle = Idle() if is_own and not engine.dialect.is_async else None
         self._broken_at = 0.0
         event.listen(engine, "connect", _note_opening)  # once for each pool, however often it is said
 
     def take(self) -> PoolProxiedConnection:
-        """A connection from the pool, for :meth:`ask`.
+        """A connection for :meth:`ask`.
 
         :raises NotSent: none could be had.
         """
         try:
-            connection = self._engine.raw_connection()
+            connection = self._take_any()
             for _ in range(_MOST_REPLACED):
                 if not self._broken_at or _opened_at(connection) >= self._broken_at:
                     break
                 connection.invalidate()  # no better than the one that broke
-                connection = self._engine.raw_connection()
+                connection = self._take_any()
             return connection
         except Exception as error:
             known = translated(error, self._dialect)
@@ -61,8 +64,13 @@ class Connections:
                 raise NotSent from known
             raise
 
+    def _take_any(self) -> PoolProxiedConnection:
+        if self._idle is None:
+            return self._engine.raw_connection()
+        return self._idle.take() or self._idle.wait_for(self._engine.raw_connection)
+
     def ask(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
-        """The answer to ``ask``; ``connection`` goes back to the pool, or out of it if it broke."""
+        """The answer to ``ask``; ``connection`` is given back, or ended if it broke."""
         driver: Any = connection.dbapi_connection
         switches = False
         try:
@@ -88,31 +96,24 @@ class Connections:
                 self._give_back(connection, switches)
 
     def _execute(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
-        info, statement = connection.info, ask.statement
-        if _PREPARED not in info:
-            self._prepare(connection)
-        if self._is_postgres:
-            forget_warnings(info)
-        cursor = connection.cursor()
-        cursor.execute(statement.sql, statement.bind(ask.values))
-        answer = _answer(cursor, statement)
-        cursor.close()
-        if self._is_postgres:
-            check_confirmed(info)
+        statement, ours = ask.statement, connection.info.get(_OURS) or self._prepared(connection)
+        ours.heard.a_warning = False  # it may have been the application's, and warned about something of its own
+        ours.cursor.execute(statement.text, statement.bind(ask.values))
+        answer = _answer(ours.cursor, statement)
+        if ours.heard.a_warning:
+            raise unconfirmed()
         if self._commits:
             connection.commit()
-        info[_ANSWERED] = True
+        ours.has_answered = True
         return answer
 
-    def _prepare(self, connection: PoolProxiedConnection) -> None:
-        """Once for each connection of the driver, which keeps ``info`` as long as it lives."""
+    def _prepared(self, connection: PoolProxiedConnection) -> _Ours:
         if self._dialect.name == "sqlite":
             connection.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
-        if self._is_postgres:
-            listen_for_warnings(connection)
         if self._is_own:
             _let_prepare_statements(connection)
-        connection.info[_PREPARED] = True
+        ours = connection.info[_OURS] = _Ours(connection, listens=self._is_postgres)
+        return ours
 
     def _time_limit(self, connection: PoolProxiedConnection) -> AbstractContextManager[None]:
         """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected.
@@ -147,12 +148,34 @@ class Connections:
             if not isinstance(error, Exception):
                 raise
         else:
-            connection.close()
+            if self._idle is None or not self._idle.keep(connection):
+                connection.close()
+
+    def close_idle(self) -> None:
+        """Give those that wait for the next statement back to the pool."""
+        if self._idle is not None:
+            for connection in self._idle.forget():
+                connection.close()
+
+    def abandon_idle(self) -> list[PoolProxiedConnection]:
+        """In a forked child: they are the parent's, and must be neither used nor closed nor forgotten."""
+        idle, self._idle = self._idle, Idle() if self._idle is not None else None
+        return idle.connections if idle is not None else []
+
+
+class _Ours:
+    """What we keep with each connection of the driver, as long as it lives."""
+
+    __slots__ = ("cursor", "has_answered", "heard")
+
+    def __init__(self, connection: PoolProxiedConnection, listens: bool) -> None:
+        self.cursor = connection.cursor()  # to make one for each statement would take a quarter of a skip
+        self.heard = listen_for_warnings(connection) if listens else Heard()
+        self.has_answered = False
 
 
 _MOST_REPLACED = 100
-_ANSWERED = "shedlock_py answered"
-_PREPARED = "shedlock_py"
+_OURS = "shedlock_py"
 _OPENED = "shedlock_py opened"
 
 
@@ -192,7 +215,8 @@ def _is_outdated(connection: PoolProxiedConnection, error: Exception) -> bool:
 
     The code alone only says that something cannot be done: on a connection that never did it, that stays so.
     """
-    return getattr(error, "sqlstate", None) == "0A000" and _ANSWERED in connection.info
+    ours: _Ours | None = connection.info.get(_OURS)
+    return getattr(error, "sqlstate", None) == "0A000" and ours is not None and ours.has_answered
 
 
 def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
@@ -200,6 +224,6 @@ def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
         case "rows":
             return Answer(rows=cursor.fetchall())
         case "count":
-            return Answer(count=cursor.rowcount)
+            return Answer(changed=cursor.rowcount)
         case "id":
             return Answer(id=cursor.lastrowid)

@@ -8,8 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -147,13 +146,14 @@ def open_async_engine(url: URL) -> AsyncEngine:
 
 def socket_number(driver: Any) -> int:
     """The file descriptor of a driver's connection, or -1: it is closed, or has none."""
-    with suppress(Exception):
+    try:
         if hasattr(driver, "fileno"):
             return int(driver.fileno())
         # asyncpg's and MySQL's async drivers have no public way to it.
         transport = getattr(driver, "_transport", None) or driver._writer
         return int(transport.get_extra_info("socket").fileno())
-    return -1
+    except Exception:
+        return -1
 
 
 def _create(create: Any, url: URL, pool: type[Pool]) -> Any:
@@ -257,31 +257,32 @@ class Watchdog:
 
     def start_afresh(self) -> None:
         """After a fork, which the thread did not survive; before there are others, who would race for it."""
-        self._changed = threading.Condition()
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
         self._watched: dict[int, float] = {}
         self._wakes_at = float("inf")
         self._is_used = False
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def limit(self, socket_number: int, seconds: float) -> Iterator[None]:
+    def limit(self, socket_number: int, seconds: float) -> _Limit:
         """While in the block, end the connection once ``seconds`` are over; the driver then raises."""
-        own = os.dup(socket_number)  # the driver may close its own, and the number be used again
-        deadline = monotonic() + seconds
-        with self._changed:
-            self._watched[own] = deadline
+        return _Limit(self, socket_number, seconds)
+
+    def watch(self, number: int, deadline: float) -> None:
+        with self._mutex:
+            self._watched[number] = deadline
             self._is_used = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
+                thread.start()
+                self._thread = thread
             elif deadline < self._wakes_at:
                 self._changed.notify()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._watched.pop(own, None)
-                os.close(own)
+
+    def forget(self, number: int) -> None:
+        with self._mutex:
+            self._watched.pop(number, None)
+            os.close(number)
 
     def _watch(self) -> None:
         with self._changed:
@@ -296,6 +297,22 @@ class Watchdog:
                 self._is_used = False
                 self._wakes_at = min(self._watched.values(), default=soon)
                 self._changed.wait(self._wakes_at - now if self._wakes_at < float("inf") else None)
+
+
+class _Limit:
+    """A block that ends in time."""
+
+    __slots__ = ("_dog", "_own", "_seconds", "_socket_number")
+
+    def __init__(self, dog: Watchdog, socket_number: int, seconds: float) -> None:
+        self._dog, self._socket_number, self._seconds = dog, socket_number, seconds
+
+    def __enter__(self) -> None:
+        self._own = os.dup(self._socket_number)  # the driver may close its own, and the number be used again
+        self._dog.watch(self._own, monotonic() + self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        self._dog.forget(self._own)
 
 
 def shut(socket_number: int) -> None:

@@ -23,19 +23,20 @@ class Inherited:
     def note(self) -> None:
         self._pool = self._engine.pool
 
-    def abandon(self) -> None:
-        """Go without it, unless the application has seen to that itself."""
+    def abandon(self) -> bool:
+        """Go without it, unless the application has seen to that itself. Whether there was one."""
         pool = self._pool
         if pool is None:
-            return
+            return False
         _abandoned.append(pool)
         if self._engine.pool is pool:
             self._engine.dispose(close=False)
         self._pool = None
+        return True
 
 
 _inheritances: WeakSet[Inherited] = WeakSet()
-_abandoned: list[Pool] = []
+_abandoned: list[object] = []
 """Never forgotten: mysqlclient says goodbye to the server for a connection that is garbage-collected."""
 
 
@@ -49,6 +50,6 @@ def _watch_forks() -> None:
         os.register_at_fork(after_in_child=note_all)
 
 
-def keep_for_ever(pools: Iterable[Pool]) -> None:
-    """Of the parent's event loops, which the child does not have."""
-    _abandoned.extend(pools)
+def keep_for_ever(connections: Iterable[object]) -> None:
+    """Of the parent, or the pools of its event loops, which the child does not have."""
+    _abandoned.extend(connections)

@@ -130,7 +130,8 @@ class SqlAlchemyLockProvider(LockProvider):
     def close(self) -> None:
         """Close the connections that we opened ourselves; those of a borrowed engine stay as they are."""
         if self._is_own:
-            self._inherited.abandon()
+            self._abandon_inherited()
+            self._connections.close_idle()
             self._engine.dispose()
 
     def __repr__(self) -> str:
@@ -140,8 +141,12 @@ class SqlAlchemyLockProvider(LockProvider):
         return self._engine.dialect
 
     def _execute(self, ask: Ask) -> Answer:
-        self._inherited.abandon()
+        self._abandon_inherited()
         return self._connections.ask(self._connections.take(), ask)
+
+    def _abandon_inherited(self) -> None:
+        if self._inherited.abandon():
+            keep_for_ever(self._connections.abandon_idle())
 
 
 class AsyncSqlAlchemyLockProvider(AsyncLockProvider):

@@ -196,7 +196,7 @@ class Walk:
         [message] = messages
         command = actor.commands[message.kind, message.length]
         answer = self.database.provider._execute(command)
-        did = bool(answer.rows) or bool(answer.count)
+        did = bool(answer.rows) or bool(answer.changed)
         assert did is bool(reply), self.told(f"{answer}, not {reply}")
         if message.question != NOBODY and message.question in actor.programs:
             actor.replies[message.question] = answer
