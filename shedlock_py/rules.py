@@ -28,8 +28,8 @@ SLACK = 0.002
 
 _CLAIM_ID_BYTES = 16
 _ZERO = timedelta(0)
-_UNSTORABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters and lone surrogates."""
+_UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
+"""Control characters and lone surrogates: none of them is printable."""
 
 
 def default_holder() -> str:
@@ -55,7 +55,7 @@ def _validate_text(text: object, what: str, longest: int) -> str:
         raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(text)}")
     if len(text) > longest:
         raise ConfigurationError(f"{what} is {len(text)} characters long, {longest} at most: {short_repr(text)}")
-    if _UNSTORABLE.search(text):
+    if not text.isprintable() and re.search(_UNSTORABLE, text):
         raise ConfigurationError(f"{what} has a control character or a lone surrogate: {text!r}")
     return text
 
@@ -113,7 +113,7 @@ def validate_prefix(prefix: object, what: str = "prefix") -> str:
     """``prefix`` if it is text that a lock name could begin with, or nothing."""
     if not isinstance(prefix, str):
         raise ConfigurationError(f"{what} must be a string, not {short_repr(prefix)}")
-    if _UNSTORABLE.search(prefix):
+    if re.search(_UNSTORABLE, prefix):
         raise ConfigurationError(f"{what} has a control character or a lone surrogate: {short_repr(prefix)}")
     return prefix
 

@@ -29,7 +29,7 @@ _shutdown = _Shutdown()
 
 def refuses_work() -> bool:
     """Whether a guarded task must not begin any more. What a running one needs, it still gets."""
-    return _shutdown.process == os.getpid() and find_live() is None
+    return _shutdown.process != 0 and _shutdown.process == os.getpid() and find_live() is None
 
 
 def release_on_sigterm(wait: Duration = "20s") -> None:
