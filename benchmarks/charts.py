@@ -187,7 +187,7 @@ class Plot:
             self.picture.path(f"M{self.left:g} {self.y(value):g}h{self.width:g}", "faint")
             self.picture.text(self.left - 8, self.y(value) + 4, number.format(value), "small", anchor="end")
         for value in self.xs:
-            self.picture.text(self.x(value), self.top + self.height + 18, f"{value:,.0f}", "small", anchor="middle")
+            self.picture.text(self.x(value), self.top + self.height + 18, short(value), "small", anchor="middle")
         self.picture.text(self.left + self.width / 2, self.top + self.height + 36, x_words, "small", anchor="middle")
 
     def line(self, points: Sequence[tuple[float, float]], kind: str, label: str, *, shift: float = 0) -> None:
@@ -199,6 +199,14 @@ class Plot:
             self.picture.path(f"M{self.x(x) - 3:.1f} {self.y(y):.1f}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", kind)
         x, y = points[-1]
         self.picture.text(self.x(x) + 9, self.y(y) + 4 + shift, label, f"small {kind}")
+
+
+def short(value: float) -> str:
+    """Six digits and more would run into their neighbours."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= max(size, 1e5):
+            return f"{value / size:g} {letter}"
+    return f"{value:,.0f}"
 
 
 def nice(highest: float, steps: int = 4) -> list[float]:

@@ -90,16 +90,22 @@ def _grow(
                 except Exception as error:
                     plan.drop(contender, f"growth with {what}", error)
         for _ in range(rounds):
-            _round(entries, rng)
+            _round(entries, what, plan, rng)
     return {str(size): _figures(entries, size, sizes[0]) for size in sizes}
 
 
-def _round(entries: Sequence[_Entry], rng: random.Random) -> None:
-    """In several turns: what slows the disk down for a while slows all of them down."""
+def _round(entries: list[_Entry], what: str, plan: Plan, rng: random.Random) -> None:
+    """In several turns: what slows the disk down for a while slows all of them down. Who fails is out."""
     took: dict[int, list[int]] = {id(entry): [] for entry in entries}
     for _ in range(TURNS):
         for entry in rng.sample(entries, len(entries)):
-            took[id(entry)] += _acquires(entry, entry.times)
+            if entry not in entries:
+                continue
+            try:
+                took[id(entry)] += _acquires(entry, entry.times)
+            except Exception as error:
+                plan.drop(entry.contender, f"growth with {what}", error)
+                entries[:] = [other for other in entries if other.contender is not entry.contender]
     for entry in entries:
         entry.rounds.append(median(took[id(entry)]) / _US)
 

@@ -260,8 +260,8 @@ def _seconds(value: float) -> str:
 def draw(results: dict[str, Any]) -> str:
     return charts.scaling(
         [(store.name, _lines(store)) for store in stores(results)],
-        {PERIOD: f"{PERIOD:g} s: the next tick", GRACE: f"{GRACE:g} s: APScheduler drops what has not begun"},
-        f"How long the slowest replica waits for the answers to its {JOBS} jobs",
+        {PERIOD: f"{PERIOD:g} s: the next tick", GRACE: f"{GRACE:g} s: late runs are dropped"},
+        f"How long the slowest replica waits for the answers to its {JOBS} jobs (lower is better)",
     )
 
 

@@ -226,6 +226,10 @@ def test_axes_have_round_numbers(highest: float, steps: list[float]) -> None:
     assert charts.nice(highest) == steps
 
 
+def test_great_numbers_are_short() -> None:
+    assert [charts.short(value) for value in (1, 10_000, 100_000, 2_500_000)] == ["1", "10,000", "100 k", "2.5 M"]
+
+
 def test_labels_are_kept_apart() -> None:
     ends = [100.0, 101.0, 40.0]
     shifted = [end + shift for end, shift in zip(ends, charts.apart(ends), strict=True)]
