@@ -74,7 +74,7 @@ def test_who_fails_in_the_middle_is_out_at_all_sizes(
     timed = growth._acquires
     monkeypatch.setattr(growth, "_acquires", acquires)
     plan = Plan.smoke()
-    plan.names = (2, 7)  # in other files than before
+    plan.rounds, plan.names = 4, (2, 7)  # in other files than before
     found = growth.by_names(running_store, plan, random.Random(1))
     assert [(one.name, one.reason) for one in plan.absent] == [("mithril-locks", "OSError: the disk is full")]
     assert [set(entries) for entries in found.values()] == [{"floor", US}, {"floor", US}]
