@@ -31,7 +31,7 @@ class Plan:
     clients: tuple[int, ...] = (1, 4, 16, 64)
     names: tuple[int, ...] = (1, 100, 10_000)
     contending: int = 16
-    election_seconds: float = 45.0
+    election_seconds: float = 30.0
     stores: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
     absent: list[Absent] = field(default_factory=list)

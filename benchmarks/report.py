@@ -363,18 +363,15 @@ def _without_a_store(results: Results) -> list[str]:
 
 
 def _readings(found: dict[str, Any]) -> str:
-    """The target was set beside figures of its own, which say nothing of what its floor was made of."""
-    shown = [
-        f"{name} at {_middle(found[name], 'ratio')} and {_middle(found[name], 'dict_ratio')}"
-        for name in ("huey", "py-cachify")
-        if name in found
-    ]
-    if not shown:
+    """The target came with figures of that day, which do not say what its floor was made of."""
+    names = ("huey", "py-cachify")
+    if not all(name in found for name in names):
         return ""
+    to_floor, to_dict = (" and ".join(_middle(found[name], key) for name in names) for key in ("ratio", "dict_ratio"))
     return (
-        " When the target was set, huey was at 1.46 times the floor of that day and py-cachify at 6.6 times; here are"
-        f" {', '.join(shown)} times the one and the other. So what is to be reached is meant by the floor, as that is"
-        " what a floor is said to be, and is shown for both."
+        " When the target was set, huey and py-cachify were at 1.46 and 6.6 times the floor of that day; here they are"
+        f" at {to_floor} times the floor, at {to_dict} times a name in a dict. Which of the two was meant does not"
+        " follow from that; by what a floor is said to be, it is the first. The target is shown for both."
     )
 
 

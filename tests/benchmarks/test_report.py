@@ -81,6 +81,7 @@ def results() -> dict[str, Any]:
             DICT: called("floor", 0.48, 1.0),
             f"{US}: decorator": called("us", 3.5, 7.1),
             "huey": called("peer", 0.95, 1.99),
+            "py-cachify": called("peer", 5, 10),
         },
         "memory": {"names": 3172.8},
         "life": {"redis": {"keep_alive_per_lease": 3.0, "leader_per_minute": 27.0, "follower_per_minute": 26.0}},
@@ -128,7 +129,7 @@ def test_the_decorator_is_held_against_both_readings_of_its_target(results: dict
         "huey 0.95",
     ]
     assert found["the same, to a name in a dict"][:4] == ["**7.10** (7.05–7.15)", "≤ 4", "**no**", "huey 1.99"]
-    assert "huey at 0.95 and 1.99 times the one and the other" in tables(results)
+    assert "at 0.95 and 5.00 times the floor, at 1.99 and 10.00 times a name in a dict" in tables(results)
 
 
 def test_growth_is_that_of_each_and_has_the_floor_beside_it(results: dict[str, Any]) -> None:
