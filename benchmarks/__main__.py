@@ -42,8 +42,8 @@ OF_STORES = ("latency", "wire", "cost", "contention", "clients", "names", "recor
 LAST = ROOT / "benchmarks" / "results" / "last.json"
 """The last full run: what the documentation shows."""
 PART = ROOT / "build" / "benchmarks.json"
-# Beside the floor and us, who grows with the clients: the best of the others.
-GROWS = {"redis": "redis-py Lock", "postgres": "stormlock", "mariadb": "sqlalchemy-dlock", "sqlite": "mithril-locks"}
+# On MariaDB, stormlock's transactions end in deadlocks as soon as there are several clients.
+RIVALS_OF_MANY = {**growth.RIVALS, "mariadb": "sqlalchemy-dlock"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -169,7 +169,7 @@ def _measure_store(
             contenders = [one for one in plain if one.skips]
             results["contention"][name] = crew.figures(crew.contention(processes, store, contenders, plan, rng))
     if "clients" in plan.figures and processes is not None:
-        compared = [one for one in sync if one.name in ("floor", US, GROWS.get(name))]
+        compared = [one for one in sync if one.name in ("floor", US, RIVALS_OF_MANY.get(name))]
         for clients in plan.clients:
             with plan.reported(name, f"{clients} clients"):
                 found = crew.figures(crew.growth(processes, store, compared, clients, plan, rng))

@@ -97,7 +97,7 @@ class Bars:
             self.picture.text(x, y, number, kind)
 
 
-def _named(name: str, entry: Mapping[str, Any]) -> str:
+def named(name: str, entry: Mapping[str, Any]) -> str:
     return name if entry.get("has_lease", True) else f"{name} (no lease)"
 
 
@@ -120,7 +120,7 @@ def ratios(title: str, entries: Mapping[str, Any]) -> str:
     for name, entry in shown:
         ratio = entry["ratio"]
         kind = KINDS[entry["kind"]]
-        bars.bar(_named(name, entry), ratio["middle"], f"{ratio['middle']:.2f}", kind, ratio["low"], ratio["high"])
+        bars.bar(named(name, entry), ratio["middle"], f"{ratio['middle']:.2f}", kind, ratio["low"], ratio["high"])
     bars.mark(1, top, "floor")
     bars.finish()
     return picture.svg()
@@ -151,7 +151,7 @@ def skips(found: Mapping[str, Mapping[str, Any]]) -> str:
         top = bars.y
         for name, entry in sorted(entries, key=lambda item: -item[1]["share"]["middle"]):
             number = f"{entry['share']['middle']:.2f} · {entry['per_second']:,.0f}/s"
-            bars.bar(_named(name, entry), entry["share"]["middle"], number, KINDS[entry["kind"]])
+            bars.bar(named(name, entry), entry["share"]["middle"], number, KINDS[entry["kind"]])
         bars.mark(1, top)
     bars.finish()
     return picture.svg()
@@ -260,7 +260,7 @@ def clients(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
                 (number, sizes[str(number)][name]["per_second"]) for number in numbers if name in sizes[str(number)]
             ]
             kind = {"floor": "muted", "shedlock_py": "store"}.get(name, "trust")
-            lines.append((points, kind, name))
+            lines.append((points, kind, named(name, next(iter(sizes.values()))[name])))
         _lines(plot, lines)
     return picture.svg()
 
@@ -280,7 +280,7 @@ def growth(found: Mapping[str, Mapping[str, Any]], what: str, fewest: str) -> st
         f"Each compared with itself at {fewest}: "
         + "; ".join(f"{STORES[store]} with {_most(sizes)}: {_at_most(sizes)}" for store, sizes in shown),
     )
-    picture.text(20, 28, f"An acquire, compared with one at {fewest} (lower is better)", "title")
+    picture.text(20, 28, f"An acquire, compared with the same at {fewest} (lower is better)", "title")
     for place, (store, sizes) in enumerate(shown):
         left, top = 62 + 368 * (place % 2), 76 + 190 * (place // 2)
         plot = Plot(picture, (left, top, 192, 100), sorted(map(float, sizes)), heights)

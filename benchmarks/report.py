@@ -275,9 +275,9 @@ def _grows(results: Results, pictures: bool) -> list[str]:
         numbers = sorted({number for sizes in clients.values() for number in sizes}, key=int)
         rows = []
         for store, sizes in _in_order(clients):
-            for name in next(iter(sizes.values())):
+            for name, entry in next(iter(sizes.values())).items():
                 cells = [_number(sizes.get(number, {}).get(name, {}), "per_second") for number in numbers]
-                rows.append([f"{TITLES[store]}: {name}", *cells])
+                rows.append([f"{TITLES[store]}: {charts.named(name, entry)}", *cells])
         parts += table(["clients", *numbers], rows)
     for figure, what in (("names", "names that one client uses in turn"), ("records", "records in the store")):
         if results.get(figure):
