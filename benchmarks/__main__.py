@@ -11,14 +11,13 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks import cost, crew, growth, inprocess, latency, life, machine, report, wire
+from benchmarks import cost, crew, growth, inprocess, instructions, latency, life, machine, report, wire
 from benchmarks.contenders import CONTENDERS, US, of_group
 from benchmarks.machine import ROOT
 from benchmarks.plan import Absent, Plan
@@ -37,13 +36,14 @@ FIGURES = {
     "decorators": "overhead without a store",
     "imports": "import time and modules",
     "memory": "memory of 10,000 names",
+    "instructions": "of one call, where valgrind is installed (a minute; not with --quick)",
 }
 OF_STORES = ("latency", "wire", "cost", "contention", "clients", "names", "records", "life")
 LAST = ROOT / "benchmarks" / "results" / "last.json"
 """The last full run: what the documentation shows."""
 PART = ROOT / "build" / "benchmarks.json"
-# Beside the floor and us, who grows with the clients: the best of the others.
-GROWS = {"redis": "redis-py Lock", "postgres": "stormlock", "mariadb": "sqlalchemy-dlock", "sqlite": "mithril-locks"}
+# On MariaDB, stormlock's transactions end in deadlocks as soon as there are several clients.
+RIVALS_OF_MANY = {**growth.RIVALS, "mariadb": "sqlalchemy-dlock"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,8 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit(f"--only: unknown {', '.join(sorted(unknown))}; see --help")
     plan.stores = tuple(store for store in STORES if store in words) or STORES
     asked = [figure for figure in FIGURES if figure in words]
-    plan.figures = tuple(asked or (OF_STORES if words else FIGURES))
     is_whole = not (words or options.quick or options.smoke)
+    unasked = OF_STORES if words else [figure for figure in FIGURES if is_whole or figure != "instructions"]
+    plan.figures = tuple(asked or unasked)
     out = Path(options.out) if options.out else LAST if is_whole else PART
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of drivers, about tables that are there already
@@ -80,7 +81,7 @@ def as_json(results: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    figures = "\n".join(f"  {name:<12}{what}" for name, what in FIGURES.items())
+    figures = "\n".join(f"  {name:<14}{what}" for name, what in FIGURES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="How fast locking is, beside the floor of each store and other packages, on private servers.",
@@ -112,8 +113,12 @@ def measure(plan: Plan, rng: random.Random, command: str = "") -> dict[str, Any]
         gc.collect()
         gc.freeze()  # what is imported by now is not looked at again in the middle of a measurement
         for name in plan.stores:
-            if set(OF_STORES) & set(plan.figures):
+            if (set(OF_STORES) - {"life"}) & set(plan.figures):
                 _of_store(name, plan, rng, results, processes)
+    if "life" in plan.figures:
+        results["life"] = life.measure(plan)
+    if "instructions" in plan.figures:
+        results["instructions"] = instructions.measure(plan)
     results["absent"] = [asdict(one) for one in plan.absent]
     results["meta"]["seconds"] = round(monotonic() - began)
     results["meta"]["load_at_end"] = os.getloadavg()[0]
@@ -150,43 +155,29 @@ def _measure_store(
     plain = [one for one in sync if ":" not in one.name]  # hold and the decorator ask the store for the same
     if "latency" in plan.figures:
         for group in groups:
-            with _reported(plan, group, "latency"):
+            with plan.reported(group, "latency"):
                 results["latency"][group] = latency.figures(latency.measure(store, of_group(group), plan, rng))
     if "wire" in plan.figures and store.pid is not None:
         for group in groups:
-            with _reported(plan, group, "round trips"):
+            with plan.reported(group, "round trips"):
                 results["wire"][group] = wire.measure(store, of_group(group), plan)
     if "cost" in plan.figures and store.pid is not None:
-        with _reported(plan, name, "server cost"):
+        with plan.reported(name, "server cost"):
             results["cost"][name] = cost.measure(store, plain, plan)
     if "contention" in plan.figures and processes is not None:
-        with _reported(plan, name, f"{plan.contending} processes after one lock"):
+        with plan.reported(name, f"{plan.contending} processes after one lock"):
             contenders = [one for one in plain if one.skips]
             results["contention"][name] = crew.figures(crew.contention(processes, store, contenders, plan, rng))
     if "clients" in plan.figures and processes is not None:
-        compared = [one for one in sync if one.name in ("floor", US, GROWS.get(name))]
+        compared = [one for one in sync if one.name in ("floor", US, RIVALS_OF_MANY.get(name))]
         for clients in plan.clients:
-            with _reported(plan, name, f"{clients} clients"):
+            with plan.reported(name, f"{clients} clients"):
                 found = crew.figures(crew.growth(processes, store, compared, clients, plan, rng))
                 results["clients"].setdefault(name, {})[str(clients)] = found
     for figure, grow in (("names", growth.by_names), ("records", growth.by_records)):
         if figure in plan.figures:
-            with _reported(plan, name, f"growth with {figure}"):
+            with plan.reported(name, f"growth with {figure}"):
                 results[figure][name] = grow(store, plan, rng)
-    if "life" in plan.figures and store.pid is not None:
-        with _reported(plan, name, "keep-alive and election"):
-            results["life"][name] = life.measure(store, plan)
-
-
-@contextmanager
-def _reported(plan: Plan, group: str, figure: str) -> Iterator[None]:
-    """Say what is measured; and what fails does not take the rest of the run with it."""
-    say(f"{group}: {figure}")
-    try:
-        yield
-    except Exception as error:
-        say(f"{group}: {figure} failed: {error!r}")
-        plan.absent.append(Absent(group, "all", figure, f"{type(error).__name__}: {error}".split("\n")[0][:200]))
 
 
 assert set(OF_STORES) <= set(FIGURES)

@@ -12,10 +12,10 @@ WIDTH = 760
 LEFT, RIGHT = 250, 80  # where bars begin, and what is left for their numbers
 ROW = 24
 KINDS = {"us": "store", "floor": "tip", "peer": "tip", "context": "tip"}
-SHOWN_AT_MOST = 6.0
+SHOWN_AT_MOST = 4.0
 """The ratio at which a bar is cut off: one that is far longer would make all others look alike."""
 STORES = {"redis": "Redis", "postgres": "PostgreSQL", "mariadb": "MariaDB", "sqlite": "SQLite", "mongodb": "MongoDB"}
-LINES = ("store", "good", "trust", "bad", "muted")
+LINES = ("bad", "store", "trust", "muted", "good")
 
 
 def draw(results: Mapping[str, Any]) -> dict[str, str]:
@@ -29,8 +29,12 @@ def draw(results: Mapping[str, Any]) -> dict[str, str]:
         drawn["skips.svg"] = skips(results["contention"])
     if results.get("clients"):
         drawn["clients.svg"] = clients(results["clients"])
-    if set(results.get("records", {})) - {"mongodb"}:
-        drawn["records.svg"] = records(results["records"])
+    for figure, what, fewest in (
+        ("names", "names in use", "one name"),
+        ("records", "records in the store", "ten records"),
+    ):
+        if set(results.get(figure, {})) - {"mongodb"}:
+            drawn[f"{figure}.svg"] = growth(results[figure], what, fewest)
     return drawn
 
 
@@ -41,7 +45,9 @@ class Chart(Picture):
         super().__init__(width, height, title, description)
         curves = "".join(f" .{kind}-curve {{ stroke: var(--{kind}); }}" for kind in LINES)
         self._pieces.append(
-            f"<style>.curve {{ fill: none; stroke-width: 2; }}{curves} .muted {{ fill: var(--muted); }}</style>"
+            f"<style>.curve {{ fill: none; stroke-width: 2; }}{curves} .muted {{ fill: var(--muted); }}"
+            " .spread { fill: none; stroke: var(--ink); stroke-width: 1.5; opacity: 0.6; }"
+            " .over { stroke: var(--card); stroke-width: 4; paint-order: stroke; }</style>"
         )
 
 
@@ -49,13 +55,14 @@ class Chart(Picture):
 
 
 class Bars:
-    """Horizontal bars with their numbers."""
+    """Horizontal bars; their numbers come last, over all lines."""
 
-    def __init__(self, picture: Picture, top: float, longest: float) -> None:
+    def __init__(self, picture: Picture, top: float, longest: float, right: float = RIGHT) -> None:
         self.picture = picture
         self.y = top
-        self.scale = (WIDTH - LEFT - RIGHT) / longest
+        self.scale = (WIDTH - LEFT - right) / longest
         self.longest = longest
+        self._numbers: list[tuple[float, float, str, str]] = []
 
     def title(self, text: str) -> None:
         self.picture.text(20, self.y + 4, text, "title")
@@ -71,18 +78,27 @@ class Bars:
         )
         end = LEFT + shown * self.scale
         if high > low and high <= self.longest:
-            self.picture.path(f"M{LEFT + low * self.scale:g} {middle:g}H{LEFT + high * self.scale:g}", "line")
+            self.picture.path(f"M{LEFT + low * self.scale:g} {middle:g}H{LEFT + high * self.scale:g}", "spread")
             end = max(end, LEFT + high * self.scale)
         if value > self.longest:
             self.picture.path(f"M{end - 9:g} {middle - 9:g}l-5 18m5 -18", "line")
-        self.picture.text(end + 7, middle + 4.5, number, "bold" if is_ours else "small")
+        self._numbers.append((end + 7, middle + 4.5, number, "bold over" if is_ours else "small over"))
         self.y += ROW
 
-    def mark(self, value: float, top: float, words: str) -> None:
+    def mark(self, value: float, top: float, words: str = "") -> None:
         x = LEFT + value * self.scale
         self.picture.path(f"M{x:g} {top:g}V{self.y:g}", "dashed")
-        self.picture.text(x, self.y + 14, words, "small", anchor="middle")
-        self.y += 20
+        if words:
+            self.picture.text(x, self.y + 14, words, "small", anchor="middle")
+            self.y += 20
+
+    def finish(self) -> None:
+        for x, y, number, kind in self._numbers:
+            self.picture.text(x, y, number, kind)
+
+
+def named(name: str, entry: Mapping[str, Any]) -> str:
+    return name if entry.get("has_lease", True) else f"{name} (no lease)"
 
 
 def ratios(title: str, entries: Mapping[str, Any]) -> str:
@@ -104,8 +120,9 @@ def ratios(title: str, entries: Mapping[str, Any]) -> str:
     for name, entry in shown:
         ratio = entry["ratio"]
         kind = KINDS[entry["kind"]]
-        bars.bar(name, ratio["middle"], f"{ratio['middle']:.2f}", kind, ratio["low"], ratio["high"])
+        bars.bar(named(name, entry), ratio["middle"], f"{ratio['middle']:.2f}", kind, ratio["low"], ratio["high"])
     bars.mark(1, top, "floor")
+    bars.finish()
     return picture.svg()
 
 
@@ -125,15 +142,18 @@ def skips(found: Mapping[str, Mapping[str, Any]]) -> str:
             for store, entries in panels.items()
         ),
     )
-    bars = Bars(picture, 28, max(1.0, longest) * 1.05)
-    bars.title("Sixteen processes after one lock that is held: skips per second (longer is faster)")
+    bars = Bars(picture, 28, max(1.0, longest), right=130)
+    bars.title("Skips of sixteen processes after one lock, as a share of the floor's (longer is faster)")
     for store, entries in panels.items():
         bars.y += 22
         picture.text(20, bars.y, STORES[store], "bold")
         bars.y += 4
-        for name, entry in sorted(entries, key=lambda item: -item[1]["per_second"]):
-            number = f"{entry['per_second']:,.0f}"
-            bars.bar(name, entry["share"]["middle"], number, KINDS[entry["kind"]])
+        top = bars.y
+        for name, entry in sorted(entries, key=lambda item: -item[1]["share"]["middle"]):
+            number = f"{entry['share']['middle']:.2f} · {entry['per_second']:,.0f}/s"
+            bars.bar(named(name, entry), entry["share"]["middle"], number, KINDS[entry["kind"]])
+        bars.mark(1, top)
+    bars.finish()
     return picture.svg()
 
 
@@ -167,7 +187,7 @@ class Plot:
             self.picture.path(f"M{self.left:g} {self.y(value):g}h{self.width:g}", "faint")
             self.picture.text(self.left - 8, self.y(value) + 4, number.format(value), "small", anchor="end")
         for value in self.xs:
-            self.picture.text(self.x(value), self.top + self.height + 18, f"{value:,.0f}", "small", anchor="middle")
+            self.picture.text(self.x(value), self.top + self.height + 18, short(value), "small", anchor="middle")
         self.picture.text(self.left + self.width / 2, self.top + self.height + 36, x_words, "small", anchor="middle")
 
     def line(self, points: Sequence[tuple[float, float]], kind: str, label: str, *, shift: float = 0) -> None:
@@ -179,6 +199,14 @@ class Plot:
             self.picture.path(f"M{self.x(x) - 3:.1f} {self.y(y):.1f}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", kind)
         x, y = points[-1]
         self.picture.text(self.x(x) + 9, self.y(y) + 4 + shift, label, f"small {kind}")
+
+
+def short(value: float) -> str:
+    """Six digits and more would run into their neighbours."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= max(size, 1e5):
+            return f"{value / size:g} {letter}"
+    return f"{value:,.0f}"
 
 
 def nice(highest: float, steps: int = 4) -> list[float]:
@@ -216,7 +244,9 @@ def clients(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         "Each client is a process with a lock of its own. "
         + "; ".join(f"{STORES[store]}: {', '.join(next(iter(sizes.values())))}" for store, sizes in _sorted(found)),
     )
-    picture.text(20, 28, "Acquires and releases per second, by the number of client processes", "title")
+    picture.text(
+        20, 28, "Acquires and releases per second, by the number of client processes (higher is faster)", "title"
+    )
     for place, (store, sizes) in enumerate(_sorted(found)):
         top = 64 + height * place
         numbers = sorted(map(int, sizes))
@@ -229,36 +259,52 @@ def clients(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
             points = [
                 (number, sizes[str(number)][name]["per_second"]) for number in numbers if name in sizes[str(number)]
             ]
-            kind = "muted" if name == "floor" else "store" if name == "shedlock_py" else "bad"
-            lines.append((points, kind, name))
+            kind = {"floor": "muted", "shedlock_py": "store"}.get(name, "trust")
+            lines.append((points, kind, named(name, next(iter(sizes.values()))[name])))
         _lines(plot, lines)
     return picture.svg()
 
 
-def records(found: Mapping[str, Mapping[str, Any]]) -> str:
+def growth(found: Mapping[str, Mapping[str, Any]], what: str, fewest: str) -> str:
+    """A panel for each store: everybody's cost, compared with his own at the fewest."""
     # Not SecantusDB, which is no mongod and looks at every document.
     shown = [(store, sizes) for store, sizes in _sorted(found) if store != "mongodb"]
-    numbers = sorted({int(number) for _, sizes in shown for number in sizes})
-    highest = max((entry["ratio"]["middle"] for _, sizes in shown for entry in sizes.values()), default=1)
+    ratios = [
+        entry["ratio"]["middle"] for _, sizes in shown for entries in sizes.values() for entry in entries.values()
+    ]
+    heights = nice(max(1.5, *ratios))
     picture = Chart(
         WIDTH,
-        330,
-        "The cost of an acquire, by the number of records in the store",
-        "Compared with ten records: "
-        + "; ".join(
-            f"{STORES[store]} {sizes[max(sizes, key=int)]['ratio']['middle']:.2f} with {int(max(sizes, key=int)):,}"
-            for store, sizes in shown
-        ),
+        52 + 190 * math.ceil(len(shown) / 2),
+        f"The cost of an acquire, by the number of {what}",
+        f"Each compared with itself at {fewest}: "
+        + "; ".join(f"{STORES[store]} with {_most(sizes)}: {_at_most(sizes)}" for store, sizes in shown),
     )
-    picture.text(20, 28, "An acquire, compared with one in a store of ten records", "title")
-    plot = Plot(picture, (70, 56, 520, 210), numbers, nice(max(highest, 1.5)))
-    plot.axes("records in the store", "{:g}")
-    lines = []
-    for kind, (store, sizes) in zip(LINES, shown, strict=False):
-        points = [(float(number), sizes[number]["ratio"]["middle"]) for number in sorted(sizes, key=int)]
-        lines.append((points, kind, STORES[store]))
-    _lines(plot, lines)
+    picture.text(20, 28, f"An acquire, compared with the same at {fewest} (lower is better)", "title")
+    for place, (store, sizes) in enumerate(shown):
+        left, top = 62 + 368 * (place % 2), 76 + 190 * (place // 2)
+        plot = Plot(picture, (left, top, 192, 100), sorted(map(float, sizes)), heights)
+        picture.text(left - 42, top - 14, STORES[store], "bold")
+        plot.axes(what, "{:g}")
+        lines = []
+        for name in next(iter(sizes.values())):
+            points = [
+                (float(size), sizes[size][name]["ratio"]["middle"])
+                for size in sorted(sizes, key=int)
+                if name in sizes[size]
+            ]
+            kind = {"floor": "muted", "shedlock_py": "store"}.get(name, "trust")
+            lines.append((points, kind, f"{name} {points[-1][1]:.2f}"))
+        _lines(plot, lines)
     return picture.svg()
+
+
+def _most(sizes: Mapping[str, Any]) -> str:
+    return f"{max(map(int, sizes)):,}"
+
+
+def _at_most(sizes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {entry['ratio']['middle']:.2f}" for name, entry in sizes[max(sizes, key=int)].items())
 
 
 def _sorted(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -267,9 +313,11 @@ def _sorted(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def scaling(
-    panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, float]]]]]], limit: float, title: str
+    panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, float]]]]]],
+    limits: Mapping[float, str],
+    title: str,
 ) -> str:
-    """Seconds, by the number of replicas, both by powers of ten; ``limit`` is a line across."""
+    """Seconds, by the number of replicas, both by powers of ten; ``limits`` are lines across."""
     height = 290
     picture = Chart(
         WIDTH,
@@ -288,11 +336,12 @@ def scaling(
         top = 68 + height * place
         xs = [x for x, _ in lines[0][1]]
         ys = [y for _, points in lines for _, y in points]
-        powers = [10.0**n for n in range(math.floor(math.log10(min(ys))), math.ceil(math.log10(max(*ys, limit))) + 1)]
+        powers = [10.0**n for n in range(math.floor(math.log10(min(ys))), math.ceil(math.log10(max(*ys, *limits))) + 1)]
         plot = Plot(picture, (80, top, 440, height - 80), xs, powers)
         picture.text(20, top - 14, store, "bold")
         plot.axes("replicas", "{:g} s")
-        picture.path(f"M{plot.left} {plot.y(limit):.1f}h{plot.width}", "dashed")
-        picture.text(plot.left + 6, plot.y(limit) - 5, f"{limit:g} s, until the next tick", "small")
+        for limit, words in limits.items():
+            picture.path(f"M{plot.left} {plot.y(limit):.1f}h{plot.width}", "dashed")
+            picture.text(plot.left + 6, plot.y(limit) - 5, words, "small over")
         _lines(plot, [(points, kind, name) for kind, (name, points) in zip(LINES, lines, strict=False)])
     return picture.svg()

@@ -10,7 +10,7 @@ import logging
 import multiprocessing
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from statistics import median
 from time import monotonic, sleep
@@ -212,6 +212,6 @@ def figures(rates: Sequence[Rates]) -> dict[str, dict[str, Any]]:
             "per_second": median(seen),
         }
         if (compared := ratio(rate.per_second, floors.get(rate.contender.floor, [None] * len(seen)))) is not None:
-            entry["share"] = {"middle": compared.middle, "low": compared.low, "high": compared.high}
+            entry["share"] = asdict(compared)
         found[rate.contender.name] = entry
     return found

@@ -1,26 +1,37 @@
-"""How the cost of an acquire grows with the names that a client uses, and with the records in the store."""
+"""How the cost of an acquire grows with the names that a client uses, and with the records in the store.
+
+The floor, ours, and the best of the others are measured in the same rounds, each with a table of its own that is filled
+with as many records. In Redis, where they are all in one, and the others delete what they give back, the records are
+ours.
+"""
 
 from __future__ import annotations
 
 import random
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
-from benchmarks.contenders.base import LEASE, load
+from benchmarks.contenders import US, Contender, RefusedError, Session, find
+from benchmarks.contenders.base import load
+from benchmarks.contenders.floors import TABLE
 from benchmarks.plan import Plan
 from benchmarks.servers import RunningStore, Site
 from benchmarks.statistics import ratio
-from shedlock_py import LockProvider, LockRequest
 
 _US = 1000
 FEW = 10
 """Names that are used, spread over all records."""
+TURNS = 4
+"""Of each round."""
 MOST_IN_MONGODB = 1_000  # SecantusDB looks at each of them, every time
+RIVALS = {"redis": "fencekit", "postgres": "stormlock", "mariadb": "stormlock", "sqlite": "mithril-locks"}
+"""The best of the others whose lock is a lease on records."""
 
 
 def name(number: int) -> str:
@@ -29,52 +40,86 @@ def name(number: int) -> str:
 
 def by_names(store: RunningStore, plan: Plan, rng: random.Random) -> dict[str, Any]:
     """One client uses 1, 100, 10,000 names in turn."""
-    sizes = [size for size in plan.names if size <= _most(store)]
-    return _grow(store, "names", sizes, lambda size: list(range(size)), plan, rng)
+    return _grow(store, "names", plan.names, lambda size: list(range(size)), plan, (plan.rounds + 1) // 2, rng)
 
 
 def by_records(store: RunningStore, plan: Plan, rng: random.Random) -> dict[str, Any]:
     """One client uses ten names, in a store with more and more others."""
-    sizes = [size for size in plan.records if size <= _most(store)]
-    return _grow(store, "records", sizes, lambda size: [size * n // FEW for n in range(FEW)], plan, rng)
+    return _grow(
+        store, "records", plan.records, lambda size: [size * n // FEW for n in range(FEW)], plan, plan.rounds, rng
+    )
 
 
-def _most(store: RunningStore) -> int:
-    return MOST_IN_MONGODB if store.site.store == "mongodb" else 10**9
+@dataclass(eq=False)
+class _Entry:
+    """A contender in a store with so many records."""
+
+    contender: Contender
+    size: int
+    session: Session
+    names: Iterator[str]
+    times: int = 1
+    """In each turn."""
+    rounds: list[float | None] = field(default_factory=list)
+    """Medians, in microseconds."""
 
 
 def _grow(
     store: RunningStore,
     what: str,
-    sizes: Sequence[int],
+    wanted: Sequence[int],
     used: Callable[[int], list[int]],
     plan: Plan,
+    rounds: int,
     rng: random.Random,
 ) -> dict[str, Any]:
-    providers: dict[int, Any] = {}
-    names: dict[int, Iterator[str]] = {}
-    for place, size in enumerate(sizes):
-        providers[size] = filled(store.site, f"{what}_{size}", size, place + (1 if what == "names" else 8))
-        names[size] = _endless([name(number) for number in used(size)])
-        _acquires(providers[size], names[size], 2 * FEW)
-    took = median(_acquires(providers[sizes[0]], names[sizes[0]], 2 * FEW))
-    times = max(FEW, min(200, int(plan.block_seconds * 1e9 / took)))
-    rounds: dict[int, list[float | None]] = {size: [] for size in sizes}
-    for _ in range(plan.rounds):
-        for size in rng.sample(list(sizes), len(sizes)):
-            rounds[size].append(median(_acquires(providers[size], names[size], times)) / _US)
-    for provider in providers.values():
-        provider.close()
-    return {str(size): _figures(rounds[size], rounds[sizes[0]]) for size in sizes}
+    name_of_store = store.site.store
+    sizes = [size for size in wanted if name_of_store != "mongodb" or size <= MOST_IN_MONGODB]
+    compared = [find(name_of_store, one) for one in ("floor", US, RIVALS.get(name_of_store)) if one]
+    with ExitStack() as stack:
+        entries: list[_Entry] = []
+        for place, size in enumerate(sizes):
+            # Redis has sixteen databases, with numbers.
+            number = place + (1 if what == "names" else 8)
+            site = store.site.within(str(number) if name_of_store == "redis" else f"{what}_{size}")
+            _create(store.site, site.database)
+            names = [name(number) for number in used(size)]
+            for contender in compared:
+                try:
+                    entries.append(_open(contender, site, size, names, plan, stack))
+                except Exception as error:
+                    plan.drop(contender, f"growth with {what}", error)
+        for _ in range(rounds):
+            _round(entries, what, plan, rng)
+    return {str(size): _figures(entries, size, sizes[0]) for size in sizes}
 
 
-def _figures(ours: list[float | None], least: list[float | None]) -> dict[str, Any]:
-    compared = ratio(ours, least)
-    assert compared is not None
-    return {
-        "acquire_us": median(value for value in ours if value is not None),
-        "ratio": {"middle": compared.middle, "low": compared.low, "high": compared.high},
-    }
+def _round(entries: list[_Entry], what: str, plan: Plan, rng: random.Random) -> None:
+    """In several turns: what slows the disk down for a while slows all of them down. Who fails is out."""
+    took: dict[int, list[int]] = {id(entry): [] for entry in entries}
+    for _ in range(TURNS):
+        for entry in rng.sample(entries, len(entries)):
+            if entry not in entries:
+                continue
+            try:
+                took[id(entry)] += _acquires(entry, entry.times)
+            except Exception as error:
+                plan.drop(entry.contender, f"growth with {what}", error)
+                entries[:] = [other for other in entries if other.contender is not entry.contender]
+    for entry in entries:
+        entry.rounds.append(median(took[id(entry)]) / _US)
+
+
+def _open(contender: Contender, site: Site, size: int, names: Sequence[str], plan: Plan, stack: ExitStack) -> _Entry:
+    session = contender.open(site)
+    stack.callback(session.close)
+    assert isinstance(session, Session)
+    _fill(site, contender.name, size)
+    session.expect(names)
+    entry = _Entry(contender, size, session, _endless(names))
+    took = median(_acquires(entry, 2 * FEW))
+    entry.times = max(3, min(25, int(plan.block_seconds / 2 / TURNS * 1e9 / took)))
+    return entry
 
 
 def _endless(names: Sequence[str]) -> Iterator[str]:
@@ -82,60 +127,105 @@ def _endless(names: Sequence[str]) -> Iterator[str]:
         yield from names
 
 
-def _acquires(provider: LockProvider, names: Iterator[str], times: int) -> list[int]:
-    took = []
+def _acquires(entry: _Entry, times: int) -> list[int]:
+    """Nanoseconds of each; what was taken is given back meanwhile."""
+    session, took = entry.session, []
     for _ in range(times):
-        request = LockRequest(next(names), LEASE)
+        wanted = next(entry.names)
         begin = perf_counter_ns()
-        lease = provider.acquire(request)
+        is_ours = session.take(wanted)
         took.append(perf_counter_ns() - begin)
-        if lease is None or not provider.release(lease):
-            raise RuntimeError(f"{request.name} was not free")
+        if not is_ours:
+            raise RefusedError(f"{wanted} was not free for {entry.contender.name}")
+        session.give(wanted)
     return took
 
 
-def filled(site: Site, table: str, size: int, number: int) -> Any:
-    """A provider of a store of its own, in which are so many records of locks that were released long ago."""
+def _figures(entries: Sequence[_Entry], size: int, fewest: int) -> dict[str, Any]:
+    """By contender: compared with itself at the fewest, and with the floor at the same size, round by round."""
+    rounds = {(entry.contender.name, entry.size): entry.rounds for entry in entries}
+    found: dict[str, Any] = {}
+    for entry in entries:
+        if entry.size != size:
+            continue
+        one = entry.contender
+        seen = [value for value in entry.rounds if value is not None]
+        found[one.name] = {"kind": one.kind, "acquire_us": median(seen)}
+        for key, base in (("ratio", (one.name, fewest)), ("floor_ratio", ("floor", size))):
+            if (compared := ratio(entry.rounds, rounds.get(base, [None] * len(entry.rounds)))) is not None:
+                found[one.name][key] = asdict(compared)
+    return found
+
+
+# Records of locks that were released long ago
+
+
+def _create(site: Site, database: str) -> None:
+    """The others make theirs when they are first asked."""
+    statement = f"CREATE DATABASE {database}"
+    if site.store == "postgres":
+        with load("psycopg").connect(site.url("postgresql"), autocommit=True) as connection:
+            connection.execute(statement)
+    elif site.store == "mariadb":
+        with closing(load("pymysql").connect(autocommit=True, **site.arguments)) as connection:
+            connection.cursor().execute(statement)
+
+
+def _fill(site: Site, whose: str, size: int) -> None:
     match site.store:
         case "redis":
-            return _redis(site, number, size)
+            if whose == US:
+                _redis(site, size)
         case "mongodb":
-            return _mongodb(site, table, size)
-    provider = load("shedlock_py.providers.sqlalchemy").SqlAlchemyLockProvider(site.url(), table_name=table)
-    provider.create_schema()
-    {"postgres": _postgres, "mariadb": _mariadb, "sqlite": _sqlite}[site.store](site, table, size)
-    return provider
+            _mongodb(site, _DOCUMENTS[whose], size)
+        case "postgres":
+            _postgres(site, *_TABLES[whose], size)
+        case "mariadb":
+            _mariadb(site, *_TABLES[whose], size)
+        case "sqlite":
+            _sqlite(site, *_TABLES[whose], size)
 
 
-_COLUMNS = "name, lock_until, locked_at, locked_by, fencing_token"
+_TABLES = {
+    US: (
+        "shedlock",
+        "name, lock_until, locked_at, locked_by, fencing_token",
+        "'name-' || n, {old}, {old}, 'bench#' || n, n",
+    ),
+    "floor": (TABLE, "name, ends, owner", "'name-' || n, {ended}, 'bench'"),
+    "stormlock": ("stormlock", "resource, principal, created, expires", "'name-' || n, 'bench', {old}, {old}"),
+    "mithril-locks": ("mithril_fencing", "name, token", "'name-' || n, n"),  # of the lock itself nothing is left
+}
+"""Table, columns, and what is in them: ``{old}`` is yesterday, ``{ended}`` the same as the floor writes it."""
 
 
-def _postgres(site: Site, table: str, size: int) -> None:
+def _postgres(site: Site, table: str, columns: str, values: str, size: int) -> None:
+    old = "(now() AT TIME ZONE 'utc') - interval '1 day'"
     with load("psycopg").connect(site.url("postgresql"), autocommit=True) as connection:
-        old = "(now() AT TIME ZONE 'utc') - interval '1 day'"
         connection.execute(
-            f"INSERT INTO {table} ({_COLUMNS}) SELECT 'name-' || n, {old}, {old}, 'bench#' || n, n"
+            f"INSERT INTO {table} ({columns}) SELECT {values.format(old=old, ended=old)}"
             f" FROM generate_series(0, {size - 1}) n"
         )
         connection.execute(f"VACUUM ANALYZE {table}")
 
 
-def _mariadb(site: Site, table: str, size: int) -> None:
+def _mariadb(site: Site, table: str, columns: str, values: str, size: int) -> None:
     old = "UTC_TIMESTAMP(6) - INTERVAL 1 DAY"
     with closing(load("pymysql").connect(autocommit=True, **site.arguments)) as connection:
+        connection.cursor().execute("SET sql_mode = 'PIPES_AS_CONCAT'")
         connection.cursor().execute(
-            f"INSERT INTO {table} ({_COLUMNS}) SELECT CONCAT('name-', seq), {old}, {old}, CONCAT('bench#', seq), seq"
-            f" FROM seq_0_to_{size - 1}"
+            f"INSERT INTO {table} ({columns}) SELECT {values.format(old=old, ended=old)}"
+            f" FROM (SELECT seq AS n FROM seq_0_to_{size - 1}) numbers"
         )
         connection.cursor().execute(f"ANALYZE TABLE {table}")
 
 
-def _sqlite(site: Site, table: str, size: int) -> None:
+def _sqlite(site: Site, table: str, columns: str, values: str, size: int) -> None:
     old = "'2020-01-01 00:00:00.000000'"
     with closing(sqlite3.connect(site.path)) as connection, connection:
         connection.execute(
             f"WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < {size - 1})"
-            f" INSERT INTO {table} ({_COLUMNS}) SELECT 'name-' || n, {old}, {old}, 'bench#' || n, n FROM numbers"
+            f" INSERT INTO {table} ({columns}) SELECT {values.format(old=old, ended='0')} FROM numbers"
         )
 
 
@@ -150,34 +240,22 @@ end
 _CHUNK = 20_000
 
 
-def _redis(site: Site, number: int, size: int) -> Any:
-    """In a database of its own: all keys of one database are in one table."""
-    url = f"{site.url().rpartition('/')[0]}/{number}"
-    with load("redis").Redis.from_url(url) as client:
+def _redis(site: Site, size: int) -> None:
+    with load("redis").Redis.from_url(site.url()) as client:
         for start in range(0, size, _CHUNK):
             client.eval(_FILL, 0, start, min(start + _CHUNK, size))
-    return load("shedlock_py.providers.redis").RedisLockProvider(url)
 
 
-def _mongodb(site: Site, table: str, size: int) -> Any:
-    client = load("pymongo").MongoClient(site.url())
-    old = datetime(2020, 1, 1, tzinfo=UTC)
-    for start in range(0, size, _CHUNK):
-        client["shedlock"][table].insert_many(
-            {"_id": name(n), "lockUntil": old, "lockedAt": old, "lockedBy": f"bench#{n}", "fencingToken": 1}
-            for n in range(start, min(start + _CHUNK, size))
-        )
-    client.close()
-    return _MongoProvider(site, table)
+_OLD = datetime(2020, 1, 1, tzinfo=UTC)
+_DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    US: ("shedlock", {"lockUntil": _OLD, "lockedAt": _OLD, "lockedBy": "bench#1", "fencingToken": 1}),
+    "floor": (TABLE, {"ends": _OLD, "owner": "bench"}),
+}
 
 
-class _MongoProvider:
-    """One with a client of its own to close."""
-
-    def __init__(self, site: Site, table: str) -> None:
-        self._client = load("pymongo").MongoClient(site.url())
-        provider = load("shedlock_py.providers.mongodb").MongoLockProvider(self._client["shedlock"], collection=table)
-        self.acquire, self.release = provider.acquire, provider.release
-
-    def close(self) -> None:
-        self._client.close()
+def _mongodb(site: Site, what: tuple[str, dict[str, Any]], size: int) -> None:
+    collection, fields = what
+    with load("pymongo").MongoClient(site.url()) as client:
+        for start in range(0, size, _CHUNK):
+            documents = [{"_id": name(n), **fields} for n in range(start, min(start + _CHUNK, size))]
+            client[site.database][collection].insert_many(documents)

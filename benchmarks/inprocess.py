@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from statistics import median
-from time import perf_counter, perf_counter_ns
+from time import monotonic, perf_counter, perf_counter_ns
 from typing import Any
 
-from benchmarks.contenders.base import LEASE, load
+from benchmarks.contenders.base import LEASE, SECONDS, load, new_token
 from benchmarks.plan import Absent, Plan
 from benchmarks.statistics import ratio
 from shedlock_py import InMemoryLockProvider, hold, scheduler_lock
@@ -24,7 +28,35 @@ CALLS = 1000
 
 
 def least(name: str) -> Callable[[Callable[..., int]], Callable[..., int | None]]:
-    """The floor: the least wrapper of any function that takes a name and gives it back."""
+    """The floor, as on every store the least that a lease needs: owner and end, given back by its owner."""
+    leases: dict[str, tuple[str, float]] = {}
+    mutex = threading.Lock()
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int | None]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> int | None:
+            owner = new_token()
+            with mutex:
+                now = monotonic()
+                found = leases.get(name)
+                if found is not None and found[1] > now:
+                    return None
+                leases[name] = (owner, now + SECONDS)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                with mutex:
+                    found = leases.get(name)
+                    if found is not None and found[0] == owner:
+                        del leases[name]
+
+        return wrapper
+
+    return decorate
+
+
+def name_in_a_dict(name: str) -> Callable[[Callable[..., int]], Callable[..., int | None]]:
+    """Less than a lease: nobody knows who has it, nor until when."""
     held: dict[str, bool] = {}
     mutex = threading.Lock()
 
@@ -85,9 +117,11 @@ def _apscheduler(wrapped: bool) -> Callable[[], Any]:
     return lambda: executor.submit_job(job, [datetime.now(UTC)])
 
 
+DICT = "a name in a dict"
 WRAPPERS: dict[str, tuple[str, str, Callable[[], Callable[[], Any]]]] = {
     # name: (kind, what it lacks, how to make it)
     "floor": ("floor", "", lambda: least("bench")(_task)),
+    DICT: ("floor", "lease, owner, token, record, events", lambda: name_in_a_dict("bench")(_task)),
     "shedlock_py: decorator": ("us", "", lambda: _ours(InMemoryLockProvider())),
     "shedlock_py: hold": ("us", "", lambda: _our_hold(InMemoryLockProvider())),
     "huey": ("peer", "lease, owner, token, record, events", _huey),
@@ -111,18 +145,19 @@ def decorators(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
     for _ in range(plan.rounds):
         for name in rng.sample(list(calls), len(calls)):
             rounds[name].append(_time(calls[name], CALLS))
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, values in rounds.items():
-        compared = ratio(values, rounds["floor"])
-        assert compared is not None
         kind, lacks, _ = WRAPPERS[name]
         found[name] = {
             "kind": kind,
             "lacks": lacks,
             "has_lease": True,  # in the memory of one process nobody needs one
             "ns": median(value for value in values if value is not None),
-            "ratio": {"middle": compared.middle, "low": compared.low, "high": compared.high},
         }
+        for key, base in (("ratio", "floor"), ("dict_ratio", DICT)):
+            compared = ratio(values, rounds[base])
+            assert compared is not None
+            found[name][key] = asdict(compared)
     return found
 
 
@@ -165,12 +200,28 @@ IMPORTS: dict[str, tuple[str, str]] = {
 
 
 def imports(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
-    """How much longer a new interpreter takes, and how many more modules it has, than one that imports nothing."""
+    """How much longer a new interpreter takes, and how many more modules it has, than one that imports nothing.
+
+    From bytecode, as everywhere but at the first start: each is imported once before it is measured.
+    """
+    with bytecode() as environment:
+        return _imports(plan, rng, environment)
+
+
+@contextmanager
+def bytecode() -> Iterator[dict[str, str]]:
+    """An environment in which Python keeps what it has compiled, in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="shedlock-bench-") as directory:
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        yield {**kept, "PYTHONPYCACHEPREFIX": directory}
+
+
+def _imports(plan: Plan, rng: random.Random, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
-    bare = modules("pass")
+    bare = modules("pass", environment)
     for name, (kind, statement) in IMPORTS.items():
         try:
-            known[name] = {"kind": kind, "modules": modules(statement) - bare}
+            known[name] = {"kind": kind, "modules": modules(statement, environment) - bare, "from_bytecode": True}
         except subprocess.CalledProcessError as error:
             last = (error.stderr or "").strip().split("\n")[-1]
             plan.absent.append(Absent("imports", name, "import time", last))
@@ -178,7 +229,7 @@ def imports(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
     for _ in range(max(1, plan.rounds // 2)):
         for name in rng.sample(list(known), len(known)):
             begin = perf_counter()
-            subprocess.run(_command(IMPORTS[name][1]), check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(_command(IMPORTS[name][1]), check=True, stdout=subprocess.DEVNULL, env=environment)
             times[name].append(perf_counter() - begin)
     for name, entry in known.items():
         over = [took - alone for took, alone in zip(times[name], times["Python alone"], strict=True)]
@@ -187,11 +238,10 @@ def imports(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
     return known
 
 
-def modules(statement: str) -> int:
+def modules(statement: str, environment: Mapping[str, str] | None = None) -> int:
     """How many modules there are after it."""
-    done = subprocess.run(
-        _command(f"{statement}\nimport sys\nprint(len(sys.modules))"), check=True, capture_output=True, text=True
-    )
+    command = _command(f"{statement}\nimport sys\nprint(len(sys.modules))")
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return int(done.stdout.split()[-1])
 
 

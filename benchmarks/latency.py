@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from time import process_time_ns
 from typing import Any
@@ -182,7 +182,7 @@ def _figures(one: Measured, floor: Measured | None) -> dict[str, Any]:
             ("cpu_ratio", one.client_cpu, floor.client_cpu),
         ):
             if (compared := ratio(ours, base)) is not None:
-                found[name] = {"middle": compared.middle, "low": compared.low, "high": compared.high}
+                found[name] = asdict(compared)
     return found
 
 

@@ -1,67 +1,118 @@
-"""What a lease costs while nothing happens: heartbeats of a keep-alive, renewals of a leader, looks of a follower."""
+"""What a lease costs while nothing happens: heartbeats of a keep-alive, renewals of a leader, looks of a follower.
+
+Counted are round trips, by a proxy. SQLite has none: there it is the calls of the provider.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import Any
 
 from benchmarks.contenders.ours import from_url
 from benchmarks.plan import Plan
-from benchmarks.servers import RunningStore
-from shedlock_py import LeaderElector, LockRequest, hold
+from benchmarks.servers import RunningStore, Site, running
+from shedlock_py import LeaderElector, LockProvider, LockRequest, hold
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy
 
 KEPT_SECONDS = 1.5
 BEATS = 6
-ELECTIONS = ("redis", "postgres")
-"""Where it is counted; it is the same everywhere."""
+
+Count = Callable[[], int]
+"""How often the store has been asked so far."""
 
 
-def measure(store: RunningStore, plan: Plan) -> dict[str, float]:
-    """Round trips per minute, by what is going on."""
-    found = _keep_alive(store)
-    if store.site.store in ELECTIONS:
-        found |= _election(store, plan.election_seconds)
-    return found
+def measure(plan: Plan) -> dict[str, dict[str, float]]:
+    """By store, of all of them at the same time: most of it is waiting."""
+    with ExitStack() as stack:
+        elections: dict[str, _Election] = {}
+        found: dict[str, dict[str, float]] = {}
+        for name in plan.stores:
+            with plan.reported(name, "leader and follower"):
+                store = stack.enter_context(running(name))
+                elections[name] = _Election.begin(store, stack)
+        began = monotonic()
+        before = {name: (one.leader(), one.follower()) for name, one in elections.items()}
+        for name, election in elections.items():
+            with plan.reported(name, "keep-alive"):
+                found[name] = {"keep_alive_per_lease": _kept_alive(election.store)}
+        sleep(max(0.0, began + plan.election_seconds - monotonic()))
+        minutes = (monotonic() - began) / 60
+        for name, election in elections.items():
+            leader, follower = before[name]
+            found.setdefault(name, {})["leader_per_minute"] = (election.leader() - leader) / minutes
+            found[name]["follower_per_minute"] = (election.follower() - follower) / minutes
+        return found
 
 
-def _keep_alive(store: RunningStore) -> dict[str, float]:
+def _watched(site: Site, stack: ExitStack) -> tuple[LockProvider, Count]:
+    """A provider that was used already: Redis learns each script when it is first asked to run it."""
+    if site.store == "sqlite":
+        provider, close = from_url(site)
+        provider = counted = _Counted(provider)
+        count: Count = lambda: counted.calls  # noqa: E731
+    else:
+        proxy = stack.enter_context(TcpProxy(site.address))
+        provider, close = from_url(site.via(proxy.address))
+        count = lambda: proxy.round_trips  # noqa: E731
+    stack.callback(close)
+    provider.create_schema()
+    warm = provider.acquire(LockRequest(f"warm-{id(provider)}", "1m"))
+    provider.extend(warm, "1m")
+    return provider, count
+
+
+class _Counted:
+    """A provider, and how often it was asked for something."""
+
+    def __init__(self, provider: LockProvider) -> None:
+        self._provider = provider
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._provider, name)
+        if name not in ("acquire", "extend", "release", "record"):
+            return found
+
+        def counted(*arguments: Any) -> Any:
+            self.calls += 1
+            return found(*arguments)
+
+        return counted
+
+
+def _kept_alive(store: RunningStore) -> float:
     """Heartbeats come each third of the lease, however long it is; counted with a short one."""
-    with TcpProxy(store.site.address) as proxy, ExitStack() as stack:
-        provider, close = from_url(store.site.via(proxy.address))
-        stack.callback(close)
-        provider.create_schema()
-        warm = provider.acquire(LockRequest("warm", "1m"))
-        provider.extend(warm, "1m")  # Redis learns the script when it is first asked to run it
+    with ExitStack() as stack:
+        provider, count = _watched(store.site, stack)
         with hold("kept-alive", lock_at_most_for=KEPT_SECONDS, provider=provider, keep_alive=True) as lease:
             assert lease is not None
-            proxy.reset()
-            began = monotonic()
-            wait_until(lambda: proxy.round_trips >= BEATS, timeout=30, what="heartbeats")
-            per_lease = BEATS / ((monotonic() - began) / KEPT_SECONDS)
-    return {"keep_alive_per_lease": per_lease}
+            began, first = monotonic(), count()
+            wait_until(lambda: count() - first >= BEATS, timeout=30, what="heartbeats")
+            return BEATS / ((monotonic() - began) / KEPT_SECONDS)
 
 
-def _election(store: RunningStore, seconds: float) -> dict[str, float]:
-    """With the default settings, once the leader is settled."""
-    with ExitStack() as stack:
-        proxies = [stack.enter_context(TcpProxy(store.site.address)) for _ in range(2)]
-        electors = []
-        for number, proxy in enumerate(proxies):
-            provider, close = from_url(store.site.via(proxy.address))
-            stack.callback(close)
-            provider.create_schema()
-            electors.append(stack.enter_context(LeaderElector(provider, "bench-leader", holder=f"node-{number}")))
-            if number == 0:
-                electors[0].wait_until_leader(30)
-        wait_until(lambda: proxies[1].round_trips > 0, timeout=30, what="the follower's first look")
-        for proxy in proxies:
-            proxy.reset()
-        began = monotonic()
-        sleep(seconds)
-        minutes = (monotonic() - began) / 60
-        return {
-            "leader_per_minute": proxies[0].round_trips / minutes,
-            "follower_per_minute": proxies[1].round_trips / minutes,
-        }
+@dataclass
+class _Election:
+    """A leader and a follower with the default settings, the leader settled."""
+
+    store: RunningStore
+    leader: Count
+    follower: Count
+
+    @classmethod
+    def begin(cls, store: RunningStore, stack: ExitStack) -> _Election:
+        counts = []
+        for node in ("node-0", "node-1"):
+            provider, count = _watched(store.site, stack)
+            asked = count()
+            elector = stack.enter_context(LeaderElector(provider, "bench-leader", holder=node))
+            counts.append(count)
+            if node == "node-0":
+                wait_until(elector.is_leader, timeout=30, what="a leader")
+            else:
+                wait_until(lambda: count() > asked, timeout=30, what="the follower's first look")  # noqa: B023
+        return cls(store, *counts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.contenders import Contender
+from benchmarks.progress import say
 
 
 @dataclass
@@ -66,6 +68,16 @@ class Plan:
         """Never silently: the page says who is missing, and why."""
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         self.absent.append(Absent(contender.group, contender.name, figure, reason))
+
+    @contextmanager
+    def reported(self, group: str, figure: str) -> Iterator[None]:
+        """Say what is measured; and what fails does not take the rest of the run with it."""
+        say(f"{group}: {figure}")
+        try:
+            yield
+        except Exception as error:
+            say(f"{group}: {figure} failed: {error!r}")
+            self.absent.append(Absent(group, "all", figure, f"{type(error).__name__}: {error}".split("\n")[0][:200]))
 
     def opened(self, contender: Contender, figure: str, attempt: Callable[[], object]) -> bool:
         """Whether ``attempt`` went well; if not, the contender is reported as absent."""

@@ -48,32 +48,38 @@ class Site:
     address: Address = ("", 0)
     directory: str = ""
     """For what is in files."""
+    database: str = DATABASE
+    """Redis has numbers for them."""
 
     def via(self, address: Address) -> Site:
         return replace(self, address=address)
+
+    def within(self, database: str) -> Site:
+        """A store of its own on the same server."""
+        return replace(self, database=database)
 
     def url(self, driver: str = "") -> str:
         host, port = self.address
         match self.store:
             case "redis":
-                return f"redis://{host}:{port}/0"
+                return f"redis://{host}:{port}/{0 if self.database == DATABASE else self.database}"
             case "mongodb":
-                return f"mongodb://{host}:{port}/?directConnection=true"
+                return f"mongodb://{host}:{port}/{self.database}?directConnection=true"
             case "sqlite":
                 return f"{driver or 'sqlite'}:///{self.path}"
         scheme = driver or {"postgres": "postgresql", "mariadb": "mysql"}[self.store]
-        return URL.create(scheme, USER, PASSWORD, host, port, DATABASE).render_as_string(hide_password=False)
+        return URL.create(scheme, USER, PASSWORD, host, port, self.database).render_as_string(hide_password=False)
 
     @property
     def path(self) -> str:
         """The SQLite file."""
-        return f"{self.directory}/locks.db"
+        return f"{self.directory}/{self.database}.db"
 
     @property
     def arguments(self) -> dict[str, Any]:
         """What drivers of PostgreSQL and MySQL call these things, most of them."""
         host, port = self.address
-        return {"host": host, "port": port, "user": USER, "password": PASSWORD, "database": DATABASE}
+        return {"host": host, "port": port, "user": USER, "password": PASSWORD, "database": self.database}
 
 
 @dataclass(frozen=True)

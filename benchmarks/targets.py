@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.charts import STORES
 from benchmarks.contenders import US
+from benchmarks.inprocess import DICT
 
 Results = dict[str, Any]
 
@@ -58,10 +60,6 @@ def _figure(entry: Any, key: str, whose: str = "") -> Figure | None:
     return None if found is None else Figure(found, whose=whose)
 
 
-def _ours(figure: str, group: str, key: str, name: str = US) -> Callable[[Results], Figure | None]:
-    return lambda results: _figure(results.get(figure, {}).get(group, {}).get(name), key)
-
-
 def _in(figure: str, group: str) -> Callable[[Results], dict[str, Any]]:
     return lambda results: results.get(figure, {}).get(group, {})
 
@@ -78,63 +76,50 @@ def _most_records(results: Results) -> Figure | None:
         if store == "mongodb":  # not MongoDB itself, and with fewer
             continue
         largest = max(sizes, key=int)
-        figure = _figure(sizes[largest], "ratio", f"{store}, {int(largest):,}")
+        figure = _figure(sizes[largest].get(US), "ratio", f"{store}, {int(largest):,}")
         if figure is not None:
             figures.append(figure)
     return max(figures, key=lambda figure: figure.value, default=None)
 
 
+def _latency(what: str, limit: float, group: str) -> Target:
+    return Target(
+        what, limit, lambda results: _figure(_in("latency", group)(results).get(US), "ratio"), _in("latency", group)
+    )
+
+
+def _skips(store: str, limit: float) -> Target:
+    what = f"{STORES[store]}: skips per second of 16 processes, share of the floor's"
+    found = _in("contention", store)
+    return Target(
+        what, limit, lambda results: _figure(found(results).get(US), "share"), found, key="share", at_least=True
+    )
+
+
+def _decorator(what: str, key: str) -> Target:
+    def all_of_them(results: Results) -> dict[str, Any]:
+        found: dict[str, Any] = results.get("decorators", {})
+        return found
+
+    return Target(what, 4, lambda results: _figure(all_of_them(results).get(f"{US}: decorator"), key), all_of_them, key)
+
+
+def _import(what: str, limit: float, key: str, unit: str = "") -> Target:
+    return Target(what, limit, lambda results: _figure(_in("imports", US)(results), key), unit=unit, digits=0)
+
+
 TARGETS = [
-    Target("Redis: acquire + release", 1.2, _ours("latency", "redis", "ratio"), _in("latency", "redis")),
-    Target(
-        "Redis, asyncio",
-        1.2,
-        _ours("latency", "redis async", "ratio"),
-        _in("latency", "redis async"),
-    ),
-    Target(
-        "PostgreSQL, from a URL",
-        1.5,
-        _ours("latency", "postgres", "ratio"),
-        _in("latency", "postgres"),
-    ),
-    Target("MariaDB, from a URL", 1.5, _ours("latency", "mariadb", "ratio"), _in("latency", "mariadb")),
-    Target("SQLite, from a URL", 5, _ours("latency", "sqlite", "ratio"), _in("latency", "sqlite")),
-    Target("MongoDB", 1.2, _ours("latency", "mongodb", "ratio")),
-    Target(
-        "PostgreSQL: skips per second of 16 processes, share of the floor's",
-        0.6,
-        _ours("contention", "postgres", "share"),
-        _in("contention", "postgres"),
-        key="share",
-        at_least=True,
-    ),
-    Target(
-        "Redis: skips per second of 16 processes, share of the floor's",
-        0.8,
-        _ours("contention", "redis", "share"),
-        _in("contention", "redis"),
-        key="share",
-        at_least=True,
-    ),
-    Target(
-        "decorator on the in-memory provider",
-        4,
-        lambda results: _figure(results.get("decorators", {}).get(f"{US}: decorator"), "ratio"),
-        lambda results: results.get("decorators", {}),
-    ),
-    Target(
-        "`import shedlock_py`, over Python alone",
-        30,
-        lambda results: _figure(results.get("imports", {}).get(US), "ms_over_bare"),
-        unit=" ms",
-        digits=0,
-    ),
-    Target(
-        "modules that it imports",
-        80,
-        lambda results: _figure(results.get("imports", {}).get(US), "modules"),
-        digits=0,
-    ),
+    _latency("Redis: acquire + release", 1.2, "redis"),
+    _latency("Redis, asyncio", 1.2, "redis async"),
+    _latency("PostgreSQL, from a URL", 1.5, "postgres"),
+    _latency("MariaDB, from a URL", 1.5, "mariadb"),
+    _latency("SQLite, from a URL", 5, "sqlite"),
+    _latency("MongoDB", 1.2, "mongodb"),
+    _skips("postgres", 0.6),
+    _skips("redis", 0.8),
+    _decorator("decorator on the in-memory provider, to the floor (owner and end)", "ratio"),
+    _decorator(f"the same, to {DICT}", "dict_ratio"),
+    _import("`import shedlock_py`, over Python alone", 30, "ms_over_bare", " ms"),
+    _import("modules that it imports", 80, "modules"),
     Target("an acquire with 1,000,000 records, to one with 10 (the worst store)", 1.1, _most_records),
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any, Literal
-from uuid import uuid4
 
 from benchmarks.servers import Site
 
@@ -25,6 +25,9 @@ class RefusedError(Exception):
 
 class Session:
     """An open way to a store. One thread, one lock at a time."""
+
+    def expect(self, names: Iterable[str]) -> None:
+        """These will be used, and have their records: what is made once for each name is made before it is timed."""
 
     def take(self, name: str) -> bool:
         """Acquire, once. False: somebody else has it."""
@@ -119,4 +122,5 @@ def load(module: str) -> Any:
 
 
 def new_token() -> str:
-    return uuid4().hex
+    """An owner that nobody guesses, as cheaply as Python makes one."""
+    return os.urandom(16).hex()

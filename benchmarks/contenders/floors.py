@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,6 +85,9 @@ class CursorFloor(Session):
         self.statements = (add, take, give)
         self.known: set[str] = set()
         self.token = ""
+
+    def expect(self, names: Iterable[str]) -> None:
+        self.known.update(names)
 
     def take(self, name: str) -> bool:
         add, take, _ = self.statements
@@ -248,9 +252,12 @@ _BEGIN = {"$setOnInsert": {"ends": datetime(2000, 1, 1, tzinfo=UTC)}}
 class MongoFloor(Session):
     def __init__(self, site: Site) -> None:
         self.client = load("pymongo").MongoClient(site.url())
-        self.collection = self.client["shedlock"][TABLE]
+        self.collection = self.client[site.database][TABLE]
         self.known: set[str] = set()
         self.token = ""
+
+    def expect(self, names: Iterable[str]) -> None:
+        self.known.update(names)
 
     def take(self, name: str) -> bool:
         if name not in self.known:
@@ -269,7 +276,7 @@ class MongoFloor(Session):
 class AsyncMongoFloor(AsyncSession):
     def __init__(self, site: Site) -> None:
         self.client = load("pymongo").AsyncMongoClient(site.url())
-        self.collection = self.client["shedlock"][TABLE]
+        self.collection = self.client[site.database][TABLE]
         self.known: set[str] = set()
         self.token = ""
 

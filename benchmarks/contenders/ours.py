@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,7 +35,7 @@ def from_own(site: Site) -> tuple[Any, Close]:
         return load("shedlock_py.providers.redis").RedisLockProvider(client), client.close
     if site.store == "mongodb":
         client = load("pymongo").MongoClient(site.url())
-        return load("shedlock_py.providers.mongodb").MongoLockProvider(client["shedlock"]), client.close
+        return load("shedlock_py.providers.mongodb").MongoLockProvider(client[site.database]), client.close
     engine = load("sqlalchemy").create_engine(site.url(_DRIVERS[site.store]))
     return load("shedlock_py.providers.sqlalchemy").SqlAlchemyLockProvider(engine), engine.dispose
 
@@ -60,20 +60,35 @@ def from_own_async(site: Site) -> tuple[Any, Close]:
         return load("shedlock_py.providers.redis").AsyncRedisLockProvider(client), client.aclose
     if site.store == "mongodb":
         client = load("pymongo").AsyncMongoClient(site.url())
-        return load("shedlock_py.providers.mongodb").AsyncMongoLockProvider(client["shedlock"]), client.close
+        return load("shedlock_py.providers.mongodb").AsyncMongoLockProvider(client[site.database]), client.close
     engine = load("sqlalchemy.ext.asyncio").create_async_engine(site.url(_ASYNC_DRIVERS[site.store]))
     return load("shedlock_py.providers.sqlalchemy").AsyncSqlAlchemyLockProvider(engine), engine.dispose
 
 
+class Requests(dict[str, LockRequest]):
+    """One for each lock name, made when it is first used: a job has one and keeps it, and so does the decorator."""
+
+    def __missing__(self, name: str) -> LockRequest:
+        self[name] = LockRequest(name, LEASE)
+        return self[name]
+
+
 class ProviderSession(Session):
+    """``acquire`` and ``release`` of a provider, with the same :class:`LockRequest` for each run of a job."""
+
     def __init__(self, site: Site, make: Callable[[Site], tuple[Any, Close]] = from_url) -> None:
         provider, self.close_provider = make(site)
         self.provider: LockProvider = provider
         self.provider.create_schema()
+        self.requests = Requests()
         self.lease: Lease | None = None
 
+    def expect(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.requests[name]
+
     def take(self, name: str) -> bool:
-        self.lease = self.provider.acquire(LockRequest(name, LEASE))
+        self.lease = self.provider.acquire(self.requests[name])
         return self.lease is not None
 
     def give(self, name: str) -> None:
@@ -85,6 +100,8 @@ class ProviderSession(Session):
 
 
 class HoldSession(ProviderSession):
+    """With the name and the time, as ``hold`` is written in an application: it makes its request anew each time."""
+
     def cycle(self, name: str) -> None:
         with hold(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
             if lease is None:
@@ -152,8 +169,11 @@ class ExecutorSession(ProviderSession):
 
 
 class AsyncProviderSession(AsyncSession):
+    """The same for asyncio: one request for each name."""
+
     def __init__(self, site: Site, make: Callable[[Site], tuple[Any, Close]] = from_url_async) -> None:
         self.site, self.make = site, make
+        self.requests = Requests()
         self.provider: AsyncLockProvider
         self.lease: Lease | None = None
 
@@ -162,7 +182,7 @@ class AsyncProviderSession(AsyncSession):
         await self.provider.create_schema()
 
     async def take(self, name: str) -> bool:
-        self.lease = await self.provider.acquire(LockRequest(name, LEASE))
+        self.lease = await self.provider.acquire(self.requests[name])
         return self.lease is not None
 
     async def give(self, name: str) -> None:
@@ -174,6 +194,8 @@ class AsyncProviderSession(AsyncSession):
 
 
 class AsyncHoldSession(AsyncProviderSession):
+    """As :class:`HoldSession`, a new request each time."""
+
     async def cycle(self, name: str) -> None:
         async with hold_async(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
             if lease is None:

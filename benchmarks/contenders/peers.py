@@ -482,76 +482,61 @@ def filelock_lease(site: Site) -> Session:
 _NO_TOKEN = "fencing token, minimum hold"
 _ADVISORY = "lease (held as long as the connection), fencing token, minimum hold, record of who ran"
 
+
+def _peer(
+    store: str,
+    name: str,
+    lacks: str,
+    opened: Callable[[Site], Session],
+    opened_async: Callable[[Site], AsyncSession] | None = None,
+    *,
+    package: str = "",
+    has_lease: bool = True,
+) -> list[Contender]:
+    """One package, in both ways if it has both."""
+    ways: list[tuple[Callable[[Site], Session | AsyncSession], bool]] = [(opened, False)]
+    if opened_async is not None:
+        ways.append((opened_async, True))
+    return [
+        Contender(store, name, "peer", way, package or name, lacks, is_async=is_async, has_lease=has_lease)
+        for way, is_async in ways
+    ]
+
+
+def _dlock(store: str, url: str) -> list[Contender]:
+    def open_async(site: Site) -> AsyncSession:
+        return SqlAlchemyDlockAsync(site.url(url))
+
+    return _peer(store, "sqlalchemy-dlock", _ADVISORY, SqlAlchemyDlock, open_async, has_lease=False)
+
+
 PEERS = [
-    Contender("redis", "redis-py Lock", "peer", redis_py, "redis", _NO_TOKEN),
-    Contender("redis", "redis-py Lock", "peer", redis_py_async, "redis", _NO_TOKEN, is_async=True),
-    Contender("redis", "python-redis-lock", "peer", python_redis_lock, "python-redis-lock", _NO_TOKEN),
-    Contender("redis", "pottery", "peer", pottery, "pottery", _NO_TOKEN),
-    Contender("redis", "pottery", "peer", pottery_async, "pottery", _NO_TOKEN, is_async=True),
-    Contender("redis", "redlock-ng", "peer", RedlockNg, "redlock-ng", f"{_NO_TOKEN}; an error looks like a skip"),
-    Contender(
-        "redis",
-        "redlock-ng",
-        "peer",
-        RedlockNgAsync,
-        "redlock-ng",
-        f"{_NO_TOKEN}; an error looks like a skip",
-        is_async=True,
-    ),
-    Contender("redis", "fencekit", "peer", FenceKit, "fencekit", "minimum hold, asyncio"),
-    Contender("redis", "sherlock", "peer", sherlock, "sherlock", f"{_NO_TOKEN}, asyncio"),
-    Contender("redis", "stormlock", "peer", stormlock_redis, "stormlock", f"{_NO_TOKEN}, asyncio"),
-    Contender("redis", "mithril-locks", "peer", mithril_redis, "mithril-locks", "minimum hold"),
-    Contender("redis", "mithril-locks", "peer", mithril_redis_async, "mithril-locks", "minimum hold", is_async=True),
-    Contender(
-        "redis", "py-cachify", "peer", py_cachify, "py-cachify", f"owner check (anyone's release frees it), {_NO_TOKEN}"
-    ),
-    Contender(
-        "redis", "huey", "peer", huey_redis, "huey", f"lease on Redis < 7.4, owner check, {_NO_TOKEN}", has_lease=False
-    ),
-    Contender("postgres", "sqlalchemy-dlock", "peer", SqlAlchemyDlock, "sqlalchemy-dlock", _ADVISORY, has_lease=False),
-    Contender(
-        "postgres",
-        "sqlalchemy-dlock",
-        "peer",
-        lambda site: SqlAlchemyDlockAsync(site.url("postgresql+asyncpg")),
-        "sqlalchemy-dlock",
-        _ADVISORY,
-        is_async=True,
-        has_lease=False,
-    ),
-    Contender("postgres", "stormlock", "peer", stormlock_postgres, "stormlock", f"{_NO_TOKEN}, pool, asyncio"),
-    Contender("postgres", "mithril-locks", "peer", mithril_postgres, "mithril-locks", "minimum hold"),
-    Contender(
-        "postgres", "mithril-locks", "peer", mithril_postgres_async, "mithril-locks", "minimum hold", is_async=True
-    ),
-    Contender(
-        "postgres", "postgres-mutex", "peer", postgres_mutex, "postgres-mutex", f"{_NO_TOKEN}; starts a thread each"
-    ),
-    Contender("postgres", "dislock", "peer", dislock, "dislock", f"{_NO_TOKEN}; connects three times each"),
-    Contender("mariadb", "sqlalchemy-dlock", "peer", SqlAlchemyDlock, "sqlalchemy-dlock", _ADVISORY, has_lease=False),
-    Contender(
-        "mariadb",
-        "sqlalchemy-dlock",
-        "peer",
-        lambda site: SqlAlchemyDlockAsync(site.url("mysql+asyncmy")),
-        "sqlalchemy-dlock",
-        _ADVISORY,
-        is_async=True,
-        has_lease=False,
-    ),
-    Contender("mariadb", "stormlock", "peer", stormlock_mysql, "stormlock", f"{_NO_TOKEN}, pool, asyncio"),
-    Contender("sqlite", "mithril-locks", "peer", mithril_sqlite, "mithril-locks", "minimum hold"),
-    Contender("sqlite", "mithril-locks", "peer", mithril_sqlite_async, "mithril-locks", "minimum hold", is_async=True),
-    Contender("sqlite", "huey", "peer", huey_sqlite, "huey", f"lease, owner check, {_NO_TOKEN}", has_lease=False),
-    Contender(
+    *_peer("redis", "redis-py Lock", _NO_TOKEN, redis_py, redis_py_async, package="redis"),
+    *_peer("redis", "python-redis-lock", _NO_TOKEN, python_redis_lock),
+    *_peer("redis", "pottery", _NO_TOKEN, pottery, pottery_async),
+    *_peer("redis", "redlock-ng", f"{_NO_TOKEN}; an error looks like a skip", RedlockNg, RedlockNgAsync),
+    *_peer("redis", "fencekit", "minimum hold, asyncio", FenceKit),
+    *_peer("redis", "sherlock", f"{_NO_TOKEN}, asyncio", sherlock),
+    *_peer("redis", "stormlock", f"{_NO_TOKEN}, asyncio", stormlock_redis),
+    *_peer("redis", "mithril-locks", "minimum hold", mithril_redis, mithril_redis_async),
+    *_peer("redis", "py-cachify", f"owner check (anyone's release frees it), {_NO_TOKEN}", py_cachify),
+    *_peer("redis", "huey", f"lease on Redis < 7.4, owner check, {_NO_TOKEN}", huey_redis, has_lease=False),
+    *_dlock("postgres", "postgresql+asyncpg"),
+    *_peer("postgres", "stormlock", f"{_NO_TOKEN}, pool, asyncio", stormlock_postgres),
+    *_peer("postgres", "mithril-locks", "minimum hold", mithril_postgres, mithril_postgres_async),
+    *_peer("postgres", "postgres-mutex", f"{_NO_TOKEN}; starts a thread each", postgres_mutex),
+    *_peer("postgres", "dislock", f"{_NO_TOKEN}; connects three times each", dislock),
+    *_dlock("mariadb", "mysql+asyncmy"),
+    *_peer("mariadb", "stormlock", f"{_NO_TOKEN}, pool, asyncio", stormlock_mysql),
+    *_peer("sqlite", "mithril-locks", "minimum hold", mithril_sqlite, mithril_sqlite_async),
+    *_peer("sqlite", "huey", f"lease, owner check, {_NO_TOKEN}", huey_sqlite, has_lease=False),
+    *_peer(
         "sqlite",
         "filelock (flock)",
-        "peer",
-        filelock,
-        "filelock",
         f"record, lease (the kernel frees it), {_NO_TOKEN}",
+        filelock,
+        package="filelock",
         has_lease=False,
     ),
-    Contender("sqlite", "filelock SoftFileLease", "peer", filelock_lease, "filelock", _NO_TOKEN),
+    *_peer("sqlite", "filelock SoftFileLease", _NO_TOKEN, filelock_lease, package="filelock"),
 ]

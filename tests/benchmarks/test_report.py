@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import charts, report
 from benchmarks.contenders import CONTENDERS, US
+from benchmarks.inprocess import DICT
 from benchmarks.report import BEGIN, END, filled, tables
 from benchmarks.targets import TARGETS, Figure
 
@@ -39,6 +40,14 @@ def latency(kind: str, ratio: float, **more: Any) -> dict[str, Any]:
     return {**entry, **cpu, "ratio": spread(ratio), "skip_ratio": spread(ratio), **more}
 
 
+def grown(kind: str, ratio: float, to_floor: float = 1.0) -> dict[str, Any]:
+    return {"kind": kind, "acquire_us": 50.0, "ratio": spread(ratio), "floor_ratio": spread(to_floor)}
+
+
+def called(kind: str, ratio: float, to_dict: float) -> dict[str, Any]:
+    return {"kind": kind, "lacks": "", "ns": 1000 * ratio, "ratio": spread(ratio), "dict_ratio": spread(to_dict)}
+
+
 @pytest.fixture
 def results() -> dict[str, Any]:
     share = {"kind": "us", "per_second": 900.0, "share": spread(0.9)}
@@ -58,13 +67,22 @@ def results() -> dict[str, Any]:
         "contention": {"postgres": {"floor": {**share, "kind": "floor"}, US: {**share, "share": spread(0.5)}}},
         "cost": {"postgres": {US: {"cycle_wal_bytes": 332.2, "skip_wal_bytes": 0.0}}, "mongodb": {}},
         "clients": {"redis": {"1": {"floor": share, US: share}, "64": {"floor": share, US: share}}},
-        "names": {"redis": {"1": {"acquire_us": 50.0, "ratio": spread(1)}}},
+        "names": {"redis": {"1": {US: grown("us", 1)}}},
         "records": {
-            "redis": {"10": {"ratio": spread(1)}, "1000000": {"ratio": spread(1.03)}},
-            "sqlite": {"10": {"ratio": spread(1)}, "1000000": {"ratio": spread(1.2)}},
+            "redis": {
+                "10": {US: grown("us", 1, 1.4), "floor": grown("floor", 1), "fencekit": grown("peer", 1, 1.3)},
+                "1000000": {US: grown("us", 1.03, 1.42), "floor": grown("floor", 1.01)},
+            },
+            "sqlite": {"10": {US: grown("us", 1)}, "1000000": {US: grown("us", 1.2), "floor": grown("floor", 9)}},
         },
-        "imports": {US: {"kind": "us", "modules": 79, "ms": 60.0, "ms_over_bare": 41.4}},
-        "decorators": {"floor": {"kind": "floor", "lacks": "", "ns": 400.0, "ratio": spread(1)}},
+        "imports": {US: {"kind": "us", "modules": 79, "ms": 60.0, "ms_over_bare": 41.4, "from_bytecode": True}},
+        "decorators": {
+            "floor": called("floor", 1.0, 2.1),
+            DICT: called("floor", 0.48, 1.0),
+            f"{US}: decorator": called("us", 3.5, 7.1),
+            "huey": called("peer", 0.95, 1.99),
+            "py-cachify": called("peer", 5, 10),
+        },
         "memory": {"names": 3172.8},
         "life": {"redis": {"keep_alive_per_lease": 3.0, "leader_per_minute": 27.0, "follower_per_minute": 26.0}},
         "absent": [{"name": "sherlock", "group": "redis", "figure": "latency", "reason": "ModuleNotFoundError: a | b"}],
@@ -100,6 +118,38 @@ def test_a_share_must_be_great_enough_rather_than_small(results: dict[str, Any])
 def test_the_worst_store_counts_for_the_number_of_records(results: dict[str, Any]) -> None:
     found = target_rows(results)["an acquire with 1,000,000 records, to one with 10 (the worst store)"]
     assert found[:3] == ["**1.20** (1.15–1.25) (sqlite, 1,000,000)", "≤ 1.1", "**no**"]
+
+
+def test_the_decorator_is_held_against_both_readings_of_its_target(results: dict[str, Any]) -> None:
+    found = target_rows(results)
+    assert found["decorator on the in-memory provider, to the floor (owner and end)"][:4] == [
+        "**3.50** (3.45–3.55)",
+        "≤ 4",
+        "yes",
+        "huey 0.95",
+    ]
+    assert found["the same, to a name in a dict"][:4] == ["**7.10** (7.05–7.15)", "≤ 4", "**no**", "huey 1.99"]
+    assert "at 0.95 and 5.00 times the floor, at 1.99 and 10.00 times a name in a dict" in tables(results)
+
+
+def test_growth_is_that_of_each_and_has_the_floor_beside_it(results: dict[str, Any]) -> None:
+    found = rows(tables(results).partition("number of records in the store")[2])
+    ours = ["50", "1.00 (0.95–1.05)", "1.03 (0.98–1.08)", "1.40 (1.35–1.45)", "1.42 (1.37–1.47)"]
+    assert found[f"Redis: **{US}**"] == ours
+    assert found["Redis: floor"][2] == "1.01 (0.96–1.06)"
+    assert found["Redis: fencekit"][2] == "–"  # it was not measured with the most
+
+
+def test_the_page_says_whether_imports_were_compiled(results: dict[str, Any]) -> None:
+    assert "From bytecode" in tables(results)
+    del results["imports"][US]["from_bytecode"]
+    assert "Compiled anew" in tables(results)
+
+
+def test_operations_of_sqlite_are_not_called_round_trips(results: dict[str, Any]) -> None:
+    assert "SQLite has no round trips" not in tables(results)
+    results["life"]["sqlite"] = results["life"]["redis"]
+    assert "SQLite has no round trips" in tables(results)
 
 
 def test_nobody_who_is_missing_is_passed_over(results: dict[str, Any]) -> None:
@@ -140,9 +190,12 @@ def test_targets_say_which_way_they_are_meant() -> None:
 
 def test_each_chart_is_for_light_and_dark_says_what_it_shows_and_lies_within_its_frame(results: dict[str, Any]) -> None:
     drawn = charts.draw(results)
-    assert set(drawn) == {"ratio-redis.svg", "ratio-postgres.svg", "skips.svg", "clients.svg", "records.svg"}
+    assert set(drawn) == {
+        *("ratio-redis.svg", "ratio-postgres.svg", "skips.svg"),
+        *("clients.svg", "names.svg", "records.svg"),
+    }
     lines = [("plain", [(10.0, 0.01), (10_000.0, 60.0)]), ("leader", [(10.0, 0.01), (10_000.0, 0.02)])]
-    drawn["scaling.svg"] = charts.scaling([("Redis", lines)], 60.0, "a title")
+    drawn["scaling.svg"] = charts.scaling([("Redis", lines)], {60.0: "the next tick"}, "a title")
     for name, text in drawn.items():
         svg = ElementTree.fromstring(text)
         width, height = float(svg.attrib["width"]), float(svg.attrib["height"])
@@ -172,6 +225,10 @@ def test_a_bar_that_would_dwarf_the_others_is_cut_off(results: dict[str, Any]) -
 )
 def test_axes_have_round_numbers(highest: float, steps: list[float]) -> None:
     assert charts.nice(highest) == steps
+
+
+def test_great_numbers_are_short() -> None:
+    assert [charts.short(value) for value in (1, 10_000, 100_000, 2_500_000)] == ["1", "10,000", "100 k", "2.5 M"]
 
 
 def test_labels_are_kept_apart() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import FIGURES, OF_STORES, _reported, main
+from benchmarks.__main__ import FIGURES, OF_STORES, main
 from benchmarks.contenders import US
+from benchmarks.inprocess import DICT
 from benchmarks.machine import ROOT
 from benchmarks.plan import Plan
 
@@ -23,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("store", ["redis", "sqlite"])
 def test_a_run_measures_all_that_belongs_to_a_store(store: str, tmp_path: Path) -> None:
     out = tmp_path / "results.json"
-    figures = [figure for figure in OF_STORES if store == "redis" or figure not in ("wire", "cost", "life")]
+    figures = [figure for figure in OF_STORES if store == "redis" or figure not in ("wire", "cost")]
     done = run("--smoke", "--only", ",".join([store, *figures]), "--out", str(out), "--seed", "1")
     assert done.returncode == 0, done.stderr
     results = json.loads(out.read_text())
@@ -34,12 +35,18 @@ def test_a_run_measures_all_that_belongs_to_a_store(store: str, tmp_path: Path) 
         assert len(results["latency"][group][US]["rounds_us"]) == 2
     assert results["contention"][store][US]["per_second"] > 0
     assert set(results["clients"][store]) == {"1", "2"}
-    assert results["records"][store]["100"]["acquire_us"] > 0
+    for figure, fewest, most in (("names", "1", "5"), ("records", "10", "100")):
+        grown = results[figure][store]
+        assert [set(grown[size]) >= {"floor", US} for size in (fewest, most)] == [True, True]
+        assert grown[most][US]["acquire_us"] > 0
+        assert grown[fewest][US]["ratio"]["middle"] == 1
+        assert grown[most]["floor"]["floor_ratio"]["middle"] == 1
+    assert results["life"][store]["keep_alive_per_lease"] > 0
+    assert set(results["life"][store]) == {"keep_alive_per_lease", "leader_per_minute", "follower_per_minute"}
     assert "## What was to be reached" in done.stdout
     assert f"{store}: latency" in done.stderr
     if store == "redis":
         assert results["wire"]["redis"][US]["cycle_round_trips"] == 2
-        assert results["life"]["redis"]["keep_alive_per_lease"] > 0
 
 
 def test_decorators_are_measured_without_any_store(tmp_path: Path) -> None:
@@ -47,8 +54,8 @@ def test_decorators_are_measured_without_any_store(tmp_path: Path) -> None:
     done = run("--smoke", "--only", "decorators", "--out", str(out))
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())["decorators"]
-    assert found["floor"]["ratio"]["middle"] == 1
-    assert found[f"{US}: decorator"]["ns"] > found["floor"]["ns"]
+    assert (found["floor"]["ratio"]["middle"], found[DICT]["dict_ratio"]["middle"]) == (1, 1)
+    assert found[f"{US}: decorator"]["ns"] > found["floor"]["ns"] > found[DICT]["ns"]
 
 
 def test_a_word_that_is_neither_store_nor_figure_is_refused() -> None:
@@ -68,7 +75,7 @@ def test_what_fails_is_reported_and_the_rest_goes_on(capsys: pytest.CaptureFixtu
         raise TimeoutError("a disk that is full\nand more")
 
     plan = Plan.smoke()
-    with _reported(plan, "redis", "records"):
+    with plan.reported("redis", "records"):
         fail()
     assert [(one.group, one.figure, one.reason) for one in plan.absent] == [
         ("redis", "records", "TimeoutError: a disk that is full")
