@@ -29,11 +29,14 @@ async def shielded(work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], A
     ``when_abandoned`` is awaited with the result that nobody is there to take any more. After a second cancellation, or
     :data:`PATIENCE`, the rest goes on in the background.
     """
-    task = asyncio.create_task(work)
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(_tell(outcome, work))
     try:
-        return await asyncio.shield(task)
+        return await outcome
     except asyncio.CancelledError:
-        rest = asyncio.create_task(_finish(task, when_abandoned))
+        # Cancelled while it waited, so the task keeps what comes of it; or when it was to wake up, having been told.
+        source: asyncio.Future[Any] = task if outcome.cancel() or outcome.cancelled() else outcome
+        rest = asyncio.create_task(_finish(source, when_abandoned))
         _unfinished.add(rest)
         rest.add_done_callback(_unfinished.discard)
         with suppress(asyncio.CancelledError):
@@ -41,9 +44,29 @@ async def shielded(work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], A
         raise
 
 
-async def _finish(task: asyncio.Task[T], when_abandoned: Callable[[T], Awaitable[object]] | None) -> None:
+async def _tell(outcome: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> object:
+    """Carry ``work`` out and tell whoever awaits ``outcome``; if it was cancelled, return or raise what comes of it.
+
+    What ``asyncio.shield`` does, with one turn of the event loop less for each operation.
+    """
     try:
-        result = await task
+        result = await work
+    except asyncio.CancelledError:
+        outcome.cancel()  # not our caller, but this task was cancelled: the event loop is being closed
+        raise
+    except BaseException as error:
+        if outcome.cancelled():
+            raise
+        outcome.set_exception(error)
+        return None
+    if not outcome.cancelled():
+        outcome.set_result(result)
+    return result
+
+
+async def _finish(source: asyncio.Future[Any], when_abandoned: Callable[[T], Awaitable[object]] | None) -> None:
+    try:
+        result = await source
         if when_abandoned is not None:
             await when_abandoned(result)
     except Exception as error:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
@@ -23,8 +22,7 @@ KEPT = timedelta(days=30)
 """How long a lock record outlives its lease. Fencing tokens grow without it: they follow the server's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A command: run one script. The reply is what it returns, texts as bytes."""
 
     script: Script
@@ -34,8 +32,7 @@ class Call:
     """Send the script itself, for a server that does not know it yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(NamedTuple):
     """A command: find the keys that match a glob pattern. The reply is a list of keys."""
 
     pattern: bytes
@@ -196,7 +193,7 @@ class RedisAlgorithm:
             except Exception as error:
                 failure = classify(error)
                 if failure is Failure.NO_SCRIPT and isinstance(ask, Call) and not ask.by_text:
-                    ask = replace(ask, by_text=True)
+                    ask = ask._replace(by_text=True)
                     continue
                 if failure is Failure.GONE and not broken and not self._has_retries:
                     broken = True  # a pooled connection may be older than the server; a new one tells

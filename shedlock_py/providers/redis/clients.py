@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.redis.algorithm import Ask, Call, Redact, Scan
+from shedlock_py.providers.redis.pools import AsyncPool, AsyncRedis, Stack
 
 ANSWER_SECONDS = 1.0
 POOL_SECONDS = 2.0
@@ -50,7 +51,9 @@ class Client:
     def __init__(self, client_or_url: object, seconds: float = ANSWER_SECONDS) -> None:
         self.is_own = isinstance(client_or_url, str)
         if isinstance(client_or_url, str):
-            self._client: Any = _open(client_or_url, redis.Redis, redis.BlockingConnectionPool, Retry, seconds)
+            self._client: Any = _open(
+                client_or_url, redis.Redis, redis.BlockingConnectionPool, Retry, seconds, queue_class=Stack
+            )
         elif isinstance(client_or_url, redis.Redis | redis.RedisCluster) and not isinstance(client_or_url, _PIPELINES):
             self._client = client_or_url
         elif isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster):
@@ -84,9 +87,7 @@ class AsyncClient:
         self.is_own = isinstance(client_or_url, str)
         if isinstance(client_or_url, str):
             url = client_or_url
-            self._open: Callable[[], Any] = lambda: _open(
-                url, redis.asyncio.Redis, redis.asyncio.BlockingConnectionPool, AsyncRetry, seconds
-            )
+            self._open: Callable[[], Any] = lambda: _open(url, AsyncRedis, AsyncPool, AsyncRetry, seconds)
             self._client: Any = self._open()  # not for use: it says at once if the URL is wrong
         elif isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster) and not isinstance(
             client_or_url, _ASYNC_PIPELINES
@@ -152,7 +153,9 @@ def _command(call: Call) -> tuple[Any, ...]:
     return ("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
 
 
-def _open(url: str, client_class: type[AnyClient], pool_class: Any, retry_class: Any, seconds: float) -> AnyClient:
+def _open(
+    url: str, client_class: type[AnyClient], pool_class: Any, retry_class: Any, seconds: float, **options_of_pool: Any
+) -> AnyClient:
     """A client with short time limits, a bounded pool that waits, and no retries that nobody sees."""
     options: dict[str, Any] = {
         "socket_connect_timeout": seconds,
@@ -161,6 +164,7 @@ def _open(url: str, client_class: type[AnyClient], pool_class: Any, retry_class:
         "timeout": POOL_SECONDS,
         "retry": retry_class(NoBackoff(), 0),
         "protocol": 2,  # no HELLO, which Redis 5 does not know
+        **options_of_pool,
     }
     try:
         _check(url)

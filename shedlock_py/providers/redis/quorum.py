@@ -55,6 +55,7 @@ class QuorumAlgorithm:
         number, patient_until = 0, self._clock() + VOTE.total_seconds()
         try:
             while True:
+                is_last = self._clock() > patient_until  # so no vote of a claimant that died is in the way of it
                 election = Election(claim.locked_by.encode(), (yield self._vote(claim)))
                 is_ahead = False
                 match election.verdict():
@@ -77,7 +78,7 @@ class QuorumAlgorithm:
                         is_ahead = election.is_ahead()
                         if election.voters and not is_ahead:
                             claim = yield from self._instead_of(claim)
-                if self._clock() > patient_until:  # so no vote of a claimant that died was in the way
+                if is_last:
                     raise self._unreachable("acquire", request.name, "no claim got a majority: the servers are divided")
                 yield _pause(number, at_most=0.05 if is_ahead else 0.3)
                 number += 1

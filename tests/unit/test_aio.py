@@ -1,0 +1,264 @@
+"""What is begun under asyncio goes to its end, whoever is cancelled; nothing is lost, reported twice or left over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from shedlock_py._aio import shielded
+
+pytestmark = pytest.mark.anyio
+
+
+class Work:
+    """An operation of a store that stands still until it is told to go on."""
+
+    def __init__(self, outcome: object = "done") -> None:
+        self.outcome = outcome
+        self.begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+        self.ended = False
+
+    async def run(self) -> Any:
+        self.begun.set()
+        await self.may_go_on.wait()
+        self.ended = True
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_reported() -> AsyncIterator[None]:
+    """Neither an exception that nobody has seen nor a task that was destroyed; and no task is left."""
+    reports: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reports.append(context))
+    yield
+    await turns(5)
+    assert not [task for task in asyncio.all_tasks() if "/_aio.py" in repr(task)]
+    gc.collect()
+    assert not reports
+
+
+async def turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def abandoned_to(results: list[Any]) -> Callable[[Any], Awaitable[None]]:
+    async def undo(result: Any) -> None:
+        await asyncio.sleep(0)
+        results.append(result)
+
+    return undo
+
+
+async def cancelled(task: asyncio.Task[Any]) -> bool:
+    await asyncio.wait({task})
+    return task.cancelled()
+
+
+# Nobody is cancelled
+
+
+async def failing_work() -> None:
+    await asyncio.sleep(0)
+    raise LookupError("the store's")
+
+
+async def test_the_result() -> None:
+    undone: list[Any] = []
+    assert await shielded(asyncio.sleep(0, "result"), abandoned_to(undone)) == "result"
+    assert undone == []
+
+
+async def test_the_exception_itself_with_its_traceback() -> None:
+    undone: list[Any] = []
+    with pytest.raises(LookupError, match="the store's") as raised:
+        await shielded(failing_work(), abandoned_to(undone))
+    assert "failing_work" in [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert undone == []
+
+
+async def test_two_turns_of_the_event_loop() -> None:
+    """One to begin and one to wake up; `asyncio.shield` would take one more."""
+    passed = 0
+
+    async def at_once() -> None:
+        pass
+
+    async def count() -> None:
+        nonlocal passed
+        while True:
+            await asyncio.sleep(0)
+            passed += 1
+
+    counting = asyncio.create_task(count())
+    await turns(3)
+    before = passed
+    await shielded(at_once())
+    taken = passed - before
+    counting.cancel()
+    assert taken == 2
+    assert await cancelled(counting)
+
+
+async def test_contextvars() -> None:
+    variable = ContextVar("variable", default="nothing")
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append(variable.get())
+        variable.set("the work's own")
+
+    variable.set("the caller's")
+    await shielded(work())
+    assert seen == ["the caller's"]
+    assert variable.get() == "the caller's"
+
+
+# The caller is cancelled
+
+
+async def test_i12_cancelled_once() -> None:
+    work, undone = Work(), list[Any]()
+    task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
+    await work.begun.wait()
+    task.cancel()
+    await turns(5)
+    assert not task.done(), "it waits for the store"
+    work.may_go_on.set()
+    assert await cancelled(task)
+    assert undone == ["done"], "before the caller goes on"
+
+
+async def test_i12_cancelled_before_it_began() -> None:
+    work, undone = Work(), list[Any]()
+    work.may_go_on.set()
+    task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
+    await turns(1)
+    assert not work.begun.is_set()
+    task.cancel()
+    assert await cancelled(task)
+    assert (work.ended, undone) == (True, ["done"])
+
+
+async def test_i12_cancelled_twice() -> None:
+    work, undone = Work(), list[Any]()
+    task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
+    await work.begun.wait()
+    for _ in range(2):
+        task.cancel()
+        await turns(5)
+    assert task.cancelled(), "it does not wait"
+    del task
+    gc.collect()
+    assert not work.ended
+    work.may_go_on.set()
+    await turns(10)
+    assert (work.ended, undone) == (True, ["done"])
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_i12_cancelled_when_it_has_just_been_told(times: int) -> None:
+    """The operation is over, and the caller has not heard of it yet."""
+    undone: list[Any] = []
+    outcome = asyncio.get_running_loop().create_future()
+
+    async def work() -> Any:
+        return await outcome
+
+    task = asyncio.create_task(shielded(work(), abandoned_to(undone)))
+    await turns(3)
+    outcome.set_result("granted")
+    await turns(1)  # the work has returned
+    assert not task.done()
+    for _ in range(times):
+        task.cancel()
+    assert await cancelled(task)
+    await turns(5)
+    assert undone == ["granted"]
+
+
+async def test_an_error_after_a_cancellation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    work, undone = Work(LookupError("the store's")), list[Any]()
+    task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
+    await work.begun.wait()
+    task.cancel()
+    await turns(2)
+    work.may_go_on.set()
+    assert await cancelled(task)
+    assert_logged(caplog)
+    assert undone == []
+
+
+async def test_an_error_of_which_the_caller_has_just_been_told_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    undone: list[Any] = []
+    outcome = asyncio.get_running_loop().create_future()
+
+    async def work() -> Any:
+        return await outcome
+
+    task = asyncio.create_task(shielded(work(), abandoned_to(undone)))
+    await turns(3)
+    outcome.set_exception(LookupError("the store's"))
+    await turns(1)
+    task.cancel()
+    assert await cancelled(task)
+    assert_logged(caplog)
+    assert undone == []
+
+
+def assert_logged(caplog: pytest.LogCaptureFixture) -> None:
+    (record,) = [record for record in caplog.records if record.name.startswith("shedlock")]
+    assert record.levelno == logging.WARNING
+    assert "the store's" in record.getMessage()
+
+
+async def test_an_error_of_the_undoing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def undo(_: Any) -> None:
+        raise LookupError("the store's")
+
+    work = Work()
+    task = asyncio.create_task(shielded(work.run(), undo))
+    await work.begun.wait()
+    task.cancel()
+    work.may_go_on.set()
+    assert await cancelled(task)
+    assert_logged(caplog)
+
+
+# The operation itself is cancelled: the event loop is being closed
+
+
+async def test_the_operation_is_cancelled() -> None:
+    work, undone = Work(), list[Any]()
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
+    await work.begun.wait()
+    (inner,) = asyncio.all_tasks() - before - {task}
+    inner.cancel()
+    assert await cancelled(task)
+    assert (work.ended, undone) == (False, [])
+
+
+async def test_the_event_loop_is_closed(caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder) -> None:
+    async def main() -> None:
+        work = Work()
+        tasks.append(asyncio.create_task(shielded(work.run())))
+        await work.begun.wait()
+
+    tasks: list[asyncio.Task[Any]] = []
+    await asyncio.to_thread(asyncio.run, main())
+    assert tasks.pop().cancelled()
+    gc.collect()
+    assert not caplog.records
+    assert not recwarn.list
