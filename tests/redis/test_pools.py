@@ -191,6 +191,23 @@ def test_the_stack_by_itself() -> None:
         stack.get(timeout=0)
 
 
+def test_a_turn_without_a_connection_is_waited_out() -> None:
+    """Somebody took the connection who had waited in vain; the next one must wait, too, not fail at once."""
+    stack = Stack(1)
+    stack.put_nowait("connection")
+    stack.queue.pop()  # without its turn
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(stack.get, True, 30.0)
+        wait_until(lambda: stack._turns.empty(), what="the turn is used up")
+        assert not waiting.done()
+        stack.put_nowait("connection")
+        assert waiting.result(30) == "connection"
+    stack.put_nowait("connection")
+    stack.queue.pop()
+    with pytest.raises(Empty):
+        stack.get(False)
+
+
 # Of tasks
 
 

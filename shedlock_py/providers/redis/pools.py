@@ -32,14 +32,18 @@ class Stack:
         self._turns.put(None)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        try:  # noqa: SIM105  # suppress() would take longer than all the rest
-            self._turns.get(block, timeout)
-        except Empty:
-            pass  # look, all the same: a signal handler's exception may have cost a turn, but no connection
-        try:
-            return self.queue.pop()
-        except IndexError:
-            raise Empty from None
+        while True:
+            has_turn = True
+            try:
+                self._turns.get(block, timeout)
+            except Empty:
+                has_turn = False  # look, all the same: a signal handler's exception may have cost a turn
+            try:
+                return self.queue.pop()
+            except IndexError:
+                if not has_turn:
+                    raise Empty from None
+                # It was the turn of a connection that somebody has taken without one.
 
 
 class AsyncRedis(redis.asyncio.Redis):
