@@ -78,15 +78,17 @@ def child():
 
     def ask(one):
         everybody.wait(30)
-        with watchdog.limit(one.fileno(), 60.0):
-            everybody.wait(30)
+        own = watchdog.begin(one.fileno(), 60.0)
+        everybody.wait(30)
+        watchdog.end(own)
 
     threads = [threading.Thread(target=ask, args=(one,)) for one in ours]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
-    with watchdog.limit(ours[0].fileno(), 0.05):
-        theirs[0].settimeout(30)
-        cut = theirs[0].recv(1) == b""
+    own = watchdog.begin(ours[0].fileno(), 0.05)
+    theirs[0].settimeout(30)
+    cut = theirs[0].recv(1) == b""
+    watchdog.end(own)
     watching = sum(thread.name == "shedlock-watchdog" for thread in threading.enumerate())
     return 0 if cut and watching == 1 and not died else 1
 

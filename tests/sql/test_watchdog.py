@@ -2,7 +2,8 @@
 
 import socket
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, Watchdog
 from tests.services.polling import wait_until
@@ -16,19 +17,26 @@ class Bell(threading.Condition):
         super().notify(n)
 
 
+@contextmanager
+def limit(dog: Watchdog, one: socket.socket, seconds: float) -> Iterator[None]:
+    own = dog.begin(one.fileno(), seconds)
+    yield
+    dog.end(own)
+
+
 def test_ordinary_calls_do_not_wake_it() -> None:
     """It was woken for each of them, once it had looked at a moment when there was none."""
     dog = Watchdog()
     dog._changed = bell = Bell(dog._mutex)
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
-        with dog.limit(ours.fileno(), ANSWER_SECONDS):
+        with limit(dog, ours, ANSWER_SECONDS):
             wait_until(lambda: dog._wakes_at < float("inf"), what="asleep")
-        with dog.limit(ours.fileno(), 1.0):  # it is woken
+        with limit(dog, ours, 1.0):  # it is woken
             pass
         assert bell.rung == 1
         wait_until(lambda: not dog._is_used, what="asleep again, and it has seen nobody")
         for _ in range(100):
-            with dog.limit(ours.fileno(), ANSWER_SECONDS):
+            with limit(dog, ours, ANSWER_SECONDS):
                 pass
         assert bell.rung == 1

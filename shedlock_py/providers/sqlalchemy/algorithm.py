@@ -70,13 +70,14 @@ class SqlAlgorithm:
         self._schema = schema
         self._table = lock_table(MetaData(), table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
-        self._columns_checked = False
+        self._columns_checked = self._sql.moves_with_zone is None
         self.table_name, self.verify_sql = self._sql.table_name, self._sql.verify_sql
 
     # The programs
 
     def acquire(self, request: LockRequest) -> Program[Ask, Answer, Lease | None]:
-        yield from self._check_columns("acquire", request)
+        if not self._columns_checked:
+            yield from self._check_columns("acquire", request)
         claim = Claim(request, self._clock)
         values = self._claim_values(claim)
         if self.dialect.name == "sqlite":
@@ -87,7 +88,8 @@ class SqlAlgorithm:
         return (yield from self._claim(claim, "acquire", self._sql.acquire, values))
 
     def take_over(self, request: LockRequest) -> Program[Ask, Answer, Lease]:
-        yield from self._check_columns("take_over", request)
+        if not self._columns_checked:
+            yield from self._check_columns("take_over", request)
         claim = Claim(request, self._clock)
         lease = yield from self._claim(claim, "take_over", self._sql.take_over, self._claim_values(claim))
         if lease is None:
@@ -99,9 +101,7 @@ class SqlAlgorithm:
 
         A column that follows the session's time zone is two moments for two sessions: both got the lock.
         """
-        if request.fire_time is not None and not self.extra_columns:
-            raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
-        if self._columns_checked or self._sql.moves_with_zone is None:
+        if self._sql.moves_with_zone is None:
             return
         names = {"table": self._table.name, "schema": self._schema, "formatted": self.table_name}
         answer = yield from self._ask(operation, request.name, Ask(self._sql.moves_with_zone, names))
@@ -135,6 +135,8 @@ class SqlAlgorithm:
 
     def _claim_values(self, claim: Claim) -> dict[str, object]:
         request = claim.request
+        if request.fire_time is not None and not self.extra_columns:
+            raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
         return {
             "name": request.name,
             "locked_by": claim.locked_by,

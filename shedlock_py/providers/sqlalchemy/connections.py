@@ -7,7 +7,6 @@ begins SQLite's transactions by ``event.listens_for(engine, "begin")`` undid eve
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sqlalchemy import PoolProxiedConnection, event
@@ -72,13 +71,14 @@ class Connections:
     def ask(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
         """The answer to ``ask``; ``connection`` is given back, or ended if it broke."""
         driver: Any = connection.dbapi_connection
-        switches = False
+        switches, watched = False, _NOT_WATCHED
         try:
             if self._switches and not driver.autocommit:
                 connection.rollback()  # what a listener of the application began; ours would be a part of it
                 driver.autocommit = switches = True
-            with self._time_limit(connection):
-                return self._execute(connection, ask)
+            if self._has_time_limit:
+                watched = self._watch(driver)
+            return self._execute(connection, ask)
         except self._dialect.loaded_dbapi.Error as error:
             is_broken = self._dialect.is_disconnect(error, connection, None) or _is_outdated(connection, error)
             if is_broken:
@@ -92,6 +92,8 @@ class Connections:
             connection.invalidate(error)  # interrupted, who knows where
             raise
         finally:
+            if watched != _NOT_WATCHED:
+                watchdog.end(watched)
             if connection.is_valid:
                 self._give_back(connection, switches)
 
@@ -115,15 +117,14 @@ class Connections:
         ours = connection.info[_OURS] = _Ours(connection, listens=self._is_postgres)
         return ours
 
-    def _time_limit(self, connection: PoolProxiedConnection) -> AbstractContextManager[None]:
+    def _watch(self, driver: Any) -> int:
         """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected.
 
         Cancelled, its async drivers ask the silent server to cancel and wait for that, so their socket is shut, too.
         """
-        if not self._has_time_limit:
-            return nullcontext()
-        number = socket_number(connection.driver_connection)  # if it is closed, the driver will say so itself
-        return watchdog.limit(number, ANSWER_SECONDS) if number >= 0 else nullcontext()
+        # Behind SQLAlchemy's adapter for asyncio, if there is one. If it is closed, the driver will say so itself.
+        number = socket_number(getattr(driver, "driver_connection", driver))
+        return watchdog.begin(number, ANSWER_SECONDS) if number >= 0 else _NOT_WATCHED
 
     def _give_up(self, connection: PoolProxiedConnection, error: Exception) -> None:
         """It broke, and with it probably all that are older than this moment."""
@@ -175,6 +176,7 @@ class _Ours:
 
 
 _MOST_REPLACED = 100
+_NOT_WATCHED = -1
 _OURS = "shedlock_py"
 _OPENED = "shedlock_py opened"
 

@@ -264,13 +264,15 @@ class Watchdog:
         self._is_used = False
         self._thread: threading.Thread | None = None
 
-    def limit(self, socket_number: int, seconds: float) -> _Limit:
-        """While in the block, end the connection once ``seconds`` are over; the driver then raises."""
-        return _Limit(self, socket_number, seconds)
+    def begin(self, socket_number: int, seconds: float) -> int:
+        """End the connection once ``seconds`` are over, so that the driver raises; unless :meth:`end` comes first.
 
-    def watch(self, number: int, deadline: float) -> None:
+        The result is what ``end`` takes.
+        """
+        own = os.dup(socket_number)  # the driver may close its own, and the number be used again
+        deadline = monotonic() + seconds
         with self._mutex:
-            self._watched[number] = deadline
+            self._watched[own] = deadline
             self._is_used = True
             if self._thread is None:
                 thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
@@ -278,11 +280,12 @@ class Watchdog:
                 self._thread = thread
             elif deadline < self._wakes_at:
                 self._changed.notify()
+        return own
 
-    def forget(self, number: int) -> None:
+    def end(self, own: int) -> None:
         with self._mutex:
-            self._watched.pop(number, None)
-            os.close(number)
+            self._watched.pop(own, None)
+            os.close(own)
 
     def _watch(self) -> None:
         with self._changed:
@@ -297,22 +300,6 @@ class Watchdog:
                 self._is_used = False
                 self._wakes_at = min(self._watched.values(), default=soon)
                 self._changed.wait(self._wakes_at - now if self._wakes_at < float("inf") else None)
-
-
-class _Limit:
-    """A block that ends in time."""
-
-    __slots__ = ("_dog", "_own", "_seconds", "_socket_number")
-
-    def __init__(self, dog: Watchdog, socket_number: int, seconds: float) -> None:
-        self._dog, self._socket_number, self._seconds = dog, socket_number, seconds
-
-    def __enter__(self) -> None:
-        self._own = os.dup(self._socket_number)  # the driver may close its own, and the number be used again
-        self._dog.watch(self._own, monotonic() + self._seconds)
-
-    def __exit__(self, *_: object) -> None:
-        self._dog.forget(self._own)
 
 
 def shut(socket_number: int) -> None:

@@ -16,22 +16,22 @@ class Inherited:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._pool: Pool | None = None
+        self.pool: Pool | None = None
         _watch_forks()
         _inheritances.add(self)
 
     def note(self) -> None:
-        self._pool = self._engine.pool
+        self.pool = self._engine.pool
 
     def abandon(self) -> bool:
         """Go without it, unless the application has seen to that itself. Whether there was one."""
-        pool = self._pool
+        pool = self.pool
         if pool is None:
             return False
         _abandoned.append(pool)
         if self._engine.pool is pool:
             self._engine.dispose(close=False)
-        self._pool = None
+        self.pool = None
         return True
 
 

@@ -141,7 +141,8 @@ class SqlAlchemyLockProvider(LockProvider):
         return self._engine.dialect
 
     def _execute(self, ask: Ask) -> Answer:
-        self._abandon_inherited()
+        if self._inherited.pool is not None:
+            self._abandon_inherited()
         return self._connections.ask(self._connections.take(), ask)
 
     def _abandon_inherited(self) -> None:
