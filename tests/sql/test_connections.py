@@ -4,8 +4,10 @@ import asyncio
 import os
 import signal
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, create_engine, event, text
+from sqlalchemy import MetaData, StaticPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
@@ -143,7 +145,7 @@ def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, 
     provider = SqlAlchemyLockProvider(engine)
     provider.create_schema()
     event.listen(engine, "checkout", lambda _, record, __: record.info.clear())
-    provider._connections._broken_at = float("inf")
+    provider._connections._outdated_at = float("inf")
     assert acquired(provider, name)
     engine.dispose()
 
@@ -211,3 +213,30 @@ def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, sto
         connection.exec_driver_sql(unlock)
     assert record_of(provider, name).name == name
     assert provider.record("none") is None
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2"])
+def test_i1_threads_that_share_one_connection_of_the_application(store: Store, name: str) -> None:
+    """Drivers of PostgreSQL let them: each must get the answer to its own question."""
+    provider = store.provider_of_engine(poolclass=StaticPool, isolation_level="AUTOCOMMIT")
+    locks = [f"{name}-{number}" for number in range(8)]
+    for lock in locks:
+        acquired(provider, lock)
+    wrong: list[object] = []
+
+    def use(lock: str) -> None:
+        for _ in range(100):
+            record = provider.record(lock)
+            if record is None or record.name != lock:
+                wrong.append(record)
+            if (lease := provider.acquire(LockRequest(lock, "1m"))) is not None:
+                wrong.append(lease)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(len(locks)) as threads:
+            list(threads.map(use, locks))
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.providers.sqlalchemy.engines import watchdog
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy
 from tests.sql.stores import SYNC_DRIVERS, Store, acquired
@@ -100,6 +101,8 @@ def test_a_child_leaves_them_alone(store: Store, name: str) -> None:
     [idle] = provider._connections._idle.connections
 
     def child() -> None:
+        # At once: two threads of the child may ask at the same time.
+        assert provider._connections._idle.connections == []
         assert provider.acquire(LockRequest(name, "1m")) is None
         [own] = provider._connections._idle.connections
         assert own is not idle
@@ -110,6 +113,31 @@ def test_a_child_leaves_them_alone(store: Store, name: str) -> None:
     [still] = provider._connections._idle.connections
     assert still is idle
     assert provider.release(lease)
+
+
+def test_closing_while_one_is_in_use(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider: Any = store.provider(proxy.address)
+    connection = provider._connections.take()
+    provider.close()
+    provider._connections._give_back(connection, False)
+    assert provider._connections._idle.connections == []
+    wait_until(lambda: proxy.open_connections == 0, what="it is closed, too")
+
+
+def test_a_signal_handler_asks_in_the_middle(store: Store, name: str) -> None:
+    """Wherever the thread is: it would wait for itself."""
+    provider: Any = store.provider()
+    acquired(provider, name)
+    found: list[Lease | None] = []
+
+    def handle() -> None:
+        with watchdog._mutex, provider._connections._idle._mutex:
+            found.append(provider.acquire(LockRequest(name, "1m")))
+
+    interrupted = threading.Thread(target=handle, daemon=True)
+    interrupted.start()
+    interrupted.join(10)
+    assert found == [None]
 
 
 def test_how_many_functions_a_skip_calls(store: Store, name: str) -> None:

@@ -101,3 +101,16 @@ def test_a_connection_that_cannot_say_the_name_says_so(driver: str, latin: str, 
         provider.acquire(LockRequest("🐑", "1m"))
     assert provider.release(lease)
     assert [record.name for record in store.provider(url=store.server.url(driver, latin)).records()] == ["größe"]
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg_async"])
+def test_a_table_whose_name_is_sent_in_another_character_set(driver: str, store: Store) -> None:
+    table = "größe_der_sperren"
+    provider = store.provider(url=f"{store.url()}?client_encoding=latin1", table_name=table)
+    try:
+        provider.create_schema()
+        lease = acquired(provider, "größe")
+        assert provider.acquire(LockRequest("größe", "1m")) is None
+        assert provider.release(lease)
+    finally:
+        store.execute(f'DROP TABLE IF EXISTS "{table}"')

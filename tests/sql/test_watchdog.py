@@ -1,9 +1,12 @@
 """The watchdog of silent connections sleeps while all is well."""
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+
+import pytest
 
 from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, Watchdog
 from tests.services.polling import wait_until
@@ -40,3 +43,25 @@ def test_ordinary_calls_do_not_wake_it() -> None:
             with limit(dog, ours, ANSWER_SECONDS):
                 pass
         assert bell.rung == 1
+
+
+def test_a_thread_that_cannot_start_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of threads is reached, say. The next one may start again."""
+    dog = Watchdog()
+    ours, theirs = socket.socketpair()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing(ours), closing(theirs):
+        before = len(os.listdir("/dev/fd"))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError):
+                dog.begin(ours.fileno(), ANSWER_SECONDS)
+        assert len(os.listdir("/dev/fd")) == before
+        own = dog.begin(ours.fileno(), 0.05)
+        theirs.settimeout(30)
+        assert theirs.recv(1) == b"", "it watches now"
+        dog.end(own)
+        assert len(os.listdir("/dev/fd")) == before

@@ -7,6 +7,7 @@ begins SQLite's transactions by ``event.listens_for(engine, "begin")`` undid eve
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import PoolProxiedConnection, event
@@ -41,7 +42,7 @@ class Connections:
         self._commits = not is_own and not self._is_postgres
         # Not on asyncio, where SQLAlchemy warns of connections that nobody gave back.
         self._idle = Idle() if is_own and not engine.dialect.is_async else None
-        self._broken_at = 0.0
+        self._outdated_at = 0.0
         event.listen(engine, "connect", _note_opening)  # once for each pool, however often it is said
 
     def take(self) -> PoolProxiedConnection:
@@ -52,9 +53,9 @@ class Connections:
         try:
             connection = self._take_any()
             for _ in range(_MOST_REPLACED):
-                if not self._broken_at or _opened_at(connection) >= self._broken_at:
+                if not self._is_outdated(connection):
                     break
-                connection.invalidate()  # no better than the one that broke
+                connection.invalidate()
                 connection = self._take_any()
             return connection
         except Exception as error:
@@ -66,7 +67,7 @@ class Connections:
     def _take_any(self) -> PoolProxiedConnection:
         if self._idle is None:
             return self._engine.raw_connection()
-        return self._idle.take() or self._idle.wait_for(self._engine.raw_connection)
+        return self._idle.take(self._engine.raw_connection)
 
     def ask(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
         """The answer to ``ask``; ``connection`` is given back, or ended if it broke."""
@@ -80,7 +81,7 @@ class Connections:
                 watched = self._watch(driver)
             return self._execute(connection, ask)
         except self._dialect.loaded_dbapi.Error as error:
-            is_broken = self._dialect.is_disconnect(error, connection, None) or _is_outdated(connection, error)
+            is_broken = self._dialect.is_disconnect(error, connection, None) or _needs_another(connection, error)
             if is_broken:
                 self._give_up(connection, error)
             elif self._commits:
@@ -100,8 +101,11 @@ class Connections:
     def _execute(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
         statement, ours = ask.statement, connection.info.get(_OURS) or self._prepared(connection)
         ours.heard.a_warning = False  # it may have been the application's, and warned about something of its own
-        ours.cursor.execute(statement.text, statement.bind(ask.values))
-        answer = _answer(ours.cursor, statement)
+        cursor = ours.cursor or connection.cursor()
+        cursor.execute(statement.text, statement.bind(ask.values))
+        answer = _answer(cursor, statement)
+        if not self._is_own:
+            cursor.close()
         if ours.heard.a_warning:
             raise unconfirmed()
         if self._commits:
@@ -114,7 +118,10 @@ class Connections:
             connection.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
         if self._is_own:
             _let_prepare_statements(connection)
-        ours = connection.info[_OURS] = _Ours(connection, listens=self._is_postgres)
+        ours = connection.info[_OURS] = _Ours(
+            cursor=connection.cursor() if self._is_own else None,
+            heard=listen_for_warnings(connection) if self._is_postgres else Heard(),
+        )
         return ours
 
     def _watch(self, driver: Any) -> int:
@@ -128,8 +135,8 @@ class Connections:
 
     def _give_up(self, connection: PoolProxiedConnection, error: Exception) -> None:
         """It broke, and with it probably all that are older than this moment."""
-        if _opened_at(connection) >= self._broken_at:
-            self._broken_at = monotonic()
+        if _opened_at(connection) >= self._outdated_at:
+            self._outdated_at = monotonic()
         connection.invalidate(error)
 
     def _roll_back(self, connection: PoolProxiedConnection) -> None:
@@ -149,30 +156,42 @@ class Connections:
             if not isinstance(error, Exception):
                 raise
         else:
-            if self._idle is None or not self._idle.keep(connection):
-                connection.close()
+            self._put_away(connection)
+
+    def _put_away(self, connection: PoolProxiedConnection) -> None:
+        if self._idle is None:
+            connection.close()
+        elif self._is_outdated(connection):
+            connection.invalidate()
+        elif not self._idle.keep(connection):
+            connection.close()
+
+    def _is_outdated(self, connection: PoolProxiedConnection) -> bool:
+        """Whether it has probably broken with another, or the provider was closed since it was opened."""
+        return bool(self._outdated_at) and _opened_at(connection) < self._outdated_at
 
     def close_idle(self) -> None:
-        """Give those that wait for the next statement back to the pool."""
+        """Give those that wait for the next statement back to the pool, and keep none of those that are in use."""
         if self._idle is not None:
+            self._outdated_at = monotonic()
             for connection in self._idle.forget():
                 connection.close()
 
     def abandon_idle(self) -> list[PoolProxiedConnection]:
-        """In a forked child: they are the parent's, and must be neither used nor closed nor forgotten."""
+        """In a forked child: they are the parent's, and must neither be used nor closed nor forgotten."""
         idle, self._idle = self._idle, Idle() if self._idle is not None else None
         return idle.connections if idle is not None else []
 
 
+@dataclass(slots=True)
 class _Ours:
     """What we keep with each connection of the driver, as long as it lives."""
 
-    __slots__ = ("cursor", "has_answered", "heard")
-
-    def __init__(self, connection: PoolProxiedConnection, listens: bool) -> None:
-        self.cursor = connection.cursor()  # to make one for each statement would take a quarter of a skip
-        self.heard = listen_for_warnings(connection) if listens else Heard()
-        self.has_answered = False
+    cursor: DBAPICursor | None
+    """Making one for each statement would take a quarter of a skip. None for a connection of the application's, whose
+    pool may give it to several threads (StaticPool): each needs its own answer."""
+    heard: Heard
+    has_answered: bool = False
 
 
 _MOST_REPLACED = 100
@@ -212,7 +231,7 @@ def _let_prepare_statements(connection: PoolProxiedConnection) -> None:
 _PREPARE_THRESHOLD = 5  # psycopg's default
 
 
-def _is_outdated(connection: PoolProxiedConnection, error: Exception) -> bool:
+def _needs_another(connection: PoolProxiedConnection, error: Exception) -> bool:
     """A statement was prepared, and then the table changed: new connections prepare it anew.
 
     The code alone only says that something cannot be done: on a connection that never did it, that stays so.

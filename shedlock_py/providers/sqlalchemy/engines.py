@@ -257,7 +257,7 @@ class Watchdog:
 
     def start_afresh(self) -> None:
         """After a fork, which the thread did not survive; before there are others, who would race for it."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may ask, too, and come at any moment
         self._changed = threading.Condition(self._mutex)
         self._watched: dict[int, float] = {}
         self._wakes_at = float("inf")
@@ -270,7 +270,14 @@ class Watchdog:
         The result is what ``end`` takes.
         """
         own = os.dup(socket_number)  # the driver may close its own, and the number be used again
-        deadline = monotonic() + seconds
+        try:
+            self._add(own, monotonic() + seconds)
+        except BaseException:
+            self.end(own)
+            raise
+        return own
+
+    def _add(self, own: int, deadline: float) -> None:
         with self._mutex:
             self._watched[own] = deadline
             self._is_used = True
@@ -280,7 +287,6 @@ class Watchdog:
                 self._thread = thread
             elif deadline < self._wakes_at:
                 self._changed.notify()
-        return own
 
     def end(self, own: int) -> None:
         with self._mutex:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from weakref import WeakSet
 
@@ -14,25 +14,26 @@ from sqlalchemy.engine import Engine
 class Inherited:
     """The pool that a forked child has from its parent, whose connections are not the child's to use or to close."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, abandon_idle: Callable[[], Iterable[object]] = tuple) -> None:
         self._engine = engine
+        self._abandon_idle = abandon_idle
         self.pool: Pool | None = None
         _watch_forks()
         _inheritances.add(self)
 
     def note(self) -> None:
         self.pool = self._engine.pool
+        keep_for_ever(self._abandon_idle())  # now, while there is one thread
 
-    def abandon(self) -> bool:
-        """Go without it, unless the application has seen to that itself. Whether there was one."""
+    def abandon(self) -> None:
+        """Go without it, unless the application has seen to that itself."""
         pool = self.pool
         if pool is None:
-            return False
+            return
         _abandoned.append(pool)
         if self._engine.pool is pool:
             self._engine.dispose(close=False)
         self.pool = None
-        return True
 
 
 _inheritances: WeakSet[Inherited] = WeakSet()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 
 from sqlalchemy import PoolProxiedConnection
 
@@ -17,22 +17,28 @@ class Idle:
     def __init__(self) -> None:
         self.connections: list[PoolProxiedConnection] = []
         self._waiting = 0
-        self._mutex = Lock()
+        self._mutex = RLock()  # a signal handler may ask, too, and come at any moment
 
-    def take(self) -> PoolProxiedConnection | None:
-        with self._mutex:
-            if self.connections:
-                return self.connections.pop()
-            self._waiting += 1
-            return None
-
-    def wait_for(self, connect: Callable[[], PoolProxiedConnection]) -> PoolProxiedConnection:
-        """After :meth:`take` had none."""
+    def take(self, connect: Callable[[], PoolProxiedConnection]) -> PoolProxiedConnection:
+        """One of them, or else what ``connect`` waits for."""
+        waits = False
         try:
+            with self._mutex:
+                if (connection := self._pop()) is not None:
+                    return connection
+                self._waiting += 1
+                waits = True
             return connect()
         finally:
-            with self._mutex:
-                self._waiting -= 1
+            if waits:
+                with self._mutex:
+                    self._waiting -= 1
+
+    def _pop(self) -> PoolProxiedConnection | None:
+        try:
+            return self.connections.pop()
+        except IndexError:
+            return None
 
     def keep(self, connection: PoolProxiedConnection) -> bool:
         with self._mutex:

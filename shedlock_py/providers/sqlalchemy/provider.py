@@ -77,7 +77,7 @@ class SqlAlchemyLockProvider(LockProvider):
         refuse_shared_connection(engine)
         self._engine = engine
         self._connections = Connections(engine, self._is_own)
-        self._inherited = Inherited(engine)
+        self._inherited = Inherited(engine, self._connections.abandon_idle)
         redact = _redactor(engine.url)
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
 
@@ -130,7 +130,7 @@ class SqlAlchemyLockProvider(LockProvider):
     def close(self) -> None:
         """Close the connections that we opened ourselves; those of a borrowed engine stay as they are."""
         if self._is_own:
-            self._abandon_inherited()
+            self._inherited.abandon()
             self._connections.close_idle()
             self._engine.dispose()
 
@@ -142,12 +142,8 @@ class SqlAlchemyLockProvider(LockProvider):
 
     def _execute(self, ask: Ask) -> Answer:
         if self._inherited.pool is not None:
-            self._abandon_inherited()
+            self._inherited.abandon()
         return self._connections.ask(self._connections.take(), ask)
-
-    def _abandon_inherited(self) -> None:
-        if self._inherited.abandon():
-            keep_for_ever(self._connections.abandon_idle())
 
 
 class AsyncSqlAlchemyLockProvider(AsyncLockProvider):

@@ -83,7 +83,9 @@ class Statements:
         compiled = text(filled).compile(dialect=self._dialect)
         order = getattr(compiled, "positiontup", None)
         sql = str(compiled)
-        wanted = sql.encode() if self._dialect.driver in ("psycopg", "psycopg_async") else sql
+        # Else in the connection's character set, which psycopg knows.
+        as_bytes = sql.isascii() and self._dialect.driver in ("psycopg", "psycopg_async")
+        wanted = sql.encode() if as_bytes else sql
         return Statement(sql, tuple(order) if order is not None else None, replies_with, wanted)
 
     def _refused(self) -> str:
