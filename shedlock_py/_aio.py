@@ -31,6 +31,12 @@ async def shielded(work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], A
     """
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_tell(outcome, work))
+
+    def never_begun(task: asyncio.Task[object]) -> None:
+        work.close()
+        outcome.cancel()
+
+    task.add_done_callback(never_begun)  # if it was cancelled before its first step; else there is nothing to do
     try:
         return await outcome
     except asyncio.CancelledError:
@@ -51,11 +57,8 @@ async def _tell(outcome: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> obj
     """
     try:
         result = await work
-    except asyncio.CancelledError:
-        outcome.cancel()  # not our caller, but this task was cancelled: the event loop is being closed
-        raise
     except BaseException as error:
-        if outcome.cancelled():
+        if outcome.cancelled() or isinstance(error, asyncio.CancelledError):
             raise
         outcome.set_exception(error)
         return None

@@ -41,7 +41,7 @@ from shedlock_py.events import (
 )
 from shedlock_py.keepalive import OnLost, beating, beating_async, check_on_lost, check_on_lost_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Lease, LockRecord, LockRequest
+from shedlock_py.rules import Lease, LockRecord, LockRequest, validate_name
 from shedlock_py.shutdown import refuses_work
 
 T = TypeVar("T")
@@ -203,9 +203,17 @@ class Guard:
             # Where the code is inside of the lease already, it is not needed, and perhaps nobody said for how long.
             if self.around() is None:
                 self._request = lock_request(lock, at_most, at_least)
+            else:
+                validate_name(lock)  # None would be inside of any
 
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
+
+    def begin_use(self) -> None:
+        """:raises RuntimeError: the block was entered before."""
+        if self._process:
+            raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
+        self._process = os.getpid()  # the one that will hold the lease; the block may have been made before a fork
 
     def around(self) -> Held | None:
         """The live lease of this very lock that the running code is inside of already."""
@@ -219,13 +227,7 @@ class Guard:
         return Skipped(self.name, self._skip_reason)
 
     def ask(self) -> LockRequest:
-        """What the store is to be asked for, now.
-
-        :raises RuntimeError: it was asked before.
-        """
-        if self._process:
-            raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
-        self._process = os.getpid()  # the one that will hold the lease; the block may have been made before a fork
+        """What the store is to be asked for, now."""
         request = self._request or lock_request(self.name, self._at_most, self._at_least)
         self._asked_at = monotonic()
         return request
@@ -310,6 +312,7 @@ class Block(Guard):
     _beating: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Lease | None:
+        self.begin_use()
         around = self.around()
         if around is not None:
             return around.lease
@@ -372,6 +375,7 @@ class AsyncBlock(Guard):
     _beating: AbstractAsyncContextManager[None] | None = None
 
     async def __aenter__(self) -> Lease | None:
+        self.begin_use()
         around = self.around()
         if around is not None:
             return around.lease

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -32,10 +33,20 @@ def _no_standby_answers(store: Store) -> Iterator[None]:
         store.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
         wait_until(lambda: store.ask("SHOW synchronous_standby_names") == names, what="the new setting")
 
+    def is_waited_for() -> bool:
+        """Commits wait from the moment that the checkpointer, too, has read the new setting."""
+        warnings: list[object] = []
+        with store.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            driver.add_notice_handler(warnings.append)
+            connection.execute(text("COMMENT ON TABLE shedlock IS 'written to'"))
+        return bool(warnings)
+
     canceller = threading.Thread(target=cancel_waiting)
     canceller.start()
     try:
         standbys("nobody")
+        wait_until(is_waited_for, what="a commit that waits for a standby")
         yield
     finally:
         standbys("")

@@ -262,3 +262,32 @@ async def test_the_event_loop_is_closed(caplog: pytest.LogCaptureFixture, recwar
     gc.collect()
     assert not caplog.records
     assert not recwarn.list
+
+
+async def test_work_that_is_cancelled_before_its_first_step_cancels_its_caller() -> None:
+    """By code that cancels all tasks but some when it shuts down. The caller must not wait for ever."""
+    work = Work()
+    caller = asyncio.create_task(shielded(work.run()))
+    await turns(1)
+    [inner] = [task for task in asyncio.all_tasks() if "_tell" in repr(task)]
+    inner.cancel()
+    await asyncio.wait({caller}, timeout=10)
+    assert caller.cancelled()
+    assert not work.begun.is_set()
+
+
+async def test_an_event_loop_that_ends_when_work_was_just_begun(recwarn: pytest.WarningsRecorder) -> None:
+    """At any of its turns."""
+
+    async def work() -> None:
+        await turns(3)
+
+    async def main(number: int) -> None:
+        caller = asyncio.create_task(shielded(work()))
+        await turns(number)
+        assert not caller.done()
+
+    for number in range(1, 4):
+        await asyncio.to_thread(asyncio.run, main(number))
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from shedlock_py import (
+    ConfigurationError,
     InMemoryLockProvider,
     attempt,
+    configure,
     hold,
     hold_async,
     scheduler_lock,
@@ -207,3 +209,48 @@ async def test_an_async_block_is_for_one_use(provider: InMemoryLockProvider, hea
 def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemoryLockProvider) -> None:
     assert not hasattr(hold("job"), "__aenter__")
     assert not hasattr(hold_async("job"), "__enter__")
+
+
+def test_i2_a_block_inside_of_itself_does_not_give_its_lease_away(
+    provider: InMemoryLockProvider, heard: RecordingListener
+) -> None:
+    block = hold("job")
+    with block as lease:
+        with pytest.raises(RuntimeError, match="for one use"), block:
+            pytest.fail("it was entered again")
+        assert lease is not None
+        assert lease.is_trusted()
+        assert provider.records()[0].is_held
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+@pytest.mark.anyio
+async def test_i2_an_async_block_inside_of_itself_does_not_give_its_lease_away(provider: InMemoryLockProvider) -> None:
+    block = hold_async("job")
+    async with block as lease:
+        with pytest.raises(RuntimeError, match="for one use"):
+            async with block:
+                pytest.fail("it was entered again")
+        assert lease is not None
+        assert lease.is_trusted()
+        assert provider.records()[0].is_held
+    assert not provider.records()[0].is_held
+
+
+def test_a_second_entry_does_not_change_the_store_of_the_first(provider: InMemoryLockProvider) -> None:
+    block = hold("job")
+    with block:
+        with configure(provider=InMemoryLockProvider()), pytest.raises(RuntimeError, match="for one use"):
+            block.__enter__()
+        assert provider.records()[0].is_held
+    assert not provider.records()[0].is_held
+
+
+@pytest.mark.parametrize("name", [None, 7, "", "x" * 65])
+def test_a_bad_name_is_refused_inside_of_another_lock_too(provider: InMemoryLockProvider, name: Any) -> None:
+    """None is "any lock" to those who look for a live lease: the task would have run under another lock."""
+    with hold("job"):
+        with pytest.raises(ConfigurationError):
+            hold(name)
+        with pytest.raises(ConfigurationError):
+            attempt(name, lambda: pytest.fail("it ran without a lock of its own"))
