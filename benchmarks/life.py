@@ -49,20 +49,24 @@ def measure(plan: Plan) -> dict[str, dict[str, float]]:
 
 
 def _watched(site: Site, stack: ExitStack) -> tuple[LockProvider, Count]:
-    """A provider that was used already: Redis learns each script when it is first asked to run it."""
+    """A provider, and what counts how often it asks the store."""
     if site.store == "sqlite":
-        provider, close = from_url(site)
-        provider = counted = _Counted(provider)
-        count: Count = lambda: counted.calls  # noqa: E731
-    else:
-        proxy = stack.enter_context(TcpProxy(site.address))
-        provider, close = from_url(site.via(proxy.address))
-        count = lambda: proxy.round_trips  # noqa: E731
+        counted: Any = _Counted(_used(site, stack))
+        return counted, lambda: counted.calls
+    proxy = stack.enter_context(TcpProxy(site.address))
+    return _used(site.via(proxy.address), stack), lambda: proxy.round_trips
+
+
+def _used(site: Site, stack: ExitStack) -> LockProvider:
+    """A provider that was used already: Redis learns each script when it is first asked to run it."""
+    provider: LockProvider
+    provider, close = from_url(site)
     stack.callback(close)
     provider.create_schema()
     warm = provider.acquire(LockRequest(f"warm-{id(provider)}", "1m"))
+    assert warm is not None
     provider.extend(warm, "1m")
-    return provider, count
+    return provider
 
 
 class _Counted:
@@ -105,14 +109,11 @@ class _Election:
 
     @classmethod
     def begin(cls, store: RunningStore, stack: ExitStack) -> _Election:
-        counts = []
-        for node in ("node-0", "node-1"):
-            provider, count = _watched(store.site, stack)
-            asked = count()
-            elector = stack.enter_context(LeaderElector(provider, "bench-leader", holder=node))
-            counts.append(count)
-            if node == "node-0":
-                wait_until(elector.is_leader, timeout=30, what="a leader")
-            else:
-                wait_until(lambda: count() > asked, timeout=30, what="the follower's first look")  # noqa: B023
-        return cls(store, *counts)
+        provider, of_leader = _watched(store.site, stack)
+        elector = stack.enter_context(LeaderElector(provider, "bench-leader", holder="node-0"))
+        wait_until(elector.is_leader, timeout=30, what="a leader")
+        provider, of_follower = _watched(store.site, stack)
+        asked = of_follower()
+        stack.enter_context(LeaderElector(provider, "bench-leader", holder="node-1"))
+        wait_until(lambda: of_follower() > asked, timeout=30, what="the follower's first look")
+        return cls(store, of_leader, of_follower)

@@ -29,6 +29,7 @@ _shutdown = _Shutdown()
 
 def refuses_work() -> bool:
     """Whether a guarded task must not begin any more. What a running one needs, it still gets."""
+    # Nearly always nothing is to be shut down, which is known without asking the system.
     return _shutdown.process != 0 and _shutdown.process == os.getpid() and find_live() is None
 
 

@@ -17,23 +17,23 @@ class Inherited:
     def __init__(self, engine: Engine, abandon_idle: Callable[[], Iterable[object]] = tuple) -> None:
         self._engine = engine
         self._abandon_idle = abandon_idle
-        self.pool: Pool | None = None
+        self._pool: Pool | None = None
         _watch_forks()
         _inheritances.add(self)
 
     def note(self) -> None:
-        self.pool = self._engine.pool
+        self._pool = self._engine.pool
         keep_for_ever(self._abandon_idle())  # now, while there is one thread
 
     def abandon(self) -> None:
         """Go without it, unless the application has seen to that itself."""
-        pool = self.pool
+        pool = self._pool
         if pool is None:
             return
         _abandoned.append(pool)
         if self._engine.pool is pool:
             self._engine.dispose(close=False)
-        self.pool = None
+        self._pool = None
 
 
 _inheritances: WeakSet[Inherited] = WeakSet()

@@ -141,8 +141,7 @@ class SqlAlchemyLockProvider(LockProvider):
         return self._engine.dialect
 
     def _execute(self, ask: Ask) -> Answer:
-        if self._inherited.pool is not None:
-            self._inherited.abandon()
+        self._inherited.abandon()
         return self._connections.ask(self._connections.take(), ask)
 
 
