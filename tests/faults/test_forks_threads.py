@@ -34,8 +34,8 @@ from shedlock_py import (
 )
 from shedlock_py.rules import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
+from tests.services.forks import in_child
 from tests.services.polling import wait_until
-from tests.sql.test_forks_and_loops import in_child
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
 STORES = {

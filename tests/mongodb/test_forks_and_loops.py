@@ -13,10 +13,11 @@ from pymongo import AsyncMongoClient
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from tests.mongodb.stores import DATABASE, PATIENT, Store
+from tests.services.forks import in_child
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy
 from tests.sql.stores import acquired
-from tests.sql.test_forks_and_loops import in_child, use_on_both_sides
+from tests.sql.test_forks_and_loops import use_on_both_sides
 
 only_sync = pytest.mark.parametrize("store", ["sync"], indirect=True)
 only_async = pytest.mark.parametrize("store", ["async"], indirect=True)

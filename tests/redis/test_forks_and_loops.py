@@ -16,10 +16,10 @@ import redis.asyncio
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from tests.redis.stores import SYNC_KINDS, Store, acquired, ask
+from tests.services.forks import in_child
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy
 from tests.services.redis import RedisEndpoint
-from tests.sql.test_forks_and_loops import in_child
 
 LOOPS = 4
 

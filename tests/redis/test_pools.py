@@ -23,9 +23,9 @@ from shedlock_py.providers.redis import AsyncRedisLockProvider
 from shedlock_py.providers.redis.pools import AsyncPool, AsyncRedis, Stack, Turns
 from tests.redis.stores import URL_KINDS, Store, acquired, ask
 from tests.services.availability import private_server
+from tests.services.forks import in_child
 from tests.services.polling import wait_until
 from tests.services.redis import RedisEndpoint, RedisServer
-from tests.sql.test_forks_and_loops import in_child
 
 SIZE = 3
 LONG = 60.0

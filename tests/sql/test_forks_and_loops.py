@@ -3,11 +3,7 @@
 import asyncio
 import gc
 import os
-import signal
 import threading
-import traceback
-import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,32 +13,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from tests.services.forks import in_child
 from tests.services.polling import wait_until
 from tests.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
-
-
-def in_child(work: Callable[[], object]) -> None:
-    """Run `work` in a forked process; fail with its traceback."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork while other threads run
-        pid = os.fork()
-    if pid == 0:
-        failure = b""
-        signal.alarm(60)
-        try:
-            work()
-            gc.collect()
-        except BaseException:
-            failure = traceback.format_exc().encode()
-        os.write(writing, failure)
-        os._exit(0)  # as a worker that is killed: nobody closes anything in order
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        failure = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    assert not failure, failure.decode()
-    assert status == 0, "the child hung"
 
 
 def use_on_both_sides(provider: LockProvider, name: str) -> None:

@@ -10,10 +10,10 @@ from sqlalchemy import event
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy.engines import watchdog
+from tests.services.forks import in_child
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy
 from tests.sql.stores import SYNC_DRIVERS, Store, acquired
-from tests.sql.test_forks_and_loops import in_child
 
 pytestmark = pytest.mark.parametrize("driver", SYNC_DRIVERS)
 

@@ -167,17 +167,23 @@ async def test_i12_cancelled_twice() -> None:
     assert (work.ended, undone) == (True, ["done"])
 
 
-@pytest.mark.parametrize("times", [1, 2])
-async def test_i12_cancelled_when_it_has_just_been_told(times: int) -> None:
-    """The operation is over, and the caller has not heard of it yet."""
+async def waiting() -> tuple[asyncio.Future[str], asyncio.Task[str], list[Any]]:
+    """A caller who waits for work, which waits for the future; and what was undone."""
+    outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     undone: list[Any] = []
-    outcome = asyncio.get_running_loop().create_future()
 
-    async def work() -> Any:
+    async def work() -> str:
         return await outcome
 
     task = asyncio.create_task(shielded(work(), abandoned_to(undone)))
     await turns(3)
+    return outcome, task, undone
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_i12_cancelled_when_it_has_just_been_told(times: int) -> None:
+    """The operation is over, and the caller has not heard of it yet."""
+    outcome, task, undone = await waiting()
     outcome.set_result("granted")
     await turns(1)  # the work has returned
     assert not task.done()
@@ -201,14 +207,7 @@ async def test_an_error_after_a_cancellation_is_logged(caplog: pytest.LogCapture
 
 
 async def test_an_error_of_which_the_caller_has_just_been_told_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    undone: list[Any] = []
-    outcome = asyncio.get_running_loop().create_future()
-
-    async def work() -> Any:
-        return await outcome
-
-    task = asyncio.create_task(shielded(work(), abandoned_to(undone)))
-    await turns(3)
+    outcome, task, undone = await waiting()
     outcome.set_exception(LookupError("the store's"))
     await turns(1)
     task.cancel()
