@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from shedlock_py._clock import monotonic
+from shedlock_py._values import Value
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger, notify
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from shedlock_py._aio import ThreadedProvider
 
 
-@dataclass(frozen=True)
-class Settings:
+_ONLY_THE_LOG: tuple[Listener, ...] = (log_listener,)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Settings(Value):
     """What :func:`configure` sets."""
 
     provider: LockProvider | None = None
@@ -34,7 +38,7 @@ class Settings:
     default_lock_at_least_for: timedelta = timedelta(0)
     keep_alive: bool = False
     holder: str | None = None
-    listeners: tuple[Listener, ...] = (log_listener,)
+    listeners: tuple[Listener, ...] = _ONLY_THE_LOG
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -179,7 +183,7 @@ def emit(event: Event) -> None:
 
 def is_routine_heard() -> bool:
     """Whether anybody hears of what goes well: a listener, or the log at DEBUG. If not, the event need not be made."""
-    return _settings.listeners != (log_listener,) or logger.isEnabledFor(logging.DEBUG)
+    return _settings.listeners != _ONLY_THE_LOG or logger.isEnabledFor(logging.DEBUG)
 
 
 def lock_request(
@@ -230,8 +234,8 @@ def configured_providers() -> tuple[object, ...]:
     return tuple(provider for provider in (_settings.provider, _settings.async_provider) if provider is not None)
 
 
-def resolve_provider(given: object = None, *, lock_name: str) -> LockProvider:
-    """The provider for an ordinary function: ``given``, else the configured one.
+def resolve_provider(given: Any, lock_name: str) -> LockProvider:
+    """The provider for an ordinary function: ``given``, which was checked, else the configured one.
 
     :raises ProviderNotConfigured: there is none.
     :raises ConfigurationError: there is only one for async functions.
@@ -243,15 +247,16 @@ def resolve_provider(given: object = None, *, lock_name: str) -> LockProvider:
         return settings.provider
     if given is None and settings.async_provider is None:
         raise _not_configured(lock_name, "configure(provider=…)")
-    if given is None or is_async_provider(given):
+    if given is None or _is_async(given):
         raise ConfigurationError(
             f"lock {lock_name!r} guards an ordinary function, but there is only an async provider: make the function "
             f"'async def', or give a sync provider of the same store with configure(provider=…) or provider=…"
         )
-    return cast(LockProvider, given)
+    store: LockProvider = given
+    return store
 
 
-def resolve_async_provider(given: object = None, *, lock_name: str) -> AsyncLockProvider:
+def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
     """The provider for an ``async def`` function: ``given``, else the configured one; a sync one in worker threads.
 
     :raises ProviderNotConfigured: there is none.
@@ -299,13 +304,17 @@ def is_async_provider(provider: object) -> bool:
 
     :raises ConfigurationError: it is no provider at all.
     """
-    acquire = getattr(provider, "acquire", None)
     if isinstance(provider, type):
         raise ConfigurationError(f"{provider.__name__} is a class: make a provider of it, as in {provider.__name__}(…)")
-    if not callable(acquire) or not callable(getattr(provider, "release", None)):
+    if not callable(getattr(provider, "acquire", None)) or not callable(getattr(provider, "release", None)):
         raise ConfigurationError(
             f"{type(provider).__name__} is not a lock provider: wrap it in one, such as SqlAlchemyLockProvider(engine)"
         )
+    return _is_async(provider)
+
+
+def _is_async(provider: Any) -> bool:
+    acquire = provider.acquire
     function = getattr(acquire, "__func__", None)
     return inspect.iscoroutinefunction(acquire) if function is None else _is_coroutine_function(function)
 

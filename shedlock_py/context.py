@@ -39,18 +39,16 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    finished = False
-    ended_at = 0.0
-    """When the task ended, if something was waited for after it."""
-    heart: Heart | None = None
-    lost_is_told = False
-    stands_for: tuple[object, str] | None = None
-
     def __init__(self, lease: Lease, provider: object) -> None:
         self.lease = lease
         self.provider = provider
         self.outer = innermost.get()
         self.thread = get_ident()
+        self.finished = False
+        self.ended_at = 0.0  # when the task ended, if something was waited for after it
+        self.heart: Heart | None = None
+        self.lost_is_told = False
+        self.stands_for: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
         """Whether the task is still running and its lease may be believed."""

@@ -108,7 +108,7 @@ class LockSpec:
             self.provider,
             self.keep_alive,
             self.on_lost,
-            mark=self,
+            self,
         )
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
-from decimal import ROUND_UP, Decimal
 from reprlib import repr as short_repr
 
 from shedlock_py.errors import ConfigurationError
@@ -20,17 +19,15 @@ Duration = str | timedelta | int | float
 LONGEST = timedelta(days=3653)  # ten years
 
 _MILLISECOND = timedelta(milliseconds=1)
-_LONGEST_TEXT = 10_000
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_SIMPLE = re.compile(
-    "".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{unit}\s*)?" for unit in ("w", "d", "h", "m", "s", "ms")), re.IGNORECASE
-)
-_ISO = re.compile(
-    rf"P(?:(?P<w>{_NUMBER})W)?(?:(?P<d>{_NUMBER})D)?"
-    rf"(?:T(?=[0-9])(?:(?P<h>{_NUMBER})H)?(?:(?P<m>{_NUMBER})M)?(?:(?P<s>{_NUMBER})S)?)?",
-    re.IGNORECASE,
-)
+_LONGEST_TEXT = 600  # Python can be told to refuse whole numbers of more than 640 digits
 _MILLISECONDS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+# Compiled when they are first needed, which takes a millisecond for both.
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_SIMPLE = "".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{unit}\s*)?" for unit in _MILLISECONDS)
+_ISO = (
+    rf"P(?:(?P<w>{_NUMBER})W)?(?:(?P<d>{_NUMBER})D)?"
+    rf"(?:T(?=[0-9])(?:(?P<h>{_NUMBER})H)?(?:(?P<m>{_NUMBER})M)?(?:(?P<s>{_NUMBER})S)?)?"
+)
 
 
 def parse_duration(value: Duration, what: str = "duration", *, zero: bool = False) -> timedelta:
@@ -70,22 +67,30 @@ def _milliseconds(value: object) -> int | None:
         return whole + 1 if rest and whole >= 0 else whole
     if isinstance(value, int):
         return value * 1000
-    if isinstance(value, float):
+    if isinstance(value, float) and math.isfinite(value):
         # repr: 0.1 means a tenth of a second, not 0.1000000000000000055 s, which would round up a whole millisecond.
-        return _rounded(Decimal(repr(float(value))) * 1000) if math.isfinite(value) else None
-    if isinstance(value, str):
-        if len(value) > _LONGEST_TEXT:
-            return None  # reading it might take minutes
+        number, _, exponent = repr(float(value)).partition("e")
+        return _rounded({"s": number}, int(exponent or 0))
+    if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
         text = value.strip()
-        found = _SIMPLE.fullmatch(text) or _ISO.fullmatch(text)
+        found = re.fullmatch(_ISO if text[:1] in ("P", "p") else _SIMPLE, text, re.IGNORECASE)
         parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
-        if parts:
-            return _rounded(sum((Decimal(number) * _MILLISECONDS[unit] for unit, number in parts.items()), Decimal(0)))
+        return _rounded(parts) if parts else None
     return None
 
 
-def _rounded(milliseconds: Decimal) -> int:
-    return int(milliseconds.to_integral_value(ROUND_UP))
+def _rounded(parts: dict[str, str], exponent: int = 0) -> int:
+    """The sum of a number for each unit, in whole milliseconds, rounded away from zero. Whole numbers make it exact."""
+    total, divisor = 0, 1
+    for unit, number in parts.items():
+        whole, _, decimals = number.partition(".")
+        part = int(whole + decimals) * _MILLISECONDS[unit]
+        power = exponent - len(decimals)
+        if power >= 0:
+            total += part * 10**power * divisor
+        else:
+            total, divisor = total * 10**-power + part * divisor, divisor * 10**-power
+    return total // divisor if total < 0 else -(-total // divisor)
 
 
 def _quoted(value: object) -> str:

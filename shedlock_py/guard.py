@@ -15,6 +15,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import Any, Generic, Never, TypeVar
 
 from shedlock_py._clock import monotonic
+from shedlock_py._values import Value
 from shedlock_py.config import (
     check_provider,
     configured_providers,
@@ -47,16 +48,16 @@ from shedlock_py.shutdown import refuses_work
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Executed(Generic[T]):
+@dataclass(frozen=True, eq=False, repr=False)
+class Executed(Value, Generic[T]):
     """The task ran under ``lease`` and returned ``value``."""
 
     value: T
     lease: Lease
 
 
-@dataclass(frozen=True)
-class Skipped:
+@dataclass(frozen=True, eq=False, repr=False)
+class Skipped(Value):
     """The task did not run: the lock is held elsewhere (``"held"``) or its fire time has run (``"already_ran"``)."""
 
     lock_name: str
@@ -166,15 +167,6 @@ class Guard:
     ``mark`` is the ``__shedlock__`` of the guarded function, if it has one; the provider was checked with it.
     """
 
-    _request: LockRequest | None = None
-    _skip_reason: SkipReason = "held"
-    _lease: Lease | None = None
-    """From the grant until the block is left."""
-    _held: Held | None = None
-    _process = 0
-    _asked_at = 0.0
-    _answered_at = 0.0
-
     def __init__(
         self,
         lock: str | LockRequest,
@@ -185,26 +177,38 @@ class Guard:
         on_lost: OnLost = "continue",
         mark: object = None,
     ) -> None:
-        if mark is None:
-            check_provider(provider)
         self.provider = provider
         self.keep_alive = is_kept_alive(keep_alive)
         self.on_lost = on_lost
         self.mark = mark
-        self._at_most, self._at_least = at_most, at_least
+        self._at_most = at_most
+        self._at_least = at_least
+        self._request: LockRequest | None = None
+        self._process = 0
+        self._asked_at = self._answered_at = 0.0
+        self._skip_reason: SkipReason = "held"
+        self._lease: Lease | None = None  # from the grant until the block is left
+        self._held: Held | None = None
         if isinstance(lock, LockRequest):
-            if (at_most, at_least) != (None, None):
-                raise ConfigurationError(
-                    f"lock {lock.name!r}: the LockRequest says for how long; give no other durations"
-                )
             self.name, self._request = lock.name, lock
         else:
             self.name = lock
-            # Where the code is inside of the lease already, it is not needed, and perhaps nobody said for how long.
-            if self.around() is None:
-                self._request = lock_request(lock, at_most, at_least)
-            else:
-                validate_name(lock)  # None would be inside of any
+        if mark is None:
+            self._check()
+
+    def _check(self) -> None:
+        """What cannot work is refused where the block is made, before it is entered."""
+        check_provider(self.provider)
+        if self._request is not None:
+            if (self._at_most, self._at_least) != (None, None):
+                raise ConfigurationError(
+                    f"lock {self.name!r}: the LockRequest says for how long; give no other durations"
+                )
+        # Where the code is inside of the lease already, it is not needed, and perhaps nobody said for how long.
+        elif self.around() is None:
+            self.request()  # made again when the block is entered: for the process and the defaults of then
+        else:
+            validate_name(self.name)  # None would be inside of any
 
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
@@ -226,14 +230,9 @@ class Guard:
     def skip(self) -> Skipped:
         return Skipped(self.name, self._skip_reason)
 
-    def ask(self) -> LockRequest:
-        """What the store is to be asked for, now."""
-        request = self._request or lock_request(self.name, self._at_most, self._at_least)
-        self._asked_at = monotonic()
-        return request
-
-    def answered(self) -> None:
-        self._answered_at = monotonic()
+    def request(self) -> LockRequest:
+        """What the store is to be asked for."""
+        return self._request or lock_request(self.name, self._at_most, self._at_least)
 
     def failed(self, operation: str, error: Exception, lease: Lease | None = None) -> None:
         emit(ProviderFailed(self.name, operation, error, lease))
@@ -263,7 +262,7 @@ class Guard:
 
         :raises ProviderUnreachable: it may.
         """
-        self.answered()
+        self._answered_at = monotonic()
         if not lease.is_trusted():
             error = ProviderUnreachable(
                 f"lock {lease.name!r}: the store took {self._elapsed()} to grant a lease of {lease.lock_at_most_for}, "
@@ -316,18 +315,19 @@ class Block(Guard):
         around = self.around()
         if around is not None:
             return around.lease
+        request = self.request()
         if refuses_work():
             self.skipped("shutting_down")
             return None
-        self._store = store = resolve_provider(self.provider, lock_name=self.name)
-        request = self.ask()
+        self._store = store = resolve_provider(self.provider, self.name)
+        self._asked_at = monotonic()
         try:
             lease = self._lease = store.acquire(request)
         except Exception as error:
             self.failed("acquire", error)
             raise
         if lease is None:
-            self.answered()
+            self._answered_at = monotonic()
             if request.fire_time is not None:
                 with self.wondering():
                     self.explain_skip(request.fire_time, store.record(self.name))
@@ -379,18 +379,19 @@ class AsyncBlock(Guard):
         around = self.around()
         if around is not None:
             return around.lease
+        request = self.request()
         if refuses_work():
             self.skipped("shutting_down")
             return None
-        self._store = store = resolve_async_provider(self.provider, lock_name=self.name)
-        request = self.ask()
+        self._store = store = resolve_async_provider(self.provider, self.name)
+        self._asked_at = monotonic()
         try:
             lease = self._lease = await store.acquire(request)
         except Exception as error:
             self.failed("acquire", error)
             raise
         if lease is None:
-            self.answered()
+            self._answered_at = monotonic()
             if request.fire_time is not None:
                 with self.wondering():
                     self.explain_skip(request.fire_time, await store.record(self.name))

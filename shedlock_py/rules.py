@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from reprlib import repr as short_repr
 
+from shedlock_py._values import Value
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 
@@ -28,6 +29,7 @@ SLACK = 0.002
 
 _CLAIM_ID_BYTES = 16
 _ZERO = timedelta(0)
+_NEVER = float("-inf")
 _UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters and lone surrogates: none of them is printable."""
 
@@ -60,8 +62,8 @@ def _validate_text(text: object, what: str, longest: int) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class LockRequest:
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class LockRequest(Value):
     """Who asks for which lock, and for how long. Immutable; checked when it is made.
 
     :param name: the identity of the task, 1 to 64 characters, compared byte by byte.
@@ -181,6 +183,7 @@ class Lease:
         "holder",
         "lock_at_least_for",
         "lock_at_most_for",
+        "locked_by",
         "name",
     )
 
@@ -190,6 +193,8 @@ class Lease:
     """Random, new for every acquisition: proves *this* acquisition to the store."""
     fencing_token: int | None
     """Grows with every acquisition of this name. None where the store keeps none (``extra_columns=False``)."""
+    locked_by: str
+    """Holder and claim id as the lock record has them."""
     lock_at_most_for: timedelta
     lock_at_least_for: timedelta
 
@@ -199,6 +204,7 @@ class Lease:
         self.name = request.name
         self.holder = request.holder
         self.claim_id = claim_id
+        self.locked_by = f"{request.holder}#{claim_id}"
         self.fencing_token = fencing_token
         self.lock_at_most_for = request.lock_at_most_for
         self.lock_at_least_for = request.lock_at_least_for
@@ -211,11 +217,6 @@ class Lease:
         self._shortest_repeated: timedelta | None = None
         self._lost = False
         self._ended = False
-
-    @property
-    def locked_by(self) -> str:
-        """Holder and claim id as the lock record has them."""
-        return f"{self.holder}#{self.claim_id}"
 
     @property
     def trusted_until(self) -> float:
@@ -275,7 +276,7 @@ class Lease:
         self._lost = True
 
     def _distrust(self) -> None:
-        self._trusted_until = float("-inf")
+        self._trusted_until = _NEVER
         self._latest = None  # an extension that is still being asked for gives no trust back
 
 
@@ -350,8 +351,8 @@ class HeartbeatPlan:
         self.due = now + pause * (0.5 + self._random() / 2)
 
 
-@dataclass(frozen=True)
-class LockRecord:
+@dataclass(frozen=True, eq=False, repr=False)
+class LockRecord(Value):
     """What the store has on one lock name, at the moment it was read. Times are aware UTC, of the store's clock."""
 
     name: str

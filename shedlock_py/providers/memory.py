@@ -43,21 +43,21 @@ class _MemoryStore:
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, self._clock)
         with self._mutex:
+            now = self._now()
             record = self._records.get(request.name)
             if record is not None:
-                if record.lock_until > self._now():
+                if record.lock_until > now:
                     return None
                 if request.fire_time and record.last_fire_time and record.last_fire_time >= request.fire_time:
                     return None
-            return self._grant(claim, record)
+            return self._grant(claim, record, now)
 
     def take_over(self, request: LockRequest) -> Lease:
         claim = Claim(request, self._clock)
         with self._mutex:
-            return self._grant(claim, self._records.get(request.name))
+            return self._grant(claim, self._records.get(request.name), self._now())
 
-    def _grant(self, claim: Claim, before: _Record | None) -> Lease:
-        now = self._now()
+    def _grant(self, claim: Claim, before: _Record | None, now: int) -> Lease:
         fire_time = claim.request.fire_time
         if before and before.last_fire_time and (fire_time is None or fire_time < before.last_fire_time):
             fire_time = before.last_fire_time  # the newest that was granted

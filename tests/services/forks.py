@@ -1,11 +1,14 @@
-"""Forked processes."""
+"""Forked processes, and what they can run."""
 
+import asyncio
 import gc
 import os
 import signal
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 
 def in_child(work: Callable[[], object]) -> None:
@@ -30,3 +33,20 @@ def in_child(work: Callable[[], object]) -> None:
     _, status = os.waitpid(pid, 0)
     assert not failure, failure.decode()
     assert status == 0, "the child hung"
+
+
+def in_a_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run `work` on a new event loop in a new thread: a child that was forked inside of a loop has no other way."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not failures

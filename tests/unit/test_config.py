@@ -360,6 +360,23 @@ class TestActive:
         attempt("job", nothing_sync)
         assert bool(provider.record("job")) is active
 
+    def test_the_environment_may_change_at_any_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+
+        @scheduler_lock("job")
+        def is_locked() -> bool:
+            record = provider.record("job")
+            return record is not None and record.is_held
+
+        found = [is_locked()]
+        for value in ("0", "1", "off", ""):
+            monkeypatch.setenv("SHEDLOCK_ACTIVE", value)
+            found.append(is_locked())
+        monkeypatch.delenv("SHEDLOCK_ACTIVE")
+        found.append(is_locked())
+        assert found == [True, False, True, False, True, True]
+
     def test_set_active_beats_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SHEDLOCK_ACTIVE", "0")
         provider = InMemoryLockProvider()

@@ -1,5 +1,7 @@
+import math
 from datetime import timedelta
 from enum import IntEnum
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -44,7 +46,18 @@ def test_forms(text: str, expected: timedelta) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [0.0001, 0.001, "0.1ms", "0.0001s", timedelta(microseconds=1), timedelta(microseconds=999), 1e-300]
+    "value",
+    [
+        0.0001,
+        0.001,
+        "0.1ms",
+        "0.0001s",
+        timedelta(microseconds=1),
+        timedelta(microseconds=999),
+        1e-300,
+        5e-324,
+        f"0.{'0' * 590}1s",
+    ],
 )
 def test_short_ones_never_become_zero(value: float | str | timedelta) -> None:
     assert parse_duration(value) == MS
@@ -52,7 +65,22 @@ def test_short_ones_never_become_zero(value: float | str | timedelta) -> None:
 
 @pytest.mark.parametrize(
     ("value", "milliseconds"),
-    [(0.1, 100), (0.3, 300), (1.0005, 1001), ("1.0001s", 1001), (timedelta(microseconds=1001), 2), (2.675, 2675)],
+    [
+        (0.1, 100),
+        (0.3, 300),
+        (1.0005, 1001),
+        ("1.0001s", 1001),
+        (timedelta(microseconds=1001), 2),
+        (2.675, 2675),
+        (2.007, 2007),  # 2007.0000000000002 by floats
+        (12345678.9, 12345678900),
+        (1.5e-5, 1),
+        ("0.5s0.5ms", 501),
+        ("1.25h10m0.5s2ms", 5100502),
+        ("1.0000000000000000000000000000001h0.25s", 3600251),
+        ("0.1h0.1m0.1s0.1ms", 366101),
+        ("PT0.1H0.2M0.3S", 372300),
+    ],
 )
 def test_kept_to_the_millisecond_rounded_up(value: float | str | timedelta, milliseconds: int) -> None:
     assert parse_duration(value) == milliseconds * MS
@@ -97,7 +125,10 @@ def test_kept_to_the_millisecond_rounded_up(value: float | str | timedelta, mill
         (timedelta.max, "over ten years"),
         (10**12, "over ten years"),
         (1e300, "over ten years"),
-        ("9" * 5000 + "s", "over ten years"),
+        (-1e300, "negative"),
+        ("9" * 599 + "s", "over ten years"),
+        ("9" * 600 + "s", "not a duration"),
+        ("9" * 5000 + "s", "not a duration"),
     ],
 )
 def test_refused_with_the_value_and_the_accepted_forms(value: object, fault: str) -> None:
@@ -139,6 +170,14 @@ def test_rounding_adds_less_than_a_millisecond(value: timedelta) -> None:
     assert timedelta(0) <= parsed - value < MS
     assert parsed % MS == timedelta(0)
     assert in_milliseconds(value) * MS == parsed
+
+
+@given(st.integers(0, 80_000), st.integers(0, 12), st.integers(0, 10**12))
+def test_a_text_is_added_up_exactly(whole: int, places: int, decimals: int) -> None:
+    """As by fractions, whatever the number of places."""
+    hours = f"{whole}.{decimals % 10**places:0{places}}" if places else f"{whole}"
+    exact = Fraction(hours) * 3_600_000 + Fraction(7, 10**6)
+    assert parse_duration(f"{hours}h0.000007ms") == math.ceil(exact) * MS
 
 
 @given(st.floats(min_value=1e-9, max_value=LONGEST.total_seconds()))
