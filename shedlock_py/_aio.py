@@ -23,14 +23,17 @@ PATIENCE = 10.0
 _unfinished: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
 
 
-async def shielded(work: Coroutine[Any, Any, T], when_abandoned: Callable[[T], Awaitable[object]] | None = None) -> T:
+async def shielded(
+    work: Coroutine[Any, Any, T], when_abandoned: Callable[[Lease], Awaitable[object]] | None = None
+) -> T:
     """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation goes on.
 
-    ``when_abandoned`` is awaited with the result that nobody is there to take any more. After a second cancellation, or
-    :data:`PATIENCE`, the rest goes on in the background.
+    ``when_abandoned`` is awaited with the lease, if ``work`` got one, that nobody is there to take any more. After a
+    second cancellation, or :data:`PATIENCE`, the rest goes on in the background.
     """
-    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(_tell(outcome, work))
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+    task = loop.create_task(_tell(outcome, work))
 
     def never_begun(task: asyncio.Task[object]) -> None:
         work.close()
@@ -67,26 +70,14 @@ async def _tell(outcome: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> obj
     return result
 
 
-async def _finish(source: asyncio.Future[Any], when_abandoned: Callable[[T], Awaitable[object]] | None) -> None:
+async def _finish(source: asyncio.Future[Any], when_abandoned: Callable[[Lease], Awaitable[object]] | None) -> None:
     try:
-        result = await source
-        if when_abandoned is not None:
-            await when_abandoned(result)
+        lease = await source
+        if when_abandoned is not None and lease is not None:
+            await when_abandoned(lease)
     except Exception as error:
         # Nobody is left to raise it to; the lease ends by itself after lock_at_most_for.
         logger.warning("after a cancellation: %s", error)
-
-
-async def undone_if_cancelled(
-    acquire: Coroutine[Any, Any, Lease | None], release: Callable[[Lease], Awaitable[object]]
-) -> Lease | None:
-    """Await ``acquire``; if the caller is cancelled while the store may be granting, release what it granted."""
-
-    async def undo(lease: Lease | None) -> None:
-        if lease is not None:
-            await release(lease)
-
-    return await shielded(acquire, undo)
 
 
 class ThreadedProvider(AsyncLockProvider):
@@ -96,7 +87,7 @@ class ThreadedProvider(AsyncLockProvider):
         self.sync_provider = provider
 
     async def acquire(self, request: LockRequest) -> Lease | None:
-        return await undone_if_cancelled(_in_thread(self.sync_provider.acquire, request), self.release)
+        return await shielded(_in_thread(self.sync_provider.acquire, request), when_abandoned=self.release)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         # To its end even if cancelled: a release that overtook it would be undone by it.
@@ -115,7 +106,7 @@ class ThreadedProvider(AsyncLockProvider):
         return await _in_thread(self.sync_provider.force_release, name)
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await shielded(_in_thread(self.sync_provider.take_over, request), self.release)
+        return await shielded(_in_thread(self.sync_provider.take_over, request), when_abandoned=self.release)
 
     async def prune(self, unused_for: Duration) -> int:
         return await _in_thread(self.sync_provider.prune, unused_for)

@@ -16,7 +16,7 @@ import redis.asyncio
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from tests.redis.stores import SYNC_KINDS, Store, acquired, ask
-from tests.services.forks import in_child
+from tests.services.forks import in_a_loop_of_its_own, in_child
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy
 from tests.services.redis import RedisEndpoint
@@ -80,24 +80,10 @@ def test_fork_between_event_loops(redis_server: RedisEndpoint, name: str) -> Non
 def test_fork_inside_an_event_loop(redis_server: RedisEndpoint, name: str) -> None:
     """A child that inherits a provider with connections, on a loop of its own in a thread of its own."""
 
-    def in_thread() -> None:
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                asyncio.run(use_and_close(provider, f"child-{name}"))
-            except BaseException as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join(30)
-        assert not failures
-
     async def main() -> None:
         lease = await provider.acquire(LockRequest(name, "1m"))
         assert lease
-        in_child(in_thread)
+        in_child(lambda: in_a_loop_of_its_own(lambda: use_and_close(provider, f"child-{name}")))
         assert await provider.extend(lease, "2m") is lease
         assert await provider.release(lease)
         await provider.close()

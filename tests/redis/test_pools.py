@@ -20,11 +20,12 @@ import redis.asyncio
 
 from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import AsyncRedisLockProvider
-from shedlock_py.providers.redis.pools import AsyncPool, AsyncRedis, Stack, Turns
+from shedlock_py.providers.redis.pools import AsyncPool, AsyncRedis, Stack
 from tests.redis.stores import URL_KINDS, Store, acquired, ask
 from tests.services.availability import private_server
 from tests.services.forks import in_child
 from tests.services.polling import wait_until
+from tests.services.proxy import TcpProxy
 from tests.services.redis import RedisEndpoint, RedisServer
 
 SIZE = 3
@@ -215,7 +216,9 @@ class Crowd:
     """Users of a pool for asyncio, of whom so many as it may have connections keep one until :meth:`end`."""
 
     def __init__(self, server: RedisEndpoint, seconds: float) -> None:
-        self.pool = AsyncPool.from_url(server.url(), max_connections=SIZE, timeout=seconds)
+        self.pool = AsyncPool.from_url(
+            server.url(), max_connections=SIZE, timeout=seconds, socket_timeout=LONG, socket_connect_timeout=LONG
+        )
         self._client: Any = AsyncRedis(connection_pool=self.pool)
         self._begun: asyncio.Queue[None] = asyncio.Queue()
         self._end = asyncio.Event()
@@ -223,10 +226,19 @@ class Crowd:
     async def ask(self, *words: str) -> Any:
         return await self._client.execute_command(*words)
 
+    async def other_id(self) -> int:
+        """The number of another connection, asked when the server has done what it was asked before."""
+        connection = self.pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
+        await connection.send_command("CLIENT", "ID")
+        number = int(await connection.read_response())
+        await connection.disconnect()
+        return number
+
     async def _keep_one(self) -> None:
-        async with self.pool.turns:
-            self._begun.put_nowait(None)
-            await self._end.wait()
+        connection = await self.pool.get_connection()
+        self._begun.put_nowait(None)
+        await self._end.wait()
+        await self.pool.release(connection)
 
     async def begin(self) -> list[asyncio.Task[None]]:
         self._end.clear()
@@ -257,6 +269,7 @@ def test_tasks_wait_and_none_is_told_that_there_are_too_many(redis_server: Redis
     async def work(crowd: Crowd) -> None:
         numbers = await asyncio.gather(*(crowd.ask("CLIENT", "ID") for _ in range(50)))
         assert 2 <= len(set(numbers)) <= SIZE
+        assert len({await crowd.ask("CLIENT", "ID") for _ in range(2 * SIZE)}) == 1, "last in, first out"
 
     run(redis_server, LONG, work)
 
@@ -306,19 +319,119 @@ def test_tasks_that_fail_or_are_cancelled_give_their_turn_back(redis_server: Red
     run(redis_server, LONG, work)
 
 
-def test_turns_are_given_in_order() -> None:
-    async def main() -> None:
-        turns, order = Turns(1, LONG), list[int]()
+def test_turns_are_given_in_order(redis_server: RedisEndpoint) -> None:
+    async def work(crowd: Crowd) -> None:
+        order: list[int] = []
 
         async def take(number: int) -> None:
-            async with turns:
-                order.append(number)
-                await asyncio.sleep(0)
+            connection = await crowd.pool.get_connection()
+            order.append(number)
+            await asyncio.sleep(0)
+            await crowd.pool.release(connection)
 
-        await asyncio.gather(*(take(number) for number in range(10)))
+        busy = await crowd.begin()
+        waiting = [asyncio.create_task(take(number)) for number in range(10)]
+        await asyncio.sleep(0)
+        crowd.end()
+        await asyncio.gather(*busy, *waiting)
         assert order == list(range(10))
 
+    run(redis_server, LONG, work)
+
+
+def test_a_reply_that_nobody_has_read_is_not_taken_for_the_next_one(redis_server: RedisEndpoint) -> None:
+    async def work(crowd: Crowd) -> None:
+        connection = await crowd.pool.get_connection()
+        await connection.send_command("ECHO", "for somebody else")
+        number = await crowd.other_id()
+        await crowd.pool.release(connection)
+        assert await crowd.ask("CLIENT", "ID") > number, "a new connection"
+
+    run(redis_server, LONG, work)
+
+
+class AsHiredisTells(redis.asyncio.Connection):
+    """With a redis-py before 8: of a connection that was closed it tells by an error."""
+
+    async def can_read(self, *args: Any) -> bool:
+        if await super().can_read(*args):
+            raise redis.ConnectionError("Connection closed by server.")
+        return False
+
+    can_read_destructive = can_read
+
+
+def test_a_connection_that_was_closed_is_replaced_however_it_is_told(redis_server: RedisEndpoint) -> None:
+    async def work(crowd: Crowd) -> None:
+        crowd.pool.connection_class = AsHiredisTells
+        number = await crowd.ask("CLIENT", "ID")
+        with redis_server.client() as client:
+            client.client_kill_filter(_id=number)
+        await crowd.other_id()
+        assert await crowd.ask("CLIENT", "ID") > number, "a new connection"
+
+    run(redis_server, LONG, work)
+
+
+def test_disconnecting_ends_those_in_use_as_well(redis_server: RedisEndpoint) -> None:
+    async def work(crowd: Crowd) -> None:
+        connections = [await crowd.pool.get_connection() for _ in range(2)]
+        await crowd.pool.release(connections[0])
+        await crowd.pool.disconnect()
+        assert [each.is_connected for each in connections] == [False, False]
+        await crowd.pool.release(connections[1])
+
+    run(redis_server, LONG, work)
+
+
+def test_a_connection_that_cannot_be_made_costs_no_turn(redis_server: RedisEndpoint) -> None:
+    async def work(crowd: Crowd) -> None:
+        crowd.pool.connection_kwargs["no_such_option"] = 1
+        for _ in range(2 * SIZE):
+            with pytest.raises(TypeError, match="no_such_option"):
+                await crowd.ask("PING")
+        del crowd.pool.connection_kwargs["no_such_option"]
+
+    run(redis_server, LONG, work)
+
+
+def test_who_cannot_connect_costs_no_turn(name: str) -> None:
+    async def main() -> None:
+        provider = AsyncRedisLockProvider("redis://127.0.0.1:1?max_connections=1&timeout=0")
+        for _ in range(3):
+            with pytest.raises(ProviderUnreachable, match="onnect"):
+                await provider.record(name)
+
     asyncio.run(main())
+
+
+def test_i5_who_is_not_answered_waits_no_longer_than_a_url_says(redis_server: RedisEndpoint, name: str) -> None:
+    async def main(proxy: TcpProxy) -> None:
+        provider = AsyncRedisLockProvider(redis_server.url(via=proxy.address))
+        await provider.record(name)
+        proxy.stall()
+        with pytest.raises(ProviderUnreachable, match="Timeout reading"):
+            await provider.record(name)
+        await provider.close()
+
+    with TcpProxy(redis_server.address) as proxy:
+        asyncio.run(main(proxy))
+
+
+def test_i5_nor_for_what_is_said_before_the_first_command(redis_server: RedisEndpoint, name: str) -> None:
+    """Of which there is nothing to undo."""
+
+    async def main(proxy: TcpProxy) -> None:
+        limits = "socket_timeout=0.05&socket_connect_timeout=0.05"
+        provider = AsyncRedisLockProvider(f"{redis_server.url(via=proxy.address)}?{limits}")
+        proxy.stall()
+        with pytest.raises(ProviderUnreachable, match="Timeout connecting"):
+            await provider.acquire(LockRequest(name, "1m"))
+        assert proxy.connections <= 1
+        await provider.close()
+
+    with TcpProxy(redis_server.address) as proxy:
+        asyncio.run(main(proxy))
 
 
 def test_a_long_scan_lets_others_have_their_turn(private_redis: RedisEndpoint, name: str) -> None:

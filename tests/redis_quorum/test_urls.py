@@ -34,9 +34,10 @@ def test_a_url_for_all(kind: str) -> None:
     provider = KINDS[kind](url)
     places = [(options["host"], options.get("port", 6379)) for options in options_of(provider)]
     assert places == [("h1", 6379), ("h2", 6379), ("h3", 6380)]
-    for options in options_of(provider):
+    for client, options in zip(provider._clients, options_of(provider), strict=True):
         assert (options["username"], options["password"], options["db"]) == ("user", PASSWORD, 2)
-        assert options["socket_timeout"] == 1
+        limit = client._client.connection_pool.answer_seconds if kind == "async" else options["socket_timeout"]
+        assert limit == 1
         assert "longest_lease" not in options
     assert repr(provider) == f"<{type(provider).__name__} at h1:6379/2, h2:6379/2, h3:6380/2>"
     with pytest.raises(ConfigurationError, match=r"longer than longest_lease \(2:00:00\)"):

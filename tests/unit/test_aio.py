@@ -140,6 +140,16 @@ async def test_i12_cancelled_once() -> None:
     assert undone == ["done"], "before the caller goes on"
 
 
+async def test_what_got_nothing_is_not_undone(caplog: pytest.LogCaptureFixture) -> None:
+    work, undone = Work(None), list[Any]()
+    task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
+    await work.begun.wait()
+    task.cancel()
+    work.may_go_on.set()
+    assert await cancelled(task)
+    assert (work.ended, undone, caplog.records) == (True, [], [])
+
+
 async def test_i12_cancelled_before_it_began() -> None:
     work, undone = Work(), list[Any]()
     work.may_go_on.set()

@@ -73,7 +73,7 @@ class WithoutAsync(ast.NodeTransformer):
         return self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Name) and node.func.id in ("shielded", "undone_if_cancelled"):
+        if isinstance(node.func, ast.Name) and node.func.id == "shielded":
             return self.visit(node.args[0])
         return self.generic_visit(node)
 

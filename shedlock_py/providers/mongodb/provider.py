@@ -14,7 +14,7 @@ from pymongo.collation import Collation
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from shedlock_py._aio import shielded, undone_if_cancelled
+from shedlock_py._aio import shielded
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
@@ -152,7 +152,7 @@ class AsyncMongoLockProvider(AsyncLockProvider):
         self._algorithm = MongoAlgorithm(store.full_name, expire_after, monotonic, store.redact)
 
     async def acquire(self, request: LockRequest) -> Lease | None:
-        return await undone_if_cancelled(run_async(self._algorithm.acquire(request), self._execute), self.release)
+        return await shielded(run_async(self._algorithm.acquire(request), self._execute), when_abandoned=self.release)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         # To its end even if cancelled: a release that overtook it would be undone by it.
@@ -173,7 +173,7 @@ class AsyncMongoLockProvider(AsyncLockProvider):
         return await shielded(run_async(self._algorithm.force_release(name), self._execute))
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await shielded(run_async(self._algorithm.take_over(request), self._execute), self.release)
+        return await shielded(run_async(self._algorithm.take_over(request), self._execute), when_abandoned=self.release)
 
     async def prune(self, unused_for: Duration) -> int:
         return await shielded(run_async(self._algorithm.prune(unused_for), self._execute))

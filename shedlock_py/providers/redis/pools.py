@@ -47,39 +47,101 @@ class Stack:
 
 
 class AsyncRedis(redis.asyncio.Redis):
-    """A client whose commands take turns, as many as its :class:`AsyncPool` may have connections."""
+    """A client that does for a command what is needed: one connection, one time limit, one try."""
 
     connection_pool: AsyncPool
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        async with self.connection_pool.turns:
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # redis-py's
+        pool = self.connection_pool
+        connection = await pool.get_connection()
+        try:
+            # If they do not get to their end, be it by this limit, redis-py closes the connection: no reply is left
+            # on it for the next one who asks.
+            async with asyncio.timeout(pool.answer_seconds):
+                await connection.send_command(*args)
+                return await self.parse_response(connection, args[0], **options)
+        except TimeoutError:
+            raise redis.TimeoutError("Timeout reading from socket") from None  # as redis-py says it
+        finally:
+            await pool.release(connection)
 
 
 class AsyncPool(redis.asyncio.ConnectionPool):
-    """The pool of an :class:`AsyncRedis`. It is never asked for more than it may have, which would be an error."""
+    """The pool of an :class:`AsyncRedis`: so many callers have a connection, the others wait for their turn.
 
-    def __init__(self, *, timeout: float, **options: Any) -> None:
-        super().__init__(**options)
-        self.turns = Turns(self.max_connections, timeout)
+    Once it is connected, a connection has no ``socket_timeout``, for which redis-py makes a task of each write.
+    """
 
+    def __init__(self, *, timeout: float, socket_timeout: float, socket_connect_timeout: float, **options: Any) -> None:
+        super().__init__(socket_timeout=None, socket_connect_timeout=socket_connect_timeout, **options)
+        self.answer_seconds = socket_timeout
+        self._connect_seconds = socket_connect_timeout + socket_timeout  # with all that is said before the command
+        self._wait_seconds = float(timeout)  # text, from a URL and redis-py 5.0
+        self._turns = asyncio.Semaphore(self.max_connections)
+        self._connections: list[Any] = []
+        self._idle: list[Any] = []
 
-class Turns:
-    """So many callers at a time; the others wait, and for ``seconds`` at most."""
+    async def get_connection(self, *_: Any, **__: Any) -> Any:
+        await self._turn()
+        try:
+            connection = self._idle.pop() if self._idle else self._new_connection()
+        except BaseException:
+            self._turns.release()
+            raise
+        try:
+            if connection.is_connected and await _is_spent(connection):
+                await connection.disconnect(nowait=True)
+            if not connection.is_connected:
+                await self._connect(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
 
-    def __init__(self, number: int, seconds: float) -> None:
-        self._free = asyncio.Semaphore(number)
-        self._seconds = seconds
+    async def release(self, connection: Any) -> None:
+        self._idle.append(connection)
+        self._turns.release()
 
-    async def __aenter__(self) -> None:
-        if not self._free.locked():
-            await self._free.acquire()  # at once
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        connections = self._connections if inuse_connections else self._idle
+        ends = await asyncio.gather(*(each.disconnect() for each in connections), return_exceptions=True)
+        for failure in ends:
+            if isinstance(failure, BaseException):
+                raise failure
+
+    async def _turn(self) -> None:
+        if not self._turns.locked():
+            await self._turns.acquire()  # at once
             return
         try:
-            async with asyncio.timeout(self._seconds):
-                await self._free.acquire()
+            async with asyncio.timeout(self._wait_seconds):
+                await self._turns.acquire()
         except TimeoutError:
             raise redis.ConnectionError("No connection available.") from None  # as BlockingConnectionPool says it
 
-    async def __aexit__(self, *error: object) -> None:
-        self._free.release()
+    def _new_connection(self) -> Any:
+        connection = self.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
+        self._connections.append(connection)
+        return connection
+
+    async def _connect(self, connection: Any) -> None:
+        connection.socket_timeout = self.answer_seconds  # for each answer until it is ready
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                await connection.connect()
+        except (TimeoutError, redis.TimeoutError):
+            raise redis.TimeoutError("Timeout connecting to server") from None  # as redis-py says it
+        finally:
+            connection.socket_timeout = None
+
+
+async def _is_spent(connection: Any) -> bool:
+    """Whether the server has closed it, or nobody has read a reply (which redis-py 6 and 7 do not tell)."""
+    try:
+        return bool(await getattr(connection, _CAN_READ)())
+    except redis.RedisError:
+        return True  # it is closed, and hiredis reads for a redis-py before 8
+
+
+_CAN_READ = "can_read" if hasattr(redis.asyncio.Connection, "can_read") else "can_read_destructive"
+"""Redis-py 8 has renamed it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 import redis.asyncio
 
-from shedlock_py._aio import shielded, undone_if_cancelled
+from shedlock_py._aio import shielded
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
@@ -80,8 +80,8 @@ class AsyncRedisLockProvider(AsyncLockProvider):
         self._algorithm = _algorithm(self._client, key_prefix)
 
     async def acquire(self, request: LockRequest) -> Lease | None:
-        return await undone_if_cancelled(
-            run_async(self._algorithm.acquire(request), self._client.execute), self.release
+        return await shielded(
+            run_async(self._algorithm.acquire(request), self._client.execute), when_abandoned=self.release
         )
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
@@ -103,7 +103,9 @@ class AsyncRedisLockProvider(AsyncLockProvider):
         return await shielded(run_async(self._algorithm.force_release(name), self._client.execute))
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await shielded(run_async(self._algorithm.take_over(request), self._client.execute), self.release)
+        return await shielded(
+            run_async(self._algorithm.take_over(request), self._client.execute), when_abandoned=self.release
+        )
 
     async def prune(self, unused_for: Duration) -> int:
         return await shielded(run_async(self._algorithm.prune(unused_for), self._client.execute))

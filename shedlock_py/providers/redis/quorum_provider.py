@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 import redis
 import redis.asyncio
 
-from shedlock_py._aio import shielded, undone_if_cancelled
+from shedlock_py._aio import shielded
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
@@ -157,7 +157,7 @@ class AsyncRedisQuorumLockProvider(AsyncLockProvider):
         self._late: set[asyncio.Task[Any]] = set()  # the event loop itself keeps only weak references
 
     async def acquire(self, request: LockRequest) -> Lease | None:
-        return await undone_if_cancelled(run_async(self._algorithm.acquire(request), self._execute), self.release)
+        return await shielded(run_async(self._algorithm.acquire(request), self._execute), when_abandoned=self.release)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         # To its end even if cancelled: a release that overtook it would be undone by it.
@@ -176,7 +176,7 @@ class AsyncRedisQuorumLockProvider(AsyncLockProvider):
         return await shielded(run_async(self._algorithm.force_release(name), self._execute))
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await shielded(run_async(self._algorithm.take_over(request), self._execute), self.release)
+        return await shielded(run_async(self._algorithm.take_over(request), self._execute), when_abandoned=self.release)
 
     async def prune(self, unused_for: Duration) -> int:
         return await shielded(run_async(self._algorithm.prune(unused_for), self._execute))
