@@ -26,10 +26,8 @@ class SqlClock:
     """The parameter ``:fire_time``, with its type where the database must be told."""
     times_as_text: bool = False
 
-    def to_store(self, moment: datetime | None) -> datetime | str | None:
+    def to_store(self, moment: datetime) -> datetime | str:
         """``moment`` as the database compares it."""
-        if moment is None:
-            return None
         naive = moment.astimezone(UTC).replace(tzinfo=None)
         return naive.isoformat(sep=" ", timespec="microseconds") if self.times_as_text else naive
 

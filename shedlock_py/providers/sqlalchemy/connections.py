@@ -41,8 +41,8 @@ class Connections:
         self._switches = not is_own and self._is_postgres
         self._commits = not is_own and not self._is_postgres
         # Not on asyncio, where SQLAlchemy warns of connections that nobody gave back.
-        self._idle = Idle() if is_own and not engine.dialect.is_async else None
-        self._outdated_at = 0.0
+        self._idle = Idle(engine.raw_connection) if is_own and not engine.dialect.is_async else None
+        self._outdated_at = 0.0  # nothing has broken yet
         event.listen(engine, "connect", _note_opening)  # once for each pool, however often it is said
 
     def take(self) -> PoolProxiedConnection:
@@ -51,23 +51,19 @@ class Connections:
         :raises NotSent: none could be had.
         """
         try:
-            connection = self._take_any()
-            for _ in range(_MOST_REPLACED):
-                if not self._is_outdated(connection):
-                    break
+            take = self._engine.raw_connection if self._idle is None else self._idle.take
+            connection = take()
+            replaced = 0
+            while self._outdated_at and self._is_outdated(connection) and replaced < _MOST_REPLACED:
                 connection.invalidate()
-                connection = self._take_any()
+                connection = take()
+                replaced += 1
             return connection
         except Exception as error:
             known = translated(error, self._dialect)
             if is_of_connecting(known):
                 raise NotSent from known
             raise
-
-    def _take_any(self) -> PoolProxiedConnection:
-        if self._idle is None:
-            return self._engine.raw_connection()
-        return self._idle.take(self._engine.raw_connection)
 
     def ask(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
         """The answer to ``ask``; ``connection`` is given back, or ended if it broke."""
@@ -95,8 +91,8 @@ class Connections:
         finally:
             if watched != _NOT_WATCHED:
                 watchdog.end(watched)
-            if connection.is_valid:
-                self._give_back(connection, switches)
+            if connection.dbapi_connection is not None and (not switches or self._switch_back(connection)):
+                self._give_back(connection)
 
     def _execute(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
         statement, ours = ask.statement, connection.info.get(_OURS) or self._prepared(connection)
@@ -129,8 +125,8 @@ class Connections:
 
         Cancelled, its async drivers ask the silent server to cancel and wait for that, so their socket is shut, too.
         """
-        # Behind SQLAlchemy's adapter for asyncio, if there is one. If it is closed, the driver will say so itself.
-        number = socket_number(getattr(driver, "driver_connection", driver))
+        # On asyncio behind SQLAlchemy's adapter. If it is closed, the driver will say so itself.
+        number = socket_number(driver.driver_connection if self._dialect.is_async else driver)
         return watchdog.begin(number, ANSWER_SECONDS) if number >= 0 else _NOT_WATCHED
 
     def _give_up(self, connection: PoolProxiedConnection, error: Exception) -> None:
@@ -146,29 +142,28 @@ class Connections:
         except Exception as error:
             connection.invalidate(error)
 
-    def _give_back(self, connection: PoolProxiedConnection, switches: bool) -> None:
+    def _switch_back(self, connection: PoolProxiedConnection) -> bool:
         driver: Any = connection.dbapi_connection
         try:
-            if switches:
-                driver.autocommit = False
+            driver.autocommit = False
         except BaseException as error:
             connection.invalidate(error)
             if not isinstance(error, Exception):
                 raise
-        else:
-            self._put_away(connection)
+            return False
+        return True
 
-    def _put_away(self, connection: PoolProxiedConnection) -> None:
+    def _give_back(self, connection: PoolProxiedConnection) -> None:
         if self._idle is None:
             connection.close()
-        elif self._is_outdated(connection):
+        elif self._outdated_at and self._is_outdated(connection):
             connection.invalidate()
         elif not self._idle.keep(connection):
             connection.close()
 
     def _is_outdated(self, connection: PoolProxiedConnection) -> bool:
         """Whether it has probably broken with another, or the provider was closed since it was opened."""
-        return bool(self._outdated_at) and _opened_at(connection) < self._outdated_at
+        return _opened_at(connection) < self._outdated_at
 
     def close_idle(self) -> None:
         """Give those that wait for the next statement back to the pool, and keep none of those that are in use."""
@@ -179,7 +174,7 @@ class Connections:
 
     def abandon_idle(self) -> list[PoolProxiedConnection]:
         """In a forked child: they are the parent's, and must neither be used nor closed nor forgotten."""
-        idle, self._idle = self._idle, Idle() if self._idle is not None else None
+        idle, self._idle = self._idle, Idle(self._engine.raw_connection) if self._idle is not None else None
         return idle.connections if idle is not None else []
 
 
@@ -243,8 +238,8 @@ def _needs_another(connection: PoolProxiedConnection, error: Exception) -> bool:
 def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
     match statement.replies_with:
         case "rows":
-            return Answer(rows=cursor.fetchall())
+            return Answer(cursor.fetchall())
         case "count":
-            return Answer(changed=cursor.rowcount)
+            return Answer((), cursor.rowcount)
         case "id":
             return Answer(id=cursor.lastrowid)

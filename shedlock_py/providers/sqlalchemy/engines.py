@@ -147,8 +147,10 @@ def open_async_engine(url: URL) -> AsyncEngine:
 def socket_number(driver: Any) -> int:
     """The file descriptor of a driver's connection, or -1: it is closed, or has none."""
     try:
-        if hasattr(driver, "fileno"):
-            return int(driver.fileno())
+        fileno = getattr(driver, "fileno", None)
+        if fileno is not None:
+            number: int = fileno()
+            return number
         # asyncpg's and MySQL's async drivers have no public way to it.
         transport = getattr(driver, "_transport", None) or driver._writer
         return int(transport.get_extra_info("socket").fileno())
@@ -271,22 +273,23 @@ class Watchdog:
         """
         own = os.dup(socket_number)  # the driver may close its own, and the number be used again
         try:
-            self._add(own, monotonic() + seconds)
+            deadline = monotonic() + seconds
+            with self._mutex:
+                self._watched[own] = deadline
+                self._is_used = True
+                if self._thread is None:
+                    self._start()
+                elif deadline < self._wakes_at:
+                    self._changed.notify()
         except BaseException:
             self.end(own)
             raise
         return own
 
-    def _add(self, own: int, deadline: float) -> None:
-        with self._mutex:
-            self._watched[own] = deadline
-            self._is_used = True
-            if self._thread is None:
-                thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
-                thread.start()
-                self._thread = thread
-            elif deadline < self._wakes_at:
-                self._changed.notify()
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def end(self, own: int) -> None:
         with self._mutex:

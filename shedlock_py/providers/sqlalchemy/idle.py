@@ -14,31 +14,27 @@ class Idle:
     The pool counts them as taken. So while somebody waits there, none is kept here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Callable[[], PoolProxiedConnection]) -> None:
+        self._connect = connect
         self.connections: list[PoolProxiedConnection] = []
         self._waiting = 0
         self._mutex = RLock()  # a signal handler may ask, too, and come at any moment
 
-    def take(self, connect: Callable[[], PoolProxiedConnection]) -> PoolProxiedConnection:
-        """One of them, or else what ``connect`` waits for."""
+    def take(self) -> PoolProxiedConnection:
+        """One of them, or else one from the pool, as soon as it has one."""
         waits = False
         try:
             with self._mutex:
-                if (connection := self._pop()) is not None:
-                    return connection
-                self._waiting += 1
-                waits = True
-            return connect()
+                try:
+                    return self.connections.pop()
+                except IndexError:
+                    self._waiting += 1
+                    waits = True
+            return self._connect()
         finally:
             if waits:
                 with self._mutex:
                     self._waiting -= 1
-
-    def _pop(self) -> PoolProxiedConnection | None:
-        try:
-            return self.connections.pop()
-        except IndexError:
-            return None
 
     def keep(self, connection: PoolProxiedConnection) -> bool:
         with self._mutex:

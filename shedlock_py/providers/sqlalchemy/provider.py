@@ -11,7 +11,7 @@ from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from shedlock_py._aio import shielded, undone_if_cancelled
+from shedlock_py._aio import shielded
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
@@ -183,7 +183,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         self._algorithm = SqlAlgorithm(engine.dialect, table_name, schema, extra_columns, monotonic, redact)
 
     async def acquire(self, request: LockRequest) -> Lease | None:
-        return await undone_if_cancelled(run_async(self._algorithm.acquire(request), self._execute), self.release)
+        return await shielded(run_async(self._algorithm.acquire(request), self._execute), when_abandoned=self.release)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         # To its end even if cancelled: a release that overtook it would be undone by it.
@@ -204,7 +204,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
         return await shielded(run_async(self._algorithm.force_release(name), self._execute))
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await shielded(run_async(self._algorithm.take_over(request), self._execute), self.release)
+        return await shielded(run_async(self._algorithm.take_over(request), self._execute), when_abandoned=self.release)
 
     async def prune(self, unused_for: Duration) -> int:
         return await shielded(run_async(self._algorithm.prune(unused_for), self._execute))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 from sqlalchemy import Table, text
@@ -18,16 +20,11 @@ class Statement:
     """SQL text in the driver's own parameter style, compiled once."""
 
     sql: str
-    order: tuple[str, ...] | None
-    """The names of the parameters in their order, for drivers that take a sequence."""
     replies_with: Literal["rows", "count", "id"]
     text: str | bytes
     """As the driver wants it. Psycopg would encode and hash a str each time: a tenth of a skip."""
-
-    def bind(self, values: Mapping[str, object]) -> Any:
-        if self.order is None:
-            return values
-        return tuple(values[name] for name in self.order)
+    bind: Callable[[Mapping[str, object]], Any]
+    """Its parameters, by their names, as the driver wants them."""
 
 
 _OF_COLUMN = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table AND column_name = 'lock_until'"
@@ -41,6 +38,25 @@ _MOVES_WITH_ZONE = {
     "mysql": _MYSQL_MOVES,
     "mariadb": _MYSQL_MOVES,
 }
+
+
+def in_order(names: Sequence[str]) -> Callable[[Mapping[str, object]], Any]:
+    """For drivers that take a sequence."""
+    match names:
+        case []:
+            return lambda values: ()
+        case [name]:
+            return lambda values: (values[name],)
+        case _:
+            return itemgetter(*names)
+
+
+def by_name(values: Mapping[str, object]) -> Mapping[str, object]:
+    return values
+
+
+_NAMED = re.compile(r"%\((\w+)\)s")
+"""A parameter in the style "pyformat"."""
 
 
 class Statements:
@@ -58,7 +74,13 @@ class Statements:
         this_lease = f"{ours} AND fencing_token = :fencing_token" if extra_columns else ours
         self.acquire = self._upsert(by_force=False)
         self.take_over = self._upsert(by_force=True)
-        self.look = self._compile(f"SELECT 1 FROM {{table}} WHERE {self._refused()}", "rows")
+        where = f"FROM {{table}} WHERE name = :name AND {self._held_or_ran()}"
+        # PostgreSQL counts what it finds, and a row of nothing is enough for that. SQLite's driver does not count, nor
+        # do those of MySQL with a cursor that an application wants unbuffered.
+        if dialect.name == "postgresql":
+            self.look = self._compile(f"SELECT {where}", "count")
+        else:
+            self.look = self._compile(f"SELECT 1 {where}", "rows")
         hold = "UPDATE {{table}} SET lock_until = {{until}} WHERE {which} AND lock_until > {now}"
         self.extend = self._compile(hold.format(which=this_lease, now=now), "count")
         # By the claim alone: what was granted for nobody is better free.
@@ -81,17 +103,22 @@ class Statements:
     def _compile(self, sql: str, replies_with: Literal["rows", "count", "id"]) -> Statement:
         filled = sql.format(table=self.table_name, until=self.clock.until)
         compiled = text(filled).compile(dialect=self._dialect)
-        order = getattr(compiled, "positiontup", None)
+        order: Sequence[str] | None = getattr(compiled, "positiontup", None)
         sql = str(compiled)
+        names = _NAMED.findall(sql)
+        if names and len(set(names)) == len(names):
+            # Drivers that can take both sort a mapping anew for each call, which is a tenth of a skip. What occurs more
+            # than once they would send more than once.
+            sql, order = _NAMED.sub("%s", sql), names
         # Else in the connection's character set, which psycopg knows.
         as_bytes = sql.isascii() and self._dialect.driver in ("psycopg", "psycopg_async")
         wanted = sql.encode() if as_bytes else sql
-        return Statement(sql, tuple(order) if order is not None else None, replies_with, wanted)
+        return Statement(sql, replies_with, wanted, by_name if order is None else in_order(order))
 
-    def _refused(self) -> str:
-        """When an acquire is refused: the lock is held by another claim, or this fire time has been granted."""
+    def _held_or_ran(self) -> str:
+        """The lock is held, or this fire time has been granted."""
         ran = f" OR last_fire_time >= {self.clock.fire_time}" if self._extra_columns else ""
-        return f"name = :name AND locked_by <> :locked_by AND (lock_until > {self.clock.now}{ran})"
+        return f"(lock_until > {self.clock.now}{ran})"
 
     def _upsert(self, *, by_force: bool) -> Statement:
         """Acquire in one statement: insert the record if it is absent, update it if it may be granted.
@@ -142,7 +169,8 @@ class Statements:
             reply = "fencing_token"
         # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: skips must not get there.
         skips_here = self._dialect.name == "postgresql" and not by_force
-        source = f"NOT EXISTS (SELECT 1 FROM {{table}} WHERE {self._refused()})" if skips_here else "1 = 1"
+        refused = f"SELECT 1 FROM {{table}} WHERE name = :name AND locked_by <> :locked_by AND {self._held_or_ran()}"
+        source = f"NOT EXISTS ({refused})" if skips_here else "1 = 1"
         return self._compile(
             f"INSERT INTO {{table}} AS record ({columns}) SELECT {values} WHERE {source} "
             f"ON CONFLICT (name) DO UPDATE SET {changes} WHERE {self._granted('record.', by_force)} RETURNING {reply}",
