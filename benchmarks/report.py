@@ -119,7 +119,19 @@ def _one_client(results: Results, store: str, pictures: bool) -> list[str]:
     for group, entries in groups.items():
         if entries:
             parts += _group(group, entries)
+            parts += _first_skip(entries.get(US, {}))
     return parts
+
+
+def _first_skip(entry: dict[str, Any]) -> list[str]:
+    if "first_skip_p50_us" not in entry:
+        return []
+    return [
+        f"That is ours for whoever asks again and again, and so looks first: {entry['skip_server_cpu_us']:.0f} µs of"
+        f" the server's processor. The first skip of a lock takes {entry['first_skip_p50_us']:.0f} µs,"
+        f" {entry['first_skip_server_cpu_us']:.0f} µs of them the server's processor.",
+        "",
+    ]
 
 
 def _group(group: str, entries: dict[str, Any]) -> list[str]:

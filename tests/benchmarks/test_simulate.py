@@ -107,6 +107,13 @@ def test_the_costs_are_those_that_were_measured(monkeypatch: pytest.MonkeyPatch)
         filled("a page", results)
 
 
+def test_at_a_tick_everybody_asks_once() -> None:
+    """That costs more than asking again and again."""
+    entry = {"server_cpu_us": 300.0, "skip_server_cpu_us": 20.0, "first_skip_server_cpu_us": 50.0}
+    [store] = stores({"latency": {"postgres": {"shedlock_py": entry}}})
+    assert store.skip_us == 50.0
+
+
 # What is committed
 
 

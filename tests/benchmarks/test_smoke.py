@@ -49,6 +49,17 @@ def test_a_run_measures_all_that_belongs_to_a_store(store: str, tmp_path: Path) 
         assert results["wire"]["redis"][US]["cycle_round_trips"] == 2
 
 
+def test_the_first_skip_is_measured_where_the_next_ones_are_others(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    done = run("--smoke", "--only", "postgres,latency", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    for group in ("postgres", "postgres async"):
+        found = json.loads(out.read_text())["latency"][group]
+        assert found[US]["first_skip_p50_us"] > 0
+        assert "first_skip_p50_us" not in found["floor"]
+    assert done.stdout.count("The first skip of a lock") == 2
+
+
 def test_decorators_are_measured_without_any_store(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     done = run("--smoke", "--only", "decorators", "--out", str(out))
