@@ -24,7 +24,10 @@ LockProviderFactory = Callable[[], LockProvider]
 LONG: Final = "1m"
 """A lease that does not end during a test."""
 SHORT: Final = "100ms"
-"""A lease whose end a test waits for. Never assume that it still lasts: the machine may have been busy."""
+"""A lease whose end a test waits for. Never assume that it still lasts: the machine may have been busy.
+
+So a task is guarded with :data:`LONG`, and its lease is cut to this by an extension.
+"""
 PATIENCE: Final = 15.0
 
 

@@ -122,11 +122,14 @@ class GuardContract(ContractBase):
         self, provider: LockProvider, other: LockProvider, name: str, heard: RecordingListener
     ) -> None:
         def task() -> str:
+            lease = current_lease()
+            assert lease is not None
+            provider.extend(lease, SHORT)
             eventually(lambda: other.acquire(LockRequest(name, LONG)), "a grant after the end of the lease")
             assert current_lease() is None
             return "value"
 
-        result = attempt(name, task, lock_at_most_for="300ms", provider=provider)
+        result = attempt(name, task, provider=provider)
         assert isinstance(result, Executed)
         assert result.value == "value"
         assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
@@ -207,8 +210,9 @@ class GuardContract(ContractBase):
         assert heard.kinds() == ["LockAcquired", "LockExtended", "TaskFinished", "LockReleased"]
 
     def test_a_lease_that_ended_is_not_current(self, provider: LockProvider, name: str) -> None:
-        with hold(name, lock_at_most_for=SHORT, provider=provider) as lease:
+        with hold(name, lock_at_most_for=LONG, provider=provider) as lease:
             assert lease is not None
+            provider.extend(lease, SHORT)
             eventually(lambda: not lease.is_trusted())
             assert current_lease() is None
             eventually(lambda: not record_of(provider, name).is_held)
