@@ -55,8 +55,10 @@ def provoke_task_object() -> None:
 
 def provoke_overrun() -> None:
     provider = sl.InMemoryLockProvider()
-    with sl.configure(provider=provider), sl.hold("nightly", lock_at_most_for="5ms") as lease:
-        while lease and lease.is_trusted():
+    with sl.configure(provider=provider), sl.hold("nightly", lock_at_most_for="1m") as lease:
+        assert lease is not None
+        provider.extend(lease, "5ms")
+        while lease.is_trusted():
             pass
 
 

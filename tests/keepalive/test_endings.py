@@ -114,7 +114,7 @@ class Hanging(InMemoryLockProvider):
         time.sleep(3600)
 
 asked = threading.Event()
-block = hold("job", lock_at_most_for="300ms", keep_alive=True, provider=Hanging())
+block = hold("job", lock_at_most_for="3s", keep_alive=True, provider=Hanging())
 block.__enter__()  # and nobody leaves it
 asked.wait()
 print("bye", flush=True)
