@@ -66,8 +66,9 @@ def test_after_a_crowd_that_failed_there_is_another(fault_store: Store) -> None:
 
 
 FORKED = """
-import os, socket, sys, threading
+import ctypes, os, socket, sys, threading
 from shedlock_py.providers.sqlalchemy.engines import watchdog
+from shedlock_py.providers.sqlalchemy.forks import notice_fork
 
 def child():
     sys.setswitchinterval(1e-6)
@@ -78,6 +79,7 @@ def child():
 
     def ask(one):
         everybody.wait(30)
+        notice_fork()  # as each statement does
         own = watchdog.begin(one.fileno(), 60.0)
         everybody.wait(30)
         watchdog.end(own)
@@ -92,8 +94,10 @@ def child():
     watching = sum(thread.name == "shedlock-watchdog" for thread in threading.enumerate())
     return 0 if cut and watching == 1 and not died else 1
 
+watchdog._thread = threading.Thread()  # not a real one: Python does not survive a fork by C while it waits for its turn
+fork = {"Python": os.fork, "C": ctypes.PyDLL(None).fork}[sys.argv[1]]
 for _ in range(20):
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         os._exit(child())
     if os.waitpid(pid, 0)[1]:
@@ -101,7 +105,8 @@ for _ in range(20):
 """
 
 
-def test_time_limits_in_a_forked_process_with_many_threads() -> None:
+@pytest.mark.parametrize("kind", ["Python", "C"])
+def test_time_limits_in_a_forked_process_with_many_threads(kind: str) -> None:
     """What the herd found: threads of a new child raced for PostgreSQL's watchdog, and it died."""
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", FORKED, kind], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

@@ -16,7 +16,7 @@ import redis.asyncio
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from tests.redis.stores import SYNC_KINDS, Store, acquired, ask
-from tests.services.forks import in_a_loop_of_its_own, in_child
+from tests.services.forks import check_fork_by_c, in_a_loop_of_its_own, in_child
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy
 from tests.services.redis import RedisEndpoint
@@ -54,6 +54,11 @@ def test_a_child_that_closes_does_not_close_the_parents(store: Store, proxy: Tcp
     in_child(provider.close)  # type: ignore[attr-defined]  # it is one from a URL
     assert provider.release(lease)
     assert proxy.connections == 1
+
+
+@pytest.mark.parametrize("way", ["url", "block", "asyncio"])
+def test_fork_by_c(redis_server: RedisEndpoint, way: str, name: str) -> None:
+    check_fork_by_c(way, redis_server.url(), name)
 
 
 async def use(provider: AsyncRedisLockProvider, name: str) -> None:

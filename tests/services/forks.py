@@ -1,9 +1,12 @@
 """Forked processes, and what they can run."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import traceback
 import warnings
@@ -11,12 +14,22 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
-def in_child(work: Callable[[], object]) -> None:
-    """Run `work` in a forked process; fail with its traceback."""
-    reading, writing = os.pipe()
+def python_fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork while other threads run
-        pid = os.fork()
+        return os.fork()
+
+
+def c_fork() -> int:
+    """As uWSGI makes its workers: nobody tells Python of it. For :mod:`tests.services.forked_by_c`."""
+    pid: int = ctypes.PyDLL(None).fork()
+    return pid
+
+
+def in_child(work: Callable[[], object], fork: Callable[[], int] = python_fork) -> None:
+    """Run `work` in a forked process; fail with its traceback."""
+    reading, writing = os.pipe()
+    pid = fork()
     if pid == 0:
         failure = b""
         signal.alarm(60)
@@ -50,3 +63,14 @@ def in_a_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, object]]) -> Non
     thread.join(30)
     assert not thread.is_alive()
     assert not failures
+
+
+def check_fork_by_c(way: str, url: str, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.services.forked_by_c", way, url, name],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr

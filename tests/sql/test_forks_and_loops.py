@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.services.forks import in_child
+from tests.services.forks import check_fork_by_c, in_child
 from tests.services.polling import wait_until
 from tests.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
 
@@ -95,6 +95,17 @@ def test_fork_on_sqlite(name: str, tmp_path: Path) -> None:
     provider.create_schema()
     use_on_both_sides(provider, name)
     provider.close()
+
+
+@pytest.mark.parametrize("way", ["url", "engine", "block"])
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_fork_by_c(driver: str, way: str, store: Store, name: str) -> None:
+    check_fork_by_c(way, store.url(), name)
+
+
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+def test_fork_by_c_between_event_loops(driver: str, store: Store, name: str) -> None:
+    check_fork_by_c("asyncio", store.url(), name)
 
 
 @pytest.mark.parametrize("driver", ASYNC_DRIVERS)

@@ -1,6 +1,5 @@
 """A child asks in its own name, and what its parent holds is not its own."""
 
-import ctypes
 import os
 import sys
 
@@ -8,7 +7,7 @@ import pytest
 
 from shedlock_py import InMemoryLockProvider, attempt, configure, current_lease, hold, scheduler_lock
 from shedlock_py.config import lock_request
-from tests.services.forks import in_child
+from tests.services.forks import check_fork_by_c, in_child
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 
@@ -66,17 +65,4 @@ def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered
 
 
 def test_a_child_of_which_python_was_not_told_frees_nothing() -> None:
-    """As in uWSGI, whose workers are forked by C."""
-    provider = InMemoryLockProvider()
-    block = hold("job", lock_at_most_for="1m", provider=provider)
-    with block:
-        process = ctypes.PyDLL(None).fork()
-        if process == 0:
-            status = 1
-            try:
-                block.__exit__(None, None, None)
-                record = provider.record("job")
-                status = 0 if record is not None and record.is_held else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    check_fork_by_c("block", "memory://", "job")

@@ -322,5 +322,3 @@ def shut(socket_number: int) -> None:
 
 
 watchdog = Watchdog()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=watchdog.start_afresh)

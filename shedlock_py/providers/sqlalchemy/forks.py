@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from functools import cache
+from threading import RLock
 from weakref import WeakSet
 
 from sqlalchemy import Pool
 from sqlalchemy.engine import Engine
+
+from shedlock_py.providers.sqlalchemy.engines import watchdog
 
 
 class Inherited:
@@ -18,7 +20,7 @@ class Inherited:
         self._engine = engine
         self._abandon_idle = abandon_idle
         self._pool: Pool | None = None
-        _watch_forks()
+        notice_fork()
         _inheritances.add(self)
 
     def note(self) -> None:
@@ -27,6 +29,7 @@ class Inherited:
 
     def abandon(self) -> None:
         """Go without it, unless the application has seen to that itself."""
+        notice_fork()
         pool = self._pool
         if pool is None:
             return
@@ -41,14 +44,36 @@ _abandoned: list[object] = []
 """Never forgotten: mysqlclient says goodbye to the server for a connection that is garbage-collected."""
 
 
-@cache
-def _watch_forks() -> None:
-    def note_all() -> None:
+class _Process:
+    """The one that our connections and threads are of."""
+
+    def __init__(self) -> None:
+        self._number = os.getpid()
+        self._mutex = RLock()  # a signal handler may ask, too, and come at any moment
+
+    def notice_fork(self) -> None:
+        """To be called before a connection is used: who forks in C, as uWSGI does, does not tell Python of it."""
+        if self._number != os.getpid():
+            with self._mutex:  # the child may have several threads by now
+                if self._number != os.getpid():
+                    self._begin_afresh()
+
+    def forked(self) -> None:
+        """Python forked, and the child has one thread."""
+        self._mutex = RLock()
+        self._begin_afresh()
+
+    def _begin_afresh(self) -> None:
+        watchdog.start_afresh()
         for inherited in list(_inheritances):
             inherited.note()
+        self._number = os.getpid()
 
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=note_all)
+
+_process = _Process()
+notice_fork = _process.notice_fork
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.forked)
 
 
 def keep_for_ever(connections: Iterable[object]) -> None:

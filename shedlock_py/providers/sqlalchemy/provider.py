@@ -29,7 +29,7 @@ from shedlock_py.providers.sqlalchemy.engines import (
     refuse_shared_connection,
 )
 from shedlock_py.providers.sqlalchemy.failures import NotSent
-from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
+from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever, notice_fork
 from shedlock_py.providers.sqlalchemy.loops import LoopEngine
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
@@ -253,6 +253,7 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
 
     def _loop_engine(self) -> LoopEngine:
         if self._process != os.getpid():
+            notice_fork()
             keep_for_ever(loop_engine.engine.pool for loop_engine in self._loops.values())
             self._loops = {}
             self._process = os.getpid()

@@ -1,0 +1,112 @@
+"""A fork that Python is not told of, as of uWSGI's workers: ``python -m tests.services.forked_by_c WAY URL NAME``.
+
+In a process of its own: Python does not survive such a fork while another thread waits for its turn.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine
+
+from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.providers.sqlalchemy.engines import watchdog
+from tests.services.forks import c_fork, in_child
+
+
+def use(provider: Any, name: str) -> None:
+    lease = provider.acquire(LockRequest(name, "1m"))
+    assert lease is not None
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert provider.extend(lease, "2m") is lease
+    assert provider.release(lease)
+
+
+def on_both_sides(provider: Any, name: str) -> None:
+    held = provider.acquire(LockRequest(name, "1m"))
+    before = session(provider)
+
+    def child() -> None:
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        use(provider, f"{name}-child")
+        assert session(provider) != before or before is None
+        check_watchdog()
+
+    for work in (child, provider.close, child):
+        in_child(work, c_fork)
+        assert provider.extend(held, "2m") is held
+        use(provider, f"{name}-parent")
+        assert session(provider) == before, "the parent's connection must have survived"
+    assert provider.release(held)
+
+
+def session(provider: Any) -> object:
+    """What the server calls the connection that this process has."""
+    engine = getattr(provider, "_engine", None)
+    if engine is None or engine.dialect.name == "sqlite":
+        return None
+    connection = provider._connections.take()
+    cursor = connection.cursor()
+    cursor.execute(f"SELECT {'pg_backend_pid()' if engine.dialect.name == 'postgresql' else 'connection_id()'}")
+    [[number]] = cursor.fetchall()
+    cursor.close()
+    provider._connections._give_back(connection)
+    return number
+
+
+def check_watchdog() -> None:
+    """Its thread, if it has one, is one of this process."""
+    thread = watchdog._thread
+    assert thread is None or Path(f"/proc/self/task/{thread.native_id}").exists()
+
+
+def between_event_loops(url: str, name: str) -> None:
+    inherited: Any = async_provider_from_url(url)
+
+    async def main(provider: Any) -> None:
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease is not None
+        assert await provider.release(lease)
+        await provider.close()
+        check_watchdog()
+
+    asyncio.run(main(inherited))
+    in_child(lambda: asyncio.run(main(inherited)), c_fork)
+    in_child(lambda: asyncio.run(main(async_provider_from_url(url))), c_fork)
+    asyncio.run(main(inherited))
+
+
+def inside_a_block(url: str, name: str) -> None:
+    provider = provider_from_url(url)
+    block = hold(name, lock_at_most_for="1m", provider=provider)
+
+    def child() -> None:
+        block.__exit__(None, None, None)
+        record = provider.record(name)
+        assert record is not None
+        assert record.is_held
+
+    with block as lease:
+        in_child(child, c_fork)
+        record = provider.record(name)
+        assert lease is not None
+        assert record is not None
+        assert record.locked_by == lease.locked_by
+        assert record.is_held
+
+
+WAYS: dict[str, Callable[[str, str], None]] = {
+    "url": lambda url, name: on_both_sides(provider_from_url(url), name),
+    "engine": lambda url, name: on_both_sides(
+        SqlAlchemyLockProvider(create_engine(url, pool_size=1, max_overflow=0)), name
+    ),
+    "asyncio": between_event_loops,
+    "block": inside_a_block,
+}
+
+if __name__ == "__main__":
+    way, url, name = sys.argv[1:]
+    WAYS[way](url, name)
