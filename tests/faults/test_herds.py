@@ -68,7 +68,7 @@ def test_after_a_crowd_that_failed_there_is_another(fault_store: Store) -> None:
 FORKED = """
 import ctypes, os, socket, sys, threading
 from shedlock_py.providers.sqlalchemy.engines import watchdog
-from shedlock_py.providers.sqlalchemy.forks import notice_fork
+from shedlock_py.providers.sqlalchemy.forks import _process
 
 def child():
     sys.setswitchinterval(1e-6)
@@ -79,7 +79,7 @@ def child():
 
     def ask(one):
         everybody.wait(30)
-        notice_fork()  # as each statement does
+        _process.notice_fork()  # as each statement does
         own = watchdog.begin(one.fileno(), 60.0)
         everybody.wait(30)
         watchdog.end(own)

@@ -98,11 +98,28 @@ def inside_a_block(url: str, name: str) -> None:
         assert record.is_held
 
 
+def with_a_pool_of_the_childs(url: str, name: str) -> None:
+    engine = create_engine(url)
+    provider = SqlAlchemyLockProvider(engine)
+    use(provider, name)
+
+    def child() -> None:
+        engine.dispose(close=False)  # as SQLAlchemy says to
+        with engine.connect():
+            pool = engine.pool
+            use(provider, f"{name}-child")
+            assert engine.pool is pool
+
+    in_child(child, c_fork)
+    use(provider, name)
+
+
 WAYS: dict[str, Callable[[str, str], None]] = {
     "url": lambda url, name: on_both_sides(provider_from_url(url), name),
     "engine": lambda url, name: on_both_sides(
         SqlAlchemyLockProvider(create_engine(url, pool_size=1, max_overflow=0)), name
     ),
+    "pool": with_a_pool_of_the_childs,
     "asyncio": between_event_loops,
     "block": inside_a_block,
 }

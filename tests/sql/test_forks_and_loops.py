@@ -3,18 +3,22 @@
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import LockProvider, LockRequest, ProviderError
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.services.forks import check_fork_by_c, in_child
 from tests.services.polling import wait_until
+from tests.sql import orphans
 from tests.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
 
 
@@ -97,7 +101,60 @@ def test_fork_on_sqlite(name: str, tmp_path: Path) -> None:
     provider.close()
 
 
-@pytest.mark.parametrize("way", ["url", "engine", "block"])
+FORKED_BY = [("Python", kind) for kind in orphans.KINDS] + [("C", kind) for kind in ("url", "engine", "used engine")]
+
+
+@pytest.mark.parametrize(("fork", "kind"), FORKED_BY)
+def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, name: str, tmp_path: Path) -> None:
+    """SQLite believed that the file was the child's already, and took no lock on it that others could see."""
+    file = f"{tmp_path}/locks.db"
+
+    def outsider() -> SqlAlchemyLockProvider:
+        return SqlAlchemyLockProvider(f"sqlite:///{file}")
+
+    with closing(outsider()) as provider:
+        provider.create_schema()
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "tests.sql.orphans", fork, kind, file],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        parent.wait(20)
+        with closing(outsider()) as provider:  # somebody comes and goes, and cleans up if nobody else is there
+            assert provider.release(acquired(provider, name))
+        print(file=parent.stdin, flush=True)
+        assert parent.stdout.readline() == "True\n"
+        with closing(outsider()) as provider:
+            assert provider.acquire(LockRequest("job", "1m")) is None
+            assert provider.acquire(LockRequest("child", "1m")) is None
+
+
+def test_a_child_of_a_process_that_was_using_sqlite_is_refused(name: str, tmp_path: Path) -> None:
+    """Only the parent may end what it has begun there."""
+    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+
+    def child() -> None:
+        for _ in range(2):
+            with pytest.raises(ProviderError, match="forked while another thread was using SQLite") as caught:
+                provider.acquire(LockRequest(name, "1m"))
+            assert not isinstance(caught.value, ProviderUnreachable)
+
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SELECT * FROM shedlock")
+        in_child(child)
+    in_child(lambda: provider.release(acquired(provider, name)))
+    assert provider.release(acquired(provider, name))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("way", ["url", "engine", "pool", "block"])
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
 def test_fork_by_c(driver: str, way: str, store: Store, name: str) -> None:
     check_fork_by_c(way, store.url(), name)

@@ -21,6 +21,7 @@ from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_u
 from shedlock_py.providers.sqlalchemy.confirmation import Heard, listen_for_warnings, unconfirmed
 from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, socket_number, watchdog
 from shedlock_py.providers.sqlalchemy.failures import NotSent, Unconfirmed, is_of_connecting, translated
+from shedlock_py.providers.sqlalchemy.forks import note_openings
 from shedlock_py.providers.sqlalchemy.idle import Idle
 from shedlock_py.providers.sqlalchemy.statements import Statement
 
@@ -44,6 +45,7 @@ class Connections:
         self._idle = Idle(engine.raw_connection) if is_own and not engine.dialect.is_async else None
         self._outdated_at = 0.0  # nothing has broken yet
         event.listen(engine, "connect", _note_opening)  # once for each pool, however often it is said
+        note_openings(engine)
 
     def take(self) -> PoolProxiedConnection:
         """A connection for :meth:`ask`.

@@ -29,7 +29,7 @@ from shedlock_py.providers.sqlalchemy.engines import (
     refuse_shared_connection,
 )
 from shedlock_py.providers.sqlalchemy.failures import NotSent
-from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever, notice_fork
+from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
 from shedlock_py.providers.sqlalchemy.loops import LoopEngine
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
@@ -243,17 +243,14 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
             return await greenlet_spawn(connections.ask, connection, ask)
 
     def _connections_of_this_loop(self) -> Connections:
-        if self._borrowed is None:
-            return self._loop_engine().connections
         self._inherited.abandon()
-        return self._borrowed
+        return self._loop_engine().connections if self._borrowed is None else self._borrowed
 
     def _engine_of_this_loop(self) -> AsyncEngine:
         return self._loop_engine().engine if self._is_own else self._engine
 
     def _loop_engine(self) -> LoopEngine:
         if self._process != os.getpid():
-            notice_fork()
             keep_for_ever(loop_engine.engine.pool for loop_engine in self._loops.values())
             self._loops = {}
             self._process = os.getpid()
