@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -97,6 +97,18 @@ def extensions(provider: Any, monkeypatch: pytest.MonkeyPatch, around: Callable[
     return moments
 
 
+def between_heartbeats(provider: Any, monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[object]:
+    """Where the store is not asked at this moment: after that, a child of SQLite's would be refused."""
+    extend, turn = provider.extend, threading.RLock()
+
+    def extend_in_turn(*args: Any) -> Any:
+        with turn:
+            return extend(*args)
+
+    monkeypatch.setattr(provider, "extend", extend_in_turn)
+    return turn
+
+
 @pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
 def test_a_fork_in_the_middle_of_a_heartbeat(
     provider: Any, name: str, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +145,10 @@ def test_a_fork_in_the_middle_of_a_heartbeat(
 
 
 @pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
-def test_a_child_that_leaves_the_block_does_not_release(provider: Any, name: str) -> None:
+def test_a_child_that_leaves_the_block_does_not_release(
+    provider: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = between_heartbeats(provider, monkeypatch)
     with hold(name, lock_at_most_for="10m", keep_alive=True, provider=provider) as lease:
         assert lease is not None
 
@@ -142,7 +157,8 @@ def test_a_child_that_leaves_the_block_does_not_release(provider: Any, name: str
                 raise SystemExit
 
         for _ in range(2):
-            in_child(child)
+            with turn:
+                in_child(child)
         record = provider.record(name)
         assert record is not None
         assert record.locked_by == lease.locked_by
@@ -224,7 +240,9 @@ def test_32_threads_extend_and_release_one_lease(provider: Any, name: str) -> No
     assert provider.acquire(LockRequest(name, "1m"))
 
 
-async def test_a_fork_inside_a_task(tmp_path: Any, name: str, heard: RecordingListener) -> None:
+async def test_a_fork_inside_a_task(
+    tmp_path: Any, name: str, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child of an event loop has a loop of its own; the parent's lease and heartbeat stay as they are."""
     provider: Any = provider_from_url(f"sqlite:///{tmp_path}/locks.db")
     provider.create_schema()
@@ -242,9 +260,11 @@ async def test_a_fork_inside_a_task(tmp_path: Any, name: str, heard: RecordingLi
         thread.join(30)
         assert done == [7]
 
+    turn = between_heartbeats(provider, monkeypatch)
     async with hold_async(name, lock_at_most_for="10m", keep_alive=True, provider=provider) as lease:
         assert lease is not None
-        in_child(child)
+        with turn:
+            in_child(child)
         before = len(heard.of(LockExtended))
         async with asyncio.timeout(20):
             while len(heard.of(LockExtended)) < before + 2:
