@@ -181,6 +181,11 @@ class Election:
                 self.wishes.discard("resign")
                 yield from self._follow()
 
+    def give_up(self) -> None:
+        """The program has failed. The lease ends by itself, and nobody may believe in it until then."""
+        if self.lease is not None:
+            self._step_down(self.lease, "unreachable")
+
     # Leading
 
     def _hold_office(self, lease: Lease) -> Program[Command, Any, None]:
