@@ -401,9 +401,9 @@ class Election:
 
 
 def _between(low: float, high: float) -> float:
-    from random import uniform  # late: with what it imports, half a millisecond
+    from random import SystemRandom  # late: with what it imports, half a millisecond
 
-    return uniform(low, high)
+    return SystemRandom().uniform(low, high)  # the module's own goes on alike in all children that C has forked
 
 
 def demotion(name: str, leader: str, cooldown: timedelta, renew_deadline: timedelta) -> LockRequest:

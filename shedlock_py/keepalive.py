@@ -66,9 +66,10 @@ class _Heart:
         self.pauses = 0
         """While the task itself extends the lease, no heartbeat begins: the store must not do the shorter one last."""
         self._beats = beats
-        from random import random  # late: with what it imports, half a millisecond
+        from random import SystemRandom  # late: with what it imports, half a millisecond
 
-        self._plan = HeartbeatPlan(lease.lock_at_most_for, self._believed_since(), random)
+        # The module's own random numbers go on alike in all children that C has forked.
+        self._plan = HeartbeatPlan(lease.lock_at_most_for, self._believed_since(), SystemRandom().random)
 
     def wakes_at(self) -> float:
         """When there will be something to do."""
