@@ -39,10 +39,11 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    def __init__(self, lease: Lease, provider: object) -> None:
+    def __init__(self, lease: Lease, provider: object, process: int) -> None:
         self.lease = lease
         self.provider = provider
         self.outer = innermost.get()
+        self.process = process
         self.thread = get_ident()
         self.finished = False
         self.ended_at = 0.0  # when the task ended, if something was waited for after it
@@ -67,7 +68,7 @@ class Held:
 
 
 running: set[Held] = set()
-"""The leases of this process whose tasks are running, in all threads."""
+"""The leases whose tasks are running, in all threads; in a forked child also those of its parent."""
 
 
 def _unfinished(held: Held | None) -> Held | None:

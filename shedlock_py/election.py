@@ -181,6 +181,11 @@ class Election:
                 self.wishes.discard("resign")
                 yield from self._follow()
 
+    def give_up(self) -> None:
+        """The program has failed. The lease ends by itself, and nobody may believe in it until then."""
+        if self.lease is not None:
+            self._step_down(self.lease, "unreachable")
+
     # Leading
 
     def _hold_office(self, lease: Lease) -> Program[Command, Any, None]:
@@ -396,9 +401,9 @@ class Election:
 
 
 def _between(low: float, high: float) -> float:
-    from random import uniform  # late: with what it imports, half a millisecond
+    from random import SystemRandom  # late: with what it imports, half a millisecond
 
-    return uniform(low, high)
+    return SystemRandom().uniform(low, high)  # the module's own goes on alike in all children that C has forked
 
 
 def demotion(name: str, leader: str, cooldown: timedelta, renew_deadline: timedelta) -> LockRequest:

@@ -272,7 +272,8 @@ class Guard:
             )
             self.failed("acquire", error)
             raise error
-        self._held = held = Held(lease, getattr(store, "sync_provider", store))  # the provider as the caller knows it
+        provider = getattr(store, "sync_provider", store)  # as the caller knows it
+        self._held = held = Held(lease, provider, self._process)
         if is_routine_heard():
             emit(LockAcquired(lease.name, lease, self._elapsed()))
         held.enter()

@@ -66,9 +66,10 @@ class _Heart:
         self.pauses = 0
         """While the task itself extends the lease, no heartbeat begins: the store must not do the shorter one last."""
         self._beats = beats
-        from random import random  # late: with what it imports, half a millisecond
+        from random import SystemRandom  # late: with what it imports, half a millisecond
 
-        self._plan = HeartbeatPlan(lease.lock_at_most_for, self._believed_since(), random)
+        # The module's own random numbers go on alike in all children that C has forked.
+        self._plan = HeartbeatPlan(lease.lock_at_most_for, self._believed_since(), SystemRandom().random)
 
     def wakes_at(self) -> float:
         """When there will be something to do."""
@@ -209,6 +210,8 @@ class _ThreadHeart:
                 threads_here().wake(self, self._heart.wakes_at())
 
     def tell_lost(self) -> None:
+        if self._process != os.getpid():
+            return
         with self._changed:
             lost = self._heart.lose("revoked")
         if lost:
@@ -275,6 +278,7 @@ class _TaskHeart:
         self._heart = _Heart(held, beats=keep_alive)
         self._store = store
         self._on_lost = on_lost
+        self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._body = asyncio.current_task()
@@ -354,20 +358,26 @@ class _TaskHeart:
         return self._body.uncancel() <= self._cancels_before
 
     def is_busy(self, *, is_async: bool) -> bool:
+        if self._process != os.getpid():
+            return False
         if is_async or not self._heart.unanswered:
             return self._heart.unanswered > 0
         # A blocking call on this event loop, which waits until the heartbeat's own thread is done, or for so long.
         return self._heart.lease.is_being_extended() and monotonic() < self._patient_until
 
     def pause(self) -> None:
-        self._heart.pauses += 1
+        if self._process == os.getpid():
+            self._heart.pauses += 1
 
     def resume(self) -> None:
-        self._heart.pauses -= 1
-        self._heart.extended()
-        self._loop.call_soon_threadsafe(self._changed.set)  # the task may extend in a worker thread
+        if self._process == os.getpid():
+            self._heart.pauses -= 1
+            self._heart.extended()
+            self._loop.call_soon_threadsafe(self._changed.set)  # the task may extend in a worker thread
 
     def tell_lost(self) -> None:
+        if self._process != os.getpid():
+            return
         lost = self._heart.lose("revoked")
         if lost:
             emit(lost)  # at once: the task is about to end because of it
@@ -376,6 +386,8 @@ class _TaskHeart:
     async def stop(self) -> None:
         import asyncio
 
+        if self._process != os.getpid():
+            return  # as in its twin
         self._heart.has_ended = True
         if self._watch is not None:
             self._watch.cancel()

@@ -129,6 +129,11 @@ class _Elector:
                 self._call(*(functools.partial(callback, holder) for callback in self._new))
         self._changed_state()
 
+    def _fail(self) -> None:
+        """The campaign has raised what nobody expects: nothing is renewed any more, so nobody may believe."""
+        logger.exception("election %r: the elector has failed, and takes no part any more", self.name)
+        self._election.give_up()
+
     def _was_renewed(self) -> None:
         self._call(*self._renewed)
 
@@ -208,8 +213,9 @@ class LeaderElector(_Elector):
         """
         if self._thread is not None and self._thread.is_alive() and self._process == os.getpid():
             raise RuntimeError(f"{self!r} was started already")
-        self._process = os.getpid()
-        self._changed = threading.Condition()
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._changed = threading.Condition()  # in the parent, a thread may have it; here, some wait for it already
         self._callbacks = set()
         self._election = self._new_election()
         self._thread = threading.Thread(target=self._campaign, name=f"shedlock-elector-{self.name}", daemon=True)
@@ -278,7 +284,10 @@ class LeaderElector(_Elector):
     # In the thread
 
     def _campaign(self) -> None:
-        run(self._election.run(), self._execute)
+        try:
+            run(self._election.run(), self._execute)
+        except Exception:
+            self._fail()
 
     def _execute(self, command: Command) -> Any:
         match command:
@@ -352,7 +361,7 @@ class AsyncLeaderElector(_Elector):
         check_provider(provider)
         self._provider: AsyncLockProvider = as_async_provider(provider)
         self._woken: asyncio.Event = asyncio.Event()
-        self._waiters: set[asyncio.Event] = set()
+        self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._callbacks: set[asyncio.Future[Any]] = set()
         self._task: asyncio.Task[None] | None = None
         settings = ElectionSettings.parsed(name, lease_duration, renew_deadline, retry_period, holder, takeover)
@@ -364,23 +373,32 @@ class AsyncLeaderElector(_Elector):
         """See :meth:`LeaderElector.start`; in a task of the running event loop."""
         import asyncio
 
-        if self._task is not None and not self._task.done() and self._process == os.getpid():
+        if self._takes_part():
             raise RuntimeError(f"{self!r} was started already")
+        here = asyncio.get_running_loop()
         self._process = os.getpid()
+        self._woken = asyncio.Event()  # it may have been started on another event loop before
+        self._waiters = {waiter: loop for waiter, loop in self._waiters.items() if loop is here}
         self._callbacks = set()
         self._election = self._new_election()
-        self._task = asyncio.create_task(run_async(self._election.run(), self._execute), name=f"elector {self.name}")
+        self._task = asyncio.create_task(self._campaign(), name=f"elector {self.name}")
 
     async def stop(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (as its twin; a Duration)
         """See :meth:`LeaderElector.stop`."""
         import asyncio
 
-        if self._task is None or self._process != os.getpid():
+        if self._task is None or not self._takes_part():
             return True
         self._wish("stop")
         seconds = _seconds(timeout)
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         return bool(done)
+
+    def _takes_part(self) -> bool:
+        task = self._task
+        if task is None or self._process != os.getpid():
+            return False
+        return not task.done() and not task.get_loop().is_closed()  # what was left on a closed loop is never done
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -427,6 +445,12 @@ class AsyncLeaderElector(_Elector):
 
     # On the event loop
 
+    async def _campaign(self) -> None:
+        try:
+            await run_async(self._election.run(), self._execute)
+        except Exception:
+            self._fail()
+
     async def _execute(self, command: Command) -> Any:
         import asyncio
 
@@ -450,12 +474,12 @@ class AsyncLeaderElector(_Elector):
         import asyncio
 
         changed = asyncio.Event()
-        self._waiters.add(changed)
+        self._waiters[changed] = asyncio.get_running_loop()
         try:
             while condition() and (until is None or monotonic() < until):
                 await self._wait_for(changed, until)
         finally:
-            self._waiters.discard(changed)
+            self._waiters.pop(changed, None)
 
     async def _wait_for(self, event: asyncio.Event, until: float | None) -> None:
         import asyncio

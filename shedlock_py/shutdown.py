@@ -72,8 +72,8 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 
 
 def _wait_for_others(until: float) -> None:
-    me = threading.get_ident()
-    while others := [held for held in list(running) if held.thread != me]:
+    here, me = os.getpid(), threading.get_ident()
+    while others := [held for held in list(running) if held.process == here and held.thread != me]:
         if monotonic() >= until:
             names = ", ".join(sorted({held.lease.name for held in others}))
             logger.warning("SIGTERM: still running, their leases are left to expire: %s", names)

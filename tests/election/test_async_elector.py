@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,12 +18,14 @@ from shedlock_py import (
     Lease,
     LockRecord,
     LockRequest,
+    ProviderFailed,
     ProviderUnreachable,
     leader_only,
 )
 from shedlock_py.durations import Duration
 from shedlock_py.testing import RecordingListener
 from tests.election.conftest import DURATIONS
+from tests.services.forks import in_child
 
 MakeElector = Callable[..., AsyncLeaderElector]
 
@@ -180,3 +183,87 @@ async def test_leader_only(make_elector: MakeElector) -> None:
     await elector.start()
     await elector.wait_until_leader("10s")
     assert await tidy_up() == "tidied"
+
+
+# Started again
+
+
+def patient_elector() -> AsyncLeaderElector:
+    """It leads on where the machine stands still for a second."""
+    return AsyncLeaderElector(
+        Store(), "election", holder="me", lease_duration="2s", renew_deadline="1500ms", retry_period="50ms"
+    )
+
+
+async def lead_for_a_while(elector: AsyncLeaderElector, heard: RecordingListener) -> None:
+    """It renews its lease, and at the end gives it back."""
+    renewals: list[None] = []
+    elector.add_callbacks(on_renewed=lambda: renewals.append(None))
+    heard.events.clear()
+    async with elector:
+        assert await elector.wait_until_leader("10s")
+        await until(lambda: len(renewals) > 6 or heard.of(LeadershipStopped))
+        assert elector.is_leader()
+    assert [event.reason for event in heard.of(LeadershipStopped)] == ["resigned"]
+    assert not heard.of(ProviderFailed)
+    assert await elector.leader() is None, "it was not released"
+
+
+def test_started_again_on_another_event_loop(heard: RecordingListener) -> None:
+    elector = patient_elector()
+    for _ in range(2):
+        asyncio.run(lead_for_a_while(elector, heard))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_started_again_in_a_forked_child(heard: RecordingListener) -> None:
+    elector = patient_elector()
+    asyncio.run(lead_for_a_while(elector, heard))
+    in_child(lambda: asyncio.run(lead_for_a_while(elector, heard)))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what was left on the closed loop
+def test_started_again_after_its_event_loop_was_closed(heard: RecordingListener) -> None:
+    """Closed while it led, and with somebody who waited: neither stops it on the next loop."""
+    elector = patient_elector()
+    first = asyncio.new_event_loop()
+    waiting = first.create_task(elector._wait_while(lambda: True, None))
+    first.run_until_complete(elector.start())
+    assert first.run_until_complete(elector.wait_until_leader("10s"))
+    first.run_until_complete(until(lambda: not any(waiter.is_set() for waiter in elector._waiters)))
+    first.close()
+    assert not waiting.done()
+
+    async def stop_what_cannot_go_on() -> bool:
+        async with asyncio.timeout(10):
+            return await elector.stop()
+
+    assert asyncio.run(stop_what_cannot_go_on())
+    asyncio.run(lead_for_a_while(elector, heard))
+
+
+async def test_who_waits_before_it_is_started(make_elector: MakeElector) -> None:
+    elector = make_elector()
+    waiting = asyncio.create_task(elector.wait_until_leader())
+    await asyncio.sleep(0)
+    assert elector._waiters
+    await elector.start()
+    async with asyncio.timeout(10):
+        assert await waiting
+
+
+async def test_a_campaign_that_fails_ends_the_leadership(
+    make_elector: MakeElector, heard: RecordingListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("nobody expects it")
+
+    elector = make_elector(lease_duration="1h", renew_deadline="50m")
+    elector._was_renewed = fail  # type: ignore[method-assign]
+    await elector.start()
+    assert await elector.wait_until_leader("10s")
+    await until(lambda: heard.of(LeadershipStopped))
+    assert not elector.is_leader()
+    assert [event.reason for event in heard.of(LeadershipStopped)] == ["unreachable"]
+    assert await elector.stop("10s")
+    assert "nobody expects it" in caplog.text

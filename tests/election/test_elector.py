@@ -333,6 +333,33 @@ def test_start_twice_and_again(make_elector: MakeElector) -> None:
     assert elector.wait_until_leader("10s")
 
 
+def test_who_waits_before_it_is_started(make_elector: MakeElector) -> None:
+    elector = make_elector()
+    waited: list[bool] = []
+    thread = threading.Thread(target=lambda: waited.append(elector.wait_until_leader()), daemon=True)
+    thread.start()
+    wait_until(lambda: elector._changed._waiters, what="waiting")  # type: ignore[attr-defined]  # of threading
+    elector.start()
+    wait_until(lambda: waited == [True])
+
+
+def test_a_campaign_that_fails_ends_the_leadership(
+    make_elector: MakeElector, heard: RecordingListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("nobody expects it")
+
+    elector = make_elector(lease_duration="1h", renew_deadline="50m")
+    elector._was_renewed = fail  # type: ignore[method-assign]
+    elector.start()
+    assert elector.wait_until_leader("10s")
+    wait_until(lambda: heard.of(LeadershipStopped))
+    assert not elector.is_leader()
+    assert [event.reason for event in heard.of(LeadershipStopped)] == ["unreachable"]
+    assert elector.stop("10s")
+    assert "nobody expects it" in caplog.text
+
+
 def test_leader_only(make_elector: MakeElector) -> None:
     elector = make_elector()
 

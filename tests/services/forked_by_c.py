@@ -4,6 +4,8 @@ In a process of its own: Python does not survive such a fork while another threa
 """
 
 import asyncio
+import os
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,10 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
+from shedlock_py.context import Held
+from shedlock_py.election import _between
+from shedlock_py.keepalive import _Heart
+from shedlock_py.providers.redis.quorum import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.engines import watchdog
 from tests.services.forks import c_fork, in_child
@@ -114,6 +120,25 @@ def with_a_pool_of_the_childs(url: str, name: str) -> None:
     use(provider, name)
 
 
+def jitter(url: str, name: str) -> None:
+    """It is not the same in every child."""
+    lease = provider_from_url(url).acquire(LockRequest(name, "1m"))
+    assert lease is not None
+    reading, writing = os.pipe()
+
+    def child() -> None:
+        heart = _Heart(Held(lease, None, os.getpid()), beats=True)
+        numbers = (random.random(), _between(1, 2), heart._plan._random(), _pause(10).seconds)
+        os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
+
+    for _ in range(3):
+        in_child(child, c_fork)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        columns = list(zip(*(line.split() for line in pipe), strict=True))
+    assert [len(set(column)) for column in columns] == [1, 3, 3, 3], columns  # 1: as Python leaves it to us
+
+
 WAYS: dict[str, Callable[[str, str], None]] = {
     "url": lambda url, name: on_both_sides(provider_from_url(url), name),
     "engine": lambda url, name: on_both_sides(
@@ -122,6 +147,7 @@ WAYS: dict[str, Callable[[str, str], None]] = {
     "pool": with_a_pool_of_the_childs,
     "asyncio": between_event_loops,
     "block": inside_a_block,
+    "jitter": jitter,
 }
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import statistics
 import subprocess
@@ -14,7 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from shedlock_py import ConfigurationError, LockProvider, LockRequest, provider_from_url, release_on_sigterm
+from shedlock_py import (
+    ConfigurationError,
+    InMemoryLockProvider,
+    LockProvider,
+    LockRequest,
+    hold,
+    provider_from_url,
+    release_on_sigterm,
+)
+from tests.services.forks import in_child
 
 
 @pytest.fixture
@@ -109,6 +119,44 @@ def test_a_successor_starts_at_once_20_times(url: str) -> None:
             provider.release(lease)
     print(f"\nmedian {statistics.median(waits) * 1000:.0f} ms, max {max(waits) * 1000:.0f} ms, of a lease of an hour")
     assert len(waits) == 20
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_child_does_not_wait_for_its_parents_threads(caplog: pytest.LogCaptureFixture) -> None:
+    provider = InMemoryLockProvider()
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def job(name: str) -> None:
+        with hold(name, lock_at_most_for="1m", provider=provider):
+            is_held.set()
+            may_end.wait(30)
+
+    def child() -> None:
+        release_on_sigterm("30s")
+        began = time.monotonic()
+        with pytest.raises(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert time.monotonic() < began + 10
+        assert not caplog.records
+
+    def child_with_a_thread() -> None:
+        is_held.clear()
+        threading.Thread(target=job, args=["child"], daemon=True).start()
+        assert is_held.wait(10)
+        release_on_sigterm("100ms")
+        with pytest.raises(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["child"]
+
+    thread = threading.Thread(target=job, args=["parent"])
+    thread.start()
+    assert is_held.wait(10)
+    try:
+        in_child(child)
+        in_child(child_with_a_thread)
+    finally:
+        may_end.set()
+        thread.join()
 
 
 def test_only_in_the_main_thread() -> None:

@@ -66,3 +66,7 @@ def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered
 
 def test_a_child_of_which_python_was_not_told_frees_nothing() -> None:
     check_fork_by_c("block", "memory://", "job")
+
+
+def test_children_of_which_python_was_not_told_do_not_all_ask_at_once() -> None:
+    check_fork_by_c("jitter", "memory://", "job")

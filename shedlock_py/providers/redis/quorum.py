@@ -11,11 +11,11 @@ Trust counts from before the second round, less the margin for clocks of differe
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from random import SystemRandom
 from typing import Any
 
 from shedlock_py._program import Program
@@ -32,6 +32,8 @@ VOTE = timedelta(seconds=3)
 """How long a server waits for a claim that it voted for: longer than two rounds take. So long a split may last."""
 MOST_ROUNDS = 16
 """For those who take over at the same time. Each round is likely to end that."""
+
+_random = SystemRandom()  # the module's own goes on alike in all children that C has forked
 
 
 class QuorumAlgorithm:
@@ -288,4 +290,4 @@ def _on_each(
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:
     """At random, so that claims which met do not meet again."""
-    return Pause(random.uniform(0.002, min(0.005 * 2 ** min(number, 10), at_most)))
+    return Pause(_random.uniform(0.002, min(0.005 * 2 ** min(number, 10), at_most)))
