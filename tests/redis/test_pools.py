@@ -23,6 +23,7 @@ from shedlock_py.providers.redis import AsyncRedisLockProvider
 from shedlock_py.providers.redis.pools import AsyncPool, AsyncRedis, Stack
 from tests.redis.stores import URL_KINDS, Store, acquired, ask
 from tests.services.availability import private_server
+from tests.services.blocked_loops import block_when_redis_is_asked, compute
 from tests.services.forks import in_child
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy
@@ -432,6 +433,89 @@ def test_i5_nor_for_what_is_said_before_the_first_command(redis_server: RedisEnd
 
     with TcpProxy(redis_server.address) as proxy:
         asyncio.run(main(proxy))
+
+
+# The loop is blocked by the application, and the store is not to blame
+
+SHORT = 0.05  # seconds
+
+
+def short(url: str) -> str:
+    return f"{url}?socket_timeout={SHORT}&socket_connect_timeout={SHORT}"
+
+
+def test_an_answer_that_has_arrived_counts_however_late_it_is_read(
+    redis_server: RedisEndpoint, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those to what is said before the first command, too."""
+    block_when_redis_is_asked(monkeypatch, 2 * SHORT)
+
+    async def main() -> None:
+        provider = AsyncRedisLockProvider(short(redis_server.url()))
+        for _ in range(3):
+            lease = await provider.acquire(LockRequest(name, "1m"))
+            assert lease is not None
+            assert await provider.acquire(LockRequest(name, "1m")) is None
+            assert await provider.release(lease)
+        await provider.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_loop_that_is_blocked_while_it_connects(redis_server: RedisEndpoint, host: str) -> None:
+    """At whichever of its turns."""
+
+    async def main() -> None:
+        url = redis_server.url(via=(host, redis_server.address[1]))
+        for moment in range(20):
+            provider = AsyncRedisLockProvider(short(url))
+            asking = asyncio.create_task(provider.record("unused"))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            compute(2 * SHORT)
+            assert await asking is None, moment
+            await provider.close()
+
+    asyncio.run(main())
+
+
+def test_i5_a_silent_server_has_not_answered_though_the_loop_was_blocked(
+    redis_server: RedisEndpoint, name: str
+) -> None:
+    async def main(proxy: TcpProxy) -> None:
+        provider = AsyncRedisLockProvider(short(redis_server.url(via=proxy.address)))
+        await provider.record(name)
+        proxy.stall()
+        asking = asyncio.create_task(provider.record(name))
+        await asyncio.sleep(0)
+        compute(2 * SHORT)
+        with pytest.raises(ProviderUnreachable, match="Timeout reading"):
+            await asyncio.wait_for(asking, 30)
+        await provider.close()
+
+    with TcpProxy(redis_server.address) as proxy:
+        asyncio.run(main(proxy))
+
+
+def test_a_command_that_is_cancelled_ends_at_once(redis_server: RedisEndpoint) -> None:
+    """And it does not say that the server is silent, even if the limit is over, too."""
+
+    async def work(crowd: Crowd) -> None:
+        await crowd.ask("PING")
+        for seconds in (LONG, SHORT):
+            crowd.pool.answer_seconds = seconds
+            asking = asyncio.create_task(crowd.ask("BLPOP", "no such list", "50"))
+            for _ in range(5):  # fewer than a limit that is over would let pass
+                await asyncio.sleep(0)
+            if seconds == SHORT:
+                compute(2 * SHORT)
+            asking.cancel()
+            await asyncio.wait({asking}, timeout=30)
+            assert asking.cancelled()
+        crowd.pool.answer_seconds = LONG
+
+    run(redis_server, LONG, work)
 
 
 def test_a_long_scan_lets_others_have_their_turn(private_redis: RedisEndpoint, name: str) -> None:

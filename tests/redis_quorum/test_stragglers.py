@@ -10,6 +10,7 @@ from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import quorum_provider
 from tests.redis_quorum.by_hand import ByHand
 from tests.redis_quorum.quorums import NAME, Quorum, acquired, outcome
+from tests.services.blocked_loops import block_when_redis_is_asked
 from tests.services.polling import wait_until
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -158,3 +159,20 @@ def test_a_failed_confirmation_is_undone(quorum: Quorum) -> None:
     with pytest.raises(ProviderUnreachable, match=f"{len(minority)} of {quorum.size} servers have confirmed"):
         program.send(hand.on(range(quorum.size), undo))
     assert not any(map(quorum.is_held, minority))
+
+
+@pytest.mark.parametrize("size", [3])
+def test_answers_that_arrived_while_the_event_loop_was_blocked(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a server, a round, and those that come late are waited for."""
+    provider = quorum.provider(kind="async")
+    assert provider.record(NAME) is None
+    for limit in ("SERVER_SECONDS", "ROUND_SECONDS", "GRACE_SECONDS"):
+        monkeypatch.setattr(quorum_provider, limit, 0.05)
+    short = quorum.provider(kind="async")
+    block_when_redis_is_asked(monkeypatch, 0.1)
+    for blocked in (provider, short):
+        lease = acquired(blocked)
+        assert all(map(quorum.is_held, range(quorum.size)))
+        assert outcome(blocked) == "skip"
+        assert blocked.release(lease)
+        assert not any(map(quorum.is_held, range(quorum.size)))

@@ -13,6 +13,8 @@ from typing import Any
 import redis
 import redis.asyncio
 
+from shedlock_py._aio import TimeLimit
+
 
 class Stack:
     """Where ``redis.BlockingConnectionPool`` keeps its connections, as its ``queue_class``: last in, first out.
@@ -57,7 +59,7 @@ class AsyncRedis(redis.asyncio.Redis):
         try:
             # If they do not get to their end, be it by this limit, redis-py closes the connection: no reply is left
             # on it for the next one who asks.
-            async with asyncio.timeout(pool.answer_seconds):
+            with TimeLimit(pool.answer_seconds):
                 await connection.send_command(*args)
                 return await self.parse_response(connection, args[0], **options)
         except TimeoutError:
@@ -69,13 +71,13 @@ class AsyncRedis(redis.asyncio.Redis):
 class AsyncPool(redis.asyncio.ConnectionPool):
     """The pool of an :class:`AsyncRedis`: so many callers have a connection, the others wait for their turn.
 
-    Once it is connected, a connection has no ``socket_timeout``, for which redis-py makes a task of each write.
+    The limits are ours: a connection has no ``socket_timeout``, for which redis-py makes a task of each write.
     """
 
     def __init__(self, *, timeout: float, socket_timeout: float, socket_connect_timeout: float, **options: Any) -> None:
         super().__init__(socket_timeout=None, socket_connect_timeout=socket_connect_timeout, **options)
         self.answer_seconds = socket_timeout
-        self._connect_seconds = socket_connect_timeout + socket_timeout  # with all that is said before the command
+        self._connect_seconds = socket_connect_timeout
         self._wait_seconds = float(timeout)  # text, from a URL and redis-py 5.0
         self._turns = asyncio.Semaphore(self.max_connections)
         self._connections: list[Any] = []
@@ -114,7 +116,7 @@ class AsyncPool(redis.asyncio.ConnectionPool):
             await self._turns.acquire()  # at once
             return
         try:
-            async with asyncio.timeout(self._wait_seconds):
+            with TimeLimit(self._wait_seconds):
                 await self._turns.acquire()
         except TimeoutError:
             raise redis.ConnectionError("No connection available.") from None  # as BlockingConnectionPool says it
@@ -125,14 +127,21 @@ class AsyncPool(redis.asyncio.ConnectionPool):
         return connection
 
     async def _connect(self, connection: Any) -> None:
-        connection.socket_timeout = self.answer_seconds  # for each answer until it is ready
+        async def introduce(connection: Any) -> None:
+            limit.restart(self.answer_seconds)
+            await connection.on_connect()
+
+        # Redis-py's own limits know nothing of a loop that was blocked.
+        connection.socket_connect_timeout = None
+        connection.redis_connect_func = introduce
         try:
-            async with asyncio.timeout(self._connect_seconds):
+            with TimeLimit(self._connect_seconds) as limit:
                 await connection.connect()
         except (TimeoutError, redis.TimeoutError):
             raise redis.TimeoutError("Timeout connecting to server") from None  # as redis-py says it
         finally:
-            connection.socket_timeout = None
+            connection.socket_connect_timeout = self._connect_seconds  # for closing it, too
+            connection.redis_connect_func = None
 
 
 async def _is_spent(connection: Any) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 import redis
 import redis.asyncio
 
-from shedlock_py._aio import shielded
+from shedlock_py._aio import TURNS, shielded
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
@@ -225,6 +225,10 @@ class AsyncRedisQuorumLockProvider(AsyncLockProvider):
         while (seconds := patience.left(tasks)) > 0:
             waiting = [task for task in asked if not task.done()]
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for _ in range(TURNS):  # what has arrived while the loop was blocked counts, too
+            if all(task.done() for task in asked):
+                break
+            await asyncio.sleep(0)
         return [_outcome(task) for task in tasks]
 
     def _forget(self, task: asyncio.Task[Any]) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from shedlock_py._aio import shielded
+from shedlock_py._aio import TimeLimit, shielded
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
@@ -235,11 +235,11 @@ class AsyncSqlAlchemyLockProvider(AsyncLockProvider):
     async def _execute(self, ask: Ask) -> Answer:
         connections = self._connections_of_this_loop()
         try:
-            async with asyncio.timeout(POOL_SECONDS if self._is_own else None):
+            with TimeLimit(POOL_SECONDS if self._is_own else None):
                 connection = await greenlet_spawn(connections.take)
         except TimeoutError as error:
             raise NotSent from error
-        async with asyncio.timeout(self._answer_seconds):
+        with TimeLimit(self._answer_seconds):
             return await greenlet_spawn(connections.ask, connection, ask)
 
     def _connections_of_this_loop(self) -> Connections:
