@@ -76,12 +76,12 @@ async def test_a_sync_provider_keeps_it_alive_as_well(heard: RecordingListener) 
 async def test_a_store_that_is_away_for_half_a_lease(
     store: AsyncMoodyProvider, heard: RecordingListener, mood: str
 ) -> None:
-    async with hold_async("job", lock_at_most_for=LEASE * 2, keep_alive=True, provider=store):
+    async with hold_async("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
         await outlasts(1)
         store.mood = mood  # type: ignore[assignment]  # one of the two
-        await outlasts(1)
+        await outlasts(2)
         store.recover()
-        await outlasts(4)
+        await outlasts(6)
     assert not heard.of(LeaseLost)
     assert bool(heard.of(ProviderFailed)) is (mood == "down")
 

@@ -119,12 +119,12 @@ def test_by_decorator_attempt_and_default(store: MoodyProvider) -> None:
 
 @pytest.mark.parametrize("mood", ["down", "hanging"])
 def test_a_store_that_is_away_for_half_a_lease(store: MoodyProvider, heard: RecordingListener, mood: str) -> None:
-    with hold("job", lock_at_most_for=LEASE * 2, keep_alive=True, provider=store):
+    with hold("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
         outlasts(1)
         store.mood = mood  # type: ignore[assignment]  # one of the two
-        outlasts(1)
+        outlasts(2)
         store.recover()
-        outlasts(4)
+        outlasts(6)
     assert not heard.of(LeaseLost)
     assert len(heard.of(LockReleased)) == 1
     assert bool(heard.of(ProviderFailed)) is (mood == "down")
