@@ -214,10 +214,10 @@ class LeaderElector(_Elector):
         if self._thread is not None and self._thread.is_alive() and self._process == os.getpid():
             raise RuntimeError(f"{self!r} was started already")
         if self._process != os.getpid():
-            self._process = os.getpid()
             self._changed = threading.Condition()  # in the parent, a thread may have it; here, some wait for it already
         self._callbacks = set()
         self._election = self._new_election()
+        self._process = os.getpid()  # after the parent's election is out of sight
         self._thread = threading.Thread(target=self._campaign, name=f"shedlock-elector-{self.name}", daemon=True)
         self._thread.start()
 
@@ -376,11 +376,11 @@ class AsyncLeaderElector(_Elector):
         if self._takes_part():
             raise RuntimeError(f"{self!r} was started already")
         here = asyncio.get_running_loop()
-        self._process = os.getpid()
         self._woken = asyncio.Event()  # it may have been started on another event loop before
         self._waiters = {waiter: loop for waiter, loop in self._waiters.items() if loop is here}
         self._callbacks = set()
         self._election = self._new_election()
+        self._process = os.getpid()  # after the parent's election is out of sight
         self._task = asyncio.create_task(self._campaign(), name=f"elector {self.name}")
 
     async def stop(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (as its twin; a Duration)

@@ -107,14 +107,17 @@ def inside_a_block(url: str, name: str) -> None:
 def with_a_pool_of_the_childs(url: str, name: str) -> None:
     engine = create_engine(url)
     provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
     use(provider, name)
 
     def child() -> None:
         engine.dispose(close=False)  # as SQLAlchemy says to
-        with engine.connect():
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1")
             pool = engine.pool
             use(provider, f"{name}-child")
             assert engine.pool is pool
+            connection.exec_driver_sql("SELECT 1")
 
     in_child(child, c_fork)
     use(provider, name)

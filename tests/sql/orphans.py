@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockRequest
@@ -33,6 +33,17 @@ def of_used_engine(file: str) -> Any:
     return SqlAlchemyLockProvider(engine)
 
 
+def of_engine_used_early(file: str) -> Any:
+    """Which the application replaces in the child, as SQLAlchemy says to, and uses before there is any lock."""
+    engine = create_engine(f"sqlite:///{file}")
+    event.listen(engine, "connect", lambda connection, _: connection.execute("SELECT * FROM shedlock"))
+    used_early.append(engine)
+    return SqlAlchemyLockProvider(engine)
+
+
+used_early: list[Engine] = []
+
+
 def of_async_url(file: str) -> Any:
     return AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{file}")
 
@@ -45,6 +56,7 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "url": of_url,
     "engine": of_engine,
     "used engine": of_used_engine,
+    "engine used early": of_engine_used_early,
     "async url": of_async_url,
     "async engine": of_async_engine,
 }
@@ -68,6 +80,10 @@ def main(fork: str, kind: str, file: str) -> None:
     if FORKS[fork]() != 0:
         signal.pause()  # until it is killed
     runner = asyncio.Runner()
+    for engine in used_early:
+        engine.dispose(close=False)
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT * FROM shedlock")
     assert ask(providers[0], "child")
     print("ready", flush=True)
     for _ in sys.stdin:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
@@ -101,7 +101,9 @@ def test_fork_on_sqlite(name: str, tmp_path: Path) -> None:
     provider.close()
 
 
-FORKED_BY = [("Python", kind) for kind in orphans.KINDS] + [("C", kind) for kind in ("url", "engine", "used engine")]
+FORKED_BY = [("Python", kind) for kind in orphans.KINDS] + [
+    ("C", kind) for kind in orphans.KINDS if "async" not in kind
+]
 
 
 @pytest.mark.parametrize(("fork", "kind"), FORKED_BY)
@@ -134,24 +136,64 @@ def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, nam
             assert provider.acquire(LockRequest("child", "1m")) is None
 
 
-def test_a_child_of_a_process_that_was_using_sqlite_is_refused(name: str, tmp_path: Path) -> None:
-    """Only the parent may end what it has begun there."""
+REFUSED = "forked while a connection to SQLite was in use"
+
+
+@pytest.mark.parametrize("used_by", ["parent", "child"])
+def test_a_child_where_sqlite_was_in_use_is_refused(used_by: str, name: str, tmp_path: Path) -> None:
+    """Only the parent may end what it has begun there, and nobody what the application does in the child."""
     engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
     provider = SqlAlchemyLockProvider(engine)
-    provider.create_schema()
+    own = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
+    own.create_schema()
+    provider.record(name)
+
+    def use(connection: Connection) -> None:
+        connection.exec_driver_sql("SELECT * FROM shedlock")
+        for refused in (provider, own):
+            with pytest.raises(ProviderError, match=REFUSED) as caught:
+                refused.acquire(LockRequest(name, "1m"))
+            assert not isinstance(caught.value, ProviderUnreachable)
+        own.close()
+        connection.exec_driver_sql("CREATE TABLE theirs (number INTEGER)")  # it still works
+        connection.commit()
+        with pytest.raises(ProviderError, match=REFUSED):
+            own.acquire(LockRequest(name, "1m"))
 
     def child() -> None:
-        for _ in range(2):
-            with pytest.raises(ProviderError, match="forked while another thread was using SQLite") as caught:
-                provider.acquire(LockRequest(name, "1m"))
-            assert not isinstance(caught.value, ProviderUnreachable)
+        with engine.connect() as connection:
+            use(connection)
 
-    with engine.connect() as connection:
-        connection.exec_driver_sql("SELECT * FROM shedlock")
+    if used_by == "parent":
+        with engine.connect() as connection:
+            in_child(lambda: use(connection))
+    else:
         in_child(child)
     in_child(lambda: provider.release(acquired(provider, name)))
     assert provider.release(acquired(provider, name))
+    own.close()
     engine.dispose()
+
+
+def test_fork_by_c_with_a_connection_of_the_childs(name: str, tmp_path: Path) -> None:
+    """Which the application has opened before it asked for a lock, and goes on to use."""
+    check_fork_by_c("pool", f"sqlite:///{tmp_path}/locks.db", name)
+
+
+def test_fork_after_event_loops_that_have_ended_on_sqlite(name: str, tmp_path: Path) -> None:
+    provider = AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+    for _ in range(3):
+        asyncio.run(provider.create_schema())
+
+    async def use() -> None:
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+        assert await provider.release(lease)
+
+    for _ in range(2):
+        in_child(lambda: asyncio.run(use()))
+    asyncio.run(use())
+    asyncio.run(provider.close())
 
 
 @pytest.mark.parametrize("way", ["url", "engine", "pool", "block"])

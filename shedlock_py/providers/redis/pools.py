@@ -139,6 +139,9 @@ class AsyncPool(redis.asyncio.ConnectionPool):
                 await connection.connect()
         except (TimeoutError, redis.TimeoutError):
             raise redis.TimeoutError("Timeout connecting to server") from None  # as redis-py says it
+        except BaseException:
+            await connection.disconnect(nowait=True)  # it may be connected, and not be the right user yet
+            raise
         finally:
             connection.socket_connect_timeout = self._connect_seconds  # for closing it, too
             connection.redis_connect_func = None

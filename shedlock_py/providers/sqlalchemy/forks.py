@@ -28,17 +28,16 @@ class Inherited:
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._abandon_idle = abandon_idle
         self._pool: Pool | None = None
-        _process.notice_fork()
-        _inheritances.add(self)
+        self._idle: list[PoolProxiedConnection] = []
+        _process.add(self)
         event.listen(engine, "engine_disposed", _note_disposal)  # once, however often it is said
 
-    def note(self) -> list[PoolProxiedConnection]:
-        """The child begins. Its idle connections, which are its parent's."""
+    def note(self) -> None:
+        """The child begins."""
         if _disposed_in.get(self._engine) != os.getpid():  # else the application has seen to that itself
             self._pool = self._engine.pool
-        idle = self._abandon_idle()
-        keep_for_ever(idle)
-        return idle
+        self._idle = self._abandon_idle()
+        keep_for_ever(self._idle)
 
     def abandon(self) -> None:
         """Go without it. To be called before a connection is used.
@@ -56,13 +55,15 @@ class Inherited:
             self._engine.dispose(close=False)
         self._pool = None
 
-    def close_sqlite(self) -> None:
-        """Those in the pool, also from before there was a provider. On asyncio they want their event loop for that."""
-        if self._is_sqlite and self._pool is not None and not self._engine.dialect.is_async:
-            self._pool.dispose()
+    def sqlite_pool(self) -> Pool | None:
+        """The parent's, if it can be closed here: on asyncio its connections want their event loop for that."""
+        return self._pool if self._is_sqlite and not self._engine.dialect.is_async else None
+
+    def idle(self) -> list[PoolProxiedConnection]:
+        """Of the parent: those that wait in front of the pool, which counts them as taken."""
+        return self._idle
 
 
-_inheritances: WeakSet[Inherited] = WeakSet()
 _disposed_in: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
 _abandoned: list[object] = []
 """Never forgotten: mysqlclient says goodbye to the server for a connection that is garbage-collected."""
@@ -78,10 +79,16 @@ class _Process:
     def __init__(self) -> None:
         self._number = os.getpid()
         self._mutex = RLock()  # a signal handler may ask, too, and come at any moment
-        self.has_left_sqlite = True
+        self._inheritances: WeakSet[Inherited] = WeakSet()
         self._sqlite: WeakSet[ConnectionPoolEntry] = WeakSet()
-        self._sqlite_to_close: list[Any] = []
-        self._sqlite_was_in_use = False
+        self._sqlite_of_parent: list[ConnectionPoolEntry] = []
+        self._was_sqlite_opened_too_early = False
+        self.has_left_sqlite = True
+
+    def add(self, inherited: Inherited) -> None:
+        self.notice_fork()
+        with self._mutex:
+            self._inheritances.add(inherited)
 
     def notice_fork(self) -> None:
         """Who forks in C, as uWSGI does, does not tell Python of it."""
@@ -97,38 +104,59 @@ class _Process:
 
     def _begin_afresh(self) -> None:
         watchdog.start_afresh()
-        idle = {id(each.dbapi_connection) for inherited in list(_inheritances) for each in inherited.note()}
-        for record in list(self._sqlite):
-            if record.dbapi_connection is None:
-                continue  # it is closed
-            if record.in_use and id(record.dbapi_connection) not in idle:
-                self._sqlite_was_in_use = True
-            else:
-                self._sqlite_to_close.append(record.driver_connection)
+        for inherited in list(self._inheritances):
+            inherited.note()
+        self._sqlite_of_parent += self._sqlite
         self._sqlite = WeakSet()
         self.has_left_sqlite = False
         self._number = os.getpid()
 
     def note_sqlite(self, _connection: object, record: ConnectionPoolEntry) -> None:
-        self._sqlite.add(record)
+        """Somebody, maybe the application, has opened a connection, which has not been used yet and has no lock."""
+        self.notice_fork()
+        if not self.has_left_sqlite:
+            try:
+                self.leave_sqlite()
+            except RuntimeError:
+                self._was_sqlite_opened_too_early = True
+        with self._mutex:
+            self._sqlite.add(record)
 
     def leave_sqlite(self) -> None:
         """Close all that the parent had open; not at the fork, for a child may never use SQLite.
 
-        :raises RuntimeError: the parent was using one of them. Only the parent may end what it does.
+        :raises RuntimeError: one of them was in use at the fork, and only the parent may end what it does; or is in use
+            here, by the application.
         """
-        if self._sqlite_was_in_use:
-            raise RuntimeError(
-                "this process was forked while another thread was using SQLite, which must not be: fork earlier, or "
-                "start processes anew (spawn)"
-            )
         with self._mutex:
-            for inherited in list(_inheritances):
-                inherited.close_sqlite()
-            for connection in self._sqlite_to_close:
-                getattr(connection, "_conn", connection).close()  # aiosqlite's has a thread, which is not here
-            self._sqlite_to_close = []
+            if self.has_left_sqlite:
+                return
+            inheritances = list(self._inheritances)
+            idle = {id(each.dbapi_connection) for inherited in inheritances for each in inherited.idle()}
+            pools = [(inherited.sqlite_pool(), len(inherited.idle())) for inherited in inheritances]
+            opened = [(record, raw) for record in self._sqlite_of_parent if (raw := _raw(record)) is not None]
+            if (
+                self._was_sqlite_opened_too_early
+                or any(record.in_use and id(record.dbapi_connection) not in idle for record, _ in opened)
+                or any(getattr(pool, "checkedout", int)() > of_ours for pool, of_ours in pools)
+            ):
+                raise RuntimeError(
+                    "this process was forked while a connection to SQLite was in use, which must not be: fork earlier, "
+                    "or start processes anew (spawn)"
+                )
+            for pool, _ in pools:
+                if pool is not None:
+                    pool.dispose()  # also those from before there was a provider
+            for _, raw in opened:
+                raw.close()
+            self._sqlite_of_parent = []
             self.has_left_sqlite = True
+
+
+def _raw(record: ConnectionPoolEntry) -> Any:
+    """The connection of Python's sqlite3, or None: it is closed. Aiosqlite's has a thread, which a child does not."""
+    driver: Any = record.driver_connection
+    return getattr(driver, "_connection", driver)
 
 
 _process = _Process()
@@ -139,7 +167,8 @@ if hasattr(os, "register_at_fork"):
 def note_openings(engine: Engine) -> None:
     """Remember connections that a child would have to close."""
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _process.note_sqlite)
+        # Before other listeners, which may ask something.
+        event.listen(engine, "connect", _process.note_sqlite, insert=True)
 
 
 def keep_for_ever(connections: Iterable[object]) -> None:

@@ -130,7 +130,10 @@ class SqlAlchemyLockProvider(LockProvider):
     def close(self) -> None:
         """Close the connections that we opened ourselves; those of a borrowed engine stay as they are."""
         if self._is_own:
-            self._inherited.abandon()
+            try:
+                self._inherited.abandon()
+            except RuntimeError:
+                return  # a forked child that could not use them, and has none
             self._connections.close_idle()
             self._engine.dispose()
 
