@@ -259,7 +259,7 @@ async def test_a_campaign_that_fails_ends_the_leadership(
         raise RuntimeError("nobody expects it")
 
     elector = make_elector(lease_duration="1h", renew_deadline="50m")
-    elector._was_renewed = fail  # type: ignore[method-assign]
+    elector._was_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
     await elector.start()
     assert await elector.wait_until_leader("10s")
     await until(lambda: heard.of(LeadershipStopped))

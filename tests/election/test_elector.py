@@ -350,7 +350,7 @@ def test_a_campaign_that_fails_ends_the_leadership(
         raise RuntimeError("nobody expects it")
 
     elector = make_elector(lease_duration="1h", renew_deadline="50m")
-    elector._was_renewed = fail  # type: ignore[method-assign]
+    elector._was_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
     elector.start()
     assert elector.wait_until_leader("10s")
     wait_until(lambda: heard.of(LeadershipStopped))

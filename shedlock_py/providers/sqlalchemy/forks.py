@@ -28,7 +28,8 @@ class Inherited:
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._abandon_idle = abandon_idle
         self._pool: Pool | None = None
-        self._idle: list[PoolProxiedConnection] = []
+        self.idle: list[PoolProxiedConnection] = []
+        """Of the parent: those that wait in front of the pool, which counts them as taken."""
         _process.add(self)
         event.listen(engine, "engine_disposed", _note_disposal)  # once, however often it is said
 
@@ -36,8 +37,8 @@ class Inherited:
         """The child begins."""
         if _disposed_in.get(self._engine) != os.getpid():  # else the application has seen to that itself
             self._pool = self._engine.pool
-        self._idle = self._abandon_idle()
-        keep_for_ever(self._idle)
+        self.idle = self._abandon_idle()
+        keep_for_ever(self.idle)
 
     def abandon(self) -> None:
         """Go without it. To be called before a connection is used.
@@ -58,10 +59,6 @@ class Inherited:
     def sqlite_pool(self) -> Pool | None:
         """The parent's, if it can be closed here: on asyncio its connections want their event loop for that."""
         return self._pool if self._is_sqlite and not self._engine.dialect.is_async else None
-
-    def idle(self) -> list[PoolProxiedConnection]:
-        """Of the parent: those that wait in front of the pool, which counts them as taken."""
-        return self._idle
 
 
 _disposed_in: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
@@ -132,8 +129,8 @@ class _Process:
             if self.has_left_sqlite:
                 return
             inheritances = list(self._inheritances)
-            idle = {id(each.dbapi_connection) for inherited in inheritances for each in inherited.idle()}
-            pools = [(inherited.sqlite_pool(), len(inherited.idle())) for inherited in inheritances]
+            idle = {id(each.dbapi_connection) for inherited in inheritances for each in inherited.idle}
+            pools = [(inherited.sqlite_pool(), len(inherited.idle)) for inherited in inheritances]
             opened = [(record, raw) for record in self._sqlite_of_parent if (raw := _raw(record)) is not None]
             if (
                 self._was_sqlite_opened_too_early
