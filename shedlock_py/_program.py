@@ -1,8 +1,8 @@
-"""Programs: an algorithm that says what to ask the store, written once for sync and async.
+"""Programs: an algorithm as a generator of commands, written once for sync and async code.
 
-A program is a generator. It yields commands (for SQL a statement with its parameters) and is sent the replies. It
-holds every decision and does no I/O; the two drivers below carry it out. An error of the store is thrown *into*
-the program, which knows what it means.
+A program yields commands (for SQL a statement with its parameters) and is sent the replies. It holds every decision and
+does no I/O; the two drivers below carry it out. Every exception that a command raises is thrown *into* the program,
+Ctrl-C and cancellation included: only the program knows what must be undone before the exception goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def run(program: Program[Command, Reply, Result], execute: Callable[[Command], R
         while True:
             try:
                 reply = execute(command)
-            except Exception as error:
+            except BaseException as error:
                 command = program.throw(error)
             else:
                 command = program.send(reply)
@@ -42,7 +42,7 @@ async def run_async(program: Program[Command, Reply, Result], execute: Callable[
         while True:
             try:
                 reply = await execute(command)
-            except Exception as error:
+            except BaseException as error:
                 command = program.throw(error)
             else:
                 command = program.send(reply)

@@ -12,9 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from shedlock_py._clock import monotonic
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -135,3 +138,24 @@ def ask_in_thread(store: object, ask: Callable[[], T], seconds: float, otherwise
         if future.done():
             raise  # the store's own
         return otherwise
+
+
+class WorkerPool:
+    """Daemon threads that run functions. A thread for each, until the pool of helper `threads` replaces this."""
+
+    def __init__(self, max_workers: int, name: str) -> None:
+        self._name = name
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        from concurrent.futures import Future
+
+        future: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name=self._name, daemon=True).start()
+        return future

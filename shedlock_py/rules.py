@@ -180,6 +180,7 @@ class Lease:
         "_trusted_until",
         "claim_id",
         "fencing_token",
+        "fire_time",
         "holder",
         "lock_at_least_for",
         "lock_at_most_for",
@@ -197,6 +198,8 @@ class Lease:
     """Holder and claim id as the lock record has them."""
     lock_at_most_for: timedelta
     lock_at_least_for: timedelta
+    fire_time: datetime | None
+    """The fire time that was granted with it, if one was asked for."""
 
     def __init__(
         self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, asked_at: float
@@ -208,6 +211,7 @@ class Lease:
         self.fencing_token = fencing_token
         self.lock_at_most_for = request.lock_at_most_for
         self.lock_at_least_for = request.lock_at_least_for
+        self.fire_time = request.fire_time
         self._clock = clock
         # The latest moment at which the store can have granted it: the minimum hold counts from here.
         self._granted_at = clock()

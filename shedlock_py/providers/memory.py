@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 from shedlock_py._clock import monotonic
-from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name
+from shedlock_py._program import Program
+from shedlock_py.durations import Duration
+from shedlock_py.errors import ProviderError
+from shedlock_py.providers.kit import (
+    AsyncProgramProvider,
+    Failure,
+    ProgramProvider,
+    StorePrograms,
+    fire_time_too_late,
+    parse_tolerance,
+)
+from shedlock_py.rules import Claim, Clock, Lease, LockRecord
+
+T = TypeVar("T")
 
 _MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Command = Callable[[int], Any]
+"""A step that is carried out alone. It gets the store's time, in microseconds since 1970."""
 
 
 class _Record:
@@ -26,178 +42,183 @@ class _Record:
         self.fencing_token = fencing_token
         self.last_fire_time = last_fire_time
 
+    def shown(self, name: str, now: int) -> LockRecord:
+        return LockRecord(
+            name=name,
+            locked_by=self.locked_by,
+            locked_at=_moment(self.locked_at),
+            lock_until=_moment(self.lock_until),
+            fencing_token=self.fencing_token,
+            last_fire_time=self.last_fire_time,
+            read_at=_moment(now),
+        )
 
-class _MemoryStore:
-    """The records of one store, and the operations on them, one at a time."""
+
+class _Store:
+    """The records of one store, and its clock."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._started_at = (datetime.now(UTC) - _EPOCH) // _MICROSECOND - round(clock() * 1_000_000)
-        self._records: dict[str, _Record] = {}
-        self._last_token = 0  # outlives deleted records
+        self.records: dict[str, _Record] = {}
+        self.last_token = 0  # outlives deleted records
         self._mutex = threading.Lock()
 
-    def _now(self) -> int:
-        return self._started_at + round(self._clock() * 1_000_000)
-
-    def acquire(self, request: LockRequest) -> Lease | None:
-        claim = Claim(request, self._clock)
+    def execute(self, command: Command, _timeout: float | None) -> Any:
         with self._mutex:
-            now = self._now()
-            record = self._records.get(request.name)
-            if record is not None:
-                if record.lock_until > now:
+            return command(self._started_at + round(self.clock() * 1_000_000))
+
+
+class _AsyncStore:
+    """The same store for asyncio: nothing is waited for."""
+
+    def __init__(self, store: _Store) -> None:
+        self.store = store
+
+    async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
+        return self.store.execute(command, timeout)
+
+
+class MemoryPrograms(StorePrograms):
+    """Each operation is one step on a dictionary."""
+
+    def __init__(self, store: _Store, fire_time_tolerance: timedelta) -> None:
+        super().__init__(clock=store.clock, fire_time_tolerance=fire_time_tolerance)
+        self._store = store
+
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Command, Any, int | None]:
+        request, store = claim.request, self._store
+
+        def grant(now: int) -> int | None:
+            record = store.records.get(request.name)
+            fire_time = request.fire_time
+            newest = record.last_fire_time if record else None
+            if force:
+                if (record.fencing_token if record else None) != (before.fencing_token if before else None):
                     return None
-                if request.fire_time and record.last_fire_time and record.last_fire_time >= request.fire_time:
-                    return None
-            return self._grant(claim, record, now)
+            elif record and (record.lock_until > now or (fire_time and newest and newest >= fire_time)):
+                return None
+            if fire_time and fire_time > _moment(now) + self.fire_time_tolerance:
+                raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
+            if newest and (fire_time is None or fire_time < newest):
+                fire_time = newest
+            store.last_token = max(store.last_token + 1, now)
+            store.records[request.name] = _Record(claim, now, store.last_token, fire_time)
+            return store.last_token
 
-    def take_over(self, request: LockRequest) -> Lease:
-        claim = Claim(request, self._clock)
-        with self._mutex:
-            return self._grant(claim, self._records.get(request.name), self._now())
+        token: int | None = yield grant
+        return token
 
-    def _grant(self, claim: Claim, before: _Record | None, now: int) -> Lease:
-        fire_time = claim.request.fire_time
-        if before and before.last_fire_time and (fire_time is None or fire_time < before.last_fire_time):
-            fire_time = before.last_fire_time  # the newest that was granted
-        self._last_token = max(self._last_token + 1, now)
-        self._records[claim.request.name] = _Record(claim, now, self._last_token, fire_time)
-        return claim.granted(self._last_token)
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        extension = lease.begin_extension(lock_at_most_for)
-        if not self._hold_for(lease, extension.lock_for):
-            lease.lose()
-            return None
-        return extension.granted()
-
-    def release(self, lease: Lease) -> bool:
-        was_ours = self._hold_for(lease, lease.begin_release())
-        if was_ours:
-            lease.end()
-        else:
-            lease.lose()
-        return was_ours
-
-    def _hold_for(self, lease: Lease, lock_for: timedelta) -> bool:
-        """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it."""
-        with self._mutex:
-            now = self._now()
-            record = self._records.get(lease.name)
-            if lease.has_ended() or not record or record.lock_until <= now:
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
+        def set_end(now: int) -> bool:
+            record = self._store.records.get(lease.name)
+            if record is None or record.lock_until <= now:
                 return False
             if record.locked_by != lease.locked_by or record.fencing_token != lease.fencing_token:
                 return False
             record.lock_until = now + lock_for // _MICROSECOND
             return True
 
-    def records(self, prefix: str) -> list[LockRecord]:
-        with self._mutex:
-            return [self._shown(name) for name in sorted(self._records) if name.startswith(prefix)]
+        was_ours: bool = yield set_end
+        return was_ours
 
-    def record(self, name: str) -> LockRecord | None:
-        with self._mutex:
-            return self._shown(name) if validate_name(name) in self._records else None
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
+        def undo(now: int) -> bool:
+            record = self._store.records.get(name)
+            if record is None or record.locked_by != locked_by:
+                return False
+            record.lock_until = min(record.lock_until, now)
+            if former_fire_time and record.last_fire_time and record.last_fire_time > former_fire_time:
+                record.last_fire_time = former_fire_time
+            return True
 
-    def _shown(self, name: str) -> LockRecord:
-        record = self._records[name]
-        return LockRecord(
-            name=name,
-            locked_by=record.locked_by,
-            locked_at=_moment(record.locked_at),
-            lock_until=_moment(record.lock_until),
-            fencing_token=record.fencing_token,
-            last_fire_time=record.last_fire_time,
-            read_at=_moment(self._now()),
-        )
+        was_ours: bool = yield undo
+        return was_ours
 
-    def force_release(self, name: str) -> bool:
-        with self._mutex:
-            now = self._now()
-            record = self._records.get(validate_name(name))
-            if not record or record.lock_until <= now:
+    def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
+        def read(now: int) -> LockRecord | None:
+            record = self._store.records.get(name)
+            return record.shown(name, now) if record else None
+
+        record: LockRecord | None = yield read
+        return record
+
+    def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
+        def read(now: int) -> list[LockRecord]:
+            return [record.shown(name, now) for name, record in self._store.records.items()]
+
+        records: list[LockRecord] = yield read
+        return records
+
+    def force_release(self, name: str) -> Program[Command, Any, bool]:
+        def release(now: int) -> bool:
+            record = self._store.records.get(name)
+            if record is None or record.lock_until <= now:
                 return False
             record.lock_until = now
             return True
 
-    def prune(self, unused_for: Duration) -> int:
-        unused = parse_duration(unused_for, "unused_for", zero=True)
-        with self._mutex:
-            limit = self._now() - unused // _MICROSECOND
-            old = [name for name, record in self._records.items() if record.lock_until <= limit]
+        was_held: bool = yield release
+        return was_held
+
+    def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
+        def forget(_now: int) -> bool:
+            record = self._store.records.get(name)
+            if record is None or record.last_fire_time is None:
+                return False
+            record.last_fire_time = None
+            return True
+
+        was_known: bool = yield forget
+        return was_known
+
+    def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
+        def delete(now: int) -> int:
+            limit = now - unused_for // _MICROSECOND
+            records = self._store.records
+            old = [name for name, record in records.items() if record.lock_until <= limit]
             for name in old:
-                del self._records[name]
+                del records[name]
             return len(old)
+
+        deleted: int = yield delete
+        return deleted
+
+    def classify(self, error: Exception) -> Failure:
+        return Failure.NOT_A_STORE_ERROR
+
+    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
+        return ProviderError(str(error), operation=operation, lock_name=lock_name)  # never: it has no errors of its own
 
 
 def _moment(microseconds: int) -> datetime:
     return _EPOCH + microseconds * _MICROSECOND
 
 
-class InMemoryLockProvider(LockProvider):
-    """A :class:`LockProvider` for one process. ``clock`` (monotonic seconds) lets tests travel in time."""
+class InMemoryLockProvider(ProgramProvider):
+    """A :class:`LockProvider` for one process.
 
-    def __init__(self, *, clock: Clock = monotonic) -> None:
-        self._store = _MemoryStore(clock)
+    :param clock: monotonic seconds; a :class:`FakeClock` lets tests travel in time.
+    :param fire_time_tolerance: how far a fire time may lie in the future.
+    """
 
-    def acquire(self, request: LockRequest) -> Lease | None:
-        return self._store.acquire(request)
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return self._store.extend(lease, lock_at_most_for)
-
-    def release(self, lease: Lease) -> bool:
-        return self._store.release(lease)
-
-    def record(self, name: str) -> LockRecord | None:
-        return self._store.record(name)
-
-    def records(self, prefix: str = "") -> list[LockRecord]:
-        return self._store.records(prefix)
-
-    def force_release(self, name: str) -> bool:
-        return self._store.force_release(name)
-
-    def take_over(self, request: LockRequest) -> Lease:
-        return self._store.take_over(request)
-
-    def prune(self, unused_for: Duration) -> int:
-        return self._store.prune(unused_for)
-
-    def create_schema(self) -> None:
-        """Nothing to create."""
+    def __init__(self, *, clock: Clock = monotonic, fire_time_tolerance: Duration | None = None) -> None:
+        self._store = _Store(clock)
+        super().__init__(MemoryPrograms(self._store, parse_tolerance(fire_time_tolerance, None)), self._store)
 
 
-class AsyncInMemoryLockProvider(AsyncLockProvider):
+class AsyncInMemoryLockProvider(AsyncProgramProvider):
     """:class:`InMemoryLockProvider` for asyncio. ``shared_with`` makes both see the same locks."""
 
-    def __init__(self, shared_with: InMemoryLockProvider | None = None, *, clock: Clock = monotonic) -> None:
-        self._store = shared_with._store if shared_with is not None else _MemoryStore(clock)
+    def __init__(
+        self,
+        shared_with: InMemoryLockProvider | None = None,
+        *,
+        clock: Clock = monotonic,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        store = shared_with._store if shared_with is not None else _Store(clock)
+        super().__init__(MemoryPrograms(store, parse_tolerance(fire_time_tolerance, None)), _AsyncStore(store))
 
-    async def acquire(self, request: LockRequest) -> Lease | None:
-        return self._store.acquire(request)
-
-    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return self._store.extend(lease, lock_at_most_for)
-
-    async def release(self, lease: Lease) -> bool:
-        return self._store.release(lease)
-
-    async def record(self, name: str) -> LockRecord | None:
-        return self._store.record(name)
-
-    async def records(self, prefix: str = "") -> list[LockRecord]:
-        return self._store.records(prefix)
-
-    async def force_release(self, name: str) -> bool:
-        return self._store.force_release(name)
-
-    async def take_over(self, request: LockRequest) -> Lease:
-        return self._store.take_over(request)
-
-    async def prune(self, unused_for: Duration) -> int:
-        return self._store.prune(unused_for)
-
-    async def create_schema(self) -> None:
-        """Nothing to create."""
+    async def _run(self, program: Program[Any, Any, T], when_abandoned: object = None) -> T:
+        return await self._run_here(program)  # it waits for nothing, so it cannot be cancelled half-way

@@ -54,6 +54,16 @@ class BlockingLockProvider:
     def release(self, lease: Lease) -> bool:
         return self.run(self.async_provider.release(lease))
 
+    def undo(self, lease: Lease) -> bool:
+        provider: Any = self.async_provider  # not in the protocol
+        undone: bool = self.run(provider.undo(lease))
+        return undone
+
+    def forget_fire_time(self, name: str) -> bool:
+        provider: Any = self.async_provider  # not in the protocol
+        forgotten: bool = self.run(provider.forget_fire_time(name))
+        return forgotten
+
     def record(self, name: str) -> LockRecord | None:
         return self.run(self.async_provider.record(name))
 

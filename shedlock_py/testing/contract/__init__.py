@@ -26,6 +26,7 @@ _PARTS = (
     "base",
     "exclusion",
     "fencing",
+    "giving_back",
     "guarding",
     "hold_times",
     "names",
@@ -40,6 +41,7 @@ from shedlock_py.testing.contract.asynchronous import CancellationContract
 from shedlock_py.testing.contract.base import ContractBase, LockProviderFactory
 from shedlock_py.testing.contract.exclusion import ExclusionContract
 from shedlock_py.testing.contract.fencing import FencingContract
+from shedlock_py.testing.contract.giving_back import GivingBackContract
 from shedlock_py.testing.contract.guarding import GuardContract
 from shedlock_py.testing.contract.hold_times import HoldTimesContract, StallingStoreContract
 from shedlock_py.testing.contract.names import NamesContract
@@ -52,6 +54,7 @@ __all__ = [
     "BlockingLockProvider",
     "ContractBase",
     "ExclusionContract",
+    "GivingBackContract",
     "HoldTimesContract",
     "LockProviderContract",
     "LockProviderFactory",
@@ -61,7 +64,14 @@ __all__ = [
 
 
 class LockProviderContract(
-    ExclusionContract, HoldTimesContract, FencingContract, NamesContract, ToolsContract, ThreadsContract, GuardContract
+    ExclusionContract,
+    HoldTimesContract,
+    FencingContract,
+    GivingBackContract,
+    NamesContract,
+    ToolsContract,
+    ThreadsContract,
+    GuardContract,
 ):
     """What every provider must do. Override ``make_provider``."""
 

@@ -33,6 +33,7 @@ from shedlock_py.testing.contract.base import (
     failing,
     record_of,
 )
+from shedlock_py.testing.contract.fencing import FIRE_TIME
 from shedlock_py.testing.doubles import RecordingListener
 
 MOMENTS = 50
@@ -91,6 +92,33 @@ class CancellationContract(AsyncContractBase):
                 await asyncio.to_thread(eventually, lambda: not is_held(other, lock), "the end of a release")
 
         self._is_clean_after(facade, other, name, work)
+
+    def test_i12_a_cancelled_acquire_keeps_neither_minimum_hold_nor_fire_time(
+        self, facade: BlockingLockProvider, other: LockProvider, name: str
+    ) -> None:
+        """No run began: another replica may run the same fire time at once."""
+        provider = facade.async_provider
+
+        async def cancel_each() -> None:
+            for moment in range(MOMENTS):
+                request = LockRequest(f"{name}/{moment}", "1h", "1h", fire_time=FIRE_TIME)
+                task = asyncio.ensure_future(provider.acquire(request))
+                for _ in range(moment // 2):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():  # it was granted before it could be cancelled
+                    lease = task.result()
+                    assert lease is not None
+                    await provider.undo(lease)  # type: ignore[attr-defined]  # not in the protocol
+
+        facade.run(cancel_each())
+
+        def can_run(moment: int) -> bool:
+            return other.acquire(LockRequest(f"{name}/{moment}", LONG, fire_time=FIRE_TIME)) is not None
+
+        used_up = [moment for moment in range(MOMENTS) if not can_run(moment)]
+        assert used_up == []
 
     def test_i12_a_cancelled_guard_is_clean(self, facade: BlockingLockProvider, other: LockProvider, name: str) -> None:
         async def work(lock: str) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from shedlock_py import Lease, LockProvider, LockRequest, attempt
 from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, record_of
 
-FIRE_TIME = datetime(2031, 10, 26, 1, 30, 0, 123456, tzinfo=UTC)
+FIRE_TIME = datetime(2024, 10, 26, 1, 30, 0, 123456, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 

@@ -76,7 +76,7 @@ class GuardContract(ContractBase):
         assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
         assert isinstance(caught.value.__cause__, Exception)
         assert heard.kinds() == ["ProviderFailed"]
-        request = LockRequest(name, LONG, fire_time=datetime(2031, 1, 1, tzinfo=UTC))
+        request = LockRequest(name, LONG, fire_time=datetime(2024, 1, 1, tzinfo=UTC))
         with pytest.raises(ProviderUnreachable):
             attempt(request, pytest.fail, provider=failing_provider)
         assert heard.of(LockSkipped) == []
@@ -89,7 +89,7 @@ class GuardContract(ContractBase):
 
     def test_i5_a_skip_stays_a_skip_when_its_reason_cannot_be_read(self, provider: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, LONG))
-        request = LockRequest(name, LONG, fire_time=datetime(2031, 1, 1, tzinfo=UTC))
+        request = LockRequest(name, LONG, fire_time=datetime(2024, 1, 1, tzinfo=UTC))
         assert attempt(request, pytest.fail, provider=failing(provider, "record")) == Skipped(name, "held")
 
     def test_i8_a_failing_release_keeps_value_and_exception(
