@@ -52,6 +52,7 @@ class UserCollection(Generic[Found]):
     """A collection of the user's client, with our settings."""
 
     shown = ""
+    has_limits = True
 
     def __init__(self, collection: Any) -> None:
         self._collection: Found = collection
@@ -113,7 +114,10 @@ def _collection_of(database: Any, name: str) -> Any:
 
 
 class StoreUrl:
-    """A ``mongodb://`` URL, checked, and what may be shown of it."""
+    """A ``mongodb://`` URL, checked, and what may be shown of it.
+
+    ``has_limits``: it names PyMongo's limits for the parts of an operation, which then count in place of ours.
+    """
 
     def __init__(self, url: str, timeout: Duration | None) -> None:
         url, self.options = split_options(url)
@@ -128,6 +132,7 @@ class StoreUrl:
         if given.get("timeoutms"):  # PyMongo's own name for the same limit
             self.options.setdefault("timeout", str(given["timeoutms"]))
         seconds = parse_timeout(timeout, self.options.get("timeout"), is_managed=True)
+        self.has_limits = timeout is None and "timeout" not in self.options and bool(_LIMITS & given.keys())
         self._options = _defaults(given, seconds)
 
     def open(self) -> MongoClient[Record]:
@@ -155,6 +160,9 @@ class StoreUrl:
         for text in {password, unquote_plus(password)} - {""}:
             message = message.replace(text, "***")
         return message
+
+
+_LIMITS = {"connecttimeoutms", "serverselectiontimeoutms", "sockettimeoutms", "waitqueuetimeoutms"}
 
 
 def _parsed(query: str) -> Mapping[str, Any]:
@@ -193,6 +201,7 @@ class ManagedClients:
     def __init__(self, url: str, collection: str, timeout: Duration | None) -> None:
         self._url = StoreUrl(url, timeout)
         self.options = self._url.options
+        self.has_limits = self._url.has_limits
         self.shown, self.redact = f" at {self._url.shown}", self._url.redact
         self._name = collection
         self._clients: dict[int, MongoClient[Record]] = {}
@@ -218,6 +227,7 @@ class ManagedAsyncClients:
     def __init__(self, url: str, collection: str, timeout: Duration | None) -> None:
         self._url = StoreUrl(url, timeout)
         self.options = self._url.options
+        self.has_limits = self._url.has_limits
         self.shown, self.redact = f" at {self._url.shown}", self._url.redact
         self._name = collection
         self._clients: dict[asyncio.AbstractEventLoop, AsyncMongoClient[Record]] = {}

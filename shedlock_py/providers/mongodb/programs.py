@@ -85,10 +85,14 @@ class MongoPrograms(StorePrograms):
                 raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance) from error.__cause__
             raise
         [document] = answer.documents
-        if document.get("lockedBy") != claim.locked_by:
+        is_granted = document.get("lockedBy") == claim.locked_by
+        try:
             self._check_record(document, operation, claim.request.name)
-            return None
-        return int(document["fencingToken"])
+        except ProviderError:
+            if is_granted:
+                yield from self.undo_claim(claim.request.name, claim.locked_by, None)
+            raise
+        return document["fencingToken"] if is_granted else None
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Answer, bool]:
         if releasing:
@@ -156,18 +160,14 @@ class MongoPrograms(StorePrograms):
 
     def _to_record(self, document: Document, operation: str) -> LockRecord:
         self._check_record(document, operation, document["_id"])
-        fire_time, token = document.get("lastFireTime"), document.get("fencingToken")
-        try:
-            last_fire_time = None if fire_time is None else EPOCH + fire_time * MICROSECOND
-        except OverflowError:
-            raise self._no_record(operation, document["_id"], f"its lastFireTime is {fire_time}") from None
+        token = document.get("fencingToken")
         return LockRecord(
             name=document["_id"],
             locked_by=document["lockedBy"],
             locked_at=document["lockedAt"],
             lock_until=document["lockUntil"],
             fencing_token=None if token is None else int(token),
-            last_fire_time=last_fire_time,
+            last_fire_time=_fire_time(document),
             read_at=document["readAt"],
         )
 
@@ -180,6 +180,10 @@ class MongoPrograms(StorePrograms):
             if not isinstance(value, kinds) or isinstance(value, bool):
                 problem = "missing" if value is None else f"of type {type(value).__name__}"
                 raise self._no_record(operation, name, f"its {field} is {problem}")
+        try:
+            _fire_time(document)
+        except OverflowError:
+            raise self._no_record(operation, name, f"its lastFireTime is {document['lastFireTime']}") from None
 
     def _no_record(self, operation: str, name: object, problem: str) -> ProviderError:
         lock_name = name if isinstance(name, str) else repr(name)
@@ -214,6 +218,11 @@ class MongoPrograms(StorePrograms):
             f" — a document in {self.collection_name} is no lock record: give locks a collection of their own, or "
             f"delete the document"
         )
+
+
+def _fire_time(document: Document) -> datetime | None:
+    microseconds = document.get("lastFireTime")
+    return None if microseconds is None else EPOCH + microseconds * MICROSECOND
 
 
 _FIELDS: tuple[tuple[str, type, bool], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import Context
 from typing import Any
 
@@ -52,7 +53,7 @@ class MongoLockProvider(ProgramProvider):
     :param collection: the collection of the lock records.
     :param expire_after: :meth:`create_schema` lets MongoDB remove records that were not held for so long.
     :param timeout: how long an operation may take in all, with a URL; 5 s by default, or the URL's ``timeout`` or
-        ``timeoutMS``.
+        ``timeoutMS``. PyMongo's limits for parts of it (``socketTimeoutMS``, …) count instead if the URL names them.
     :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock; 5 minutes by default.
     :raises ConfigurationError: a URL or an object that cannot work.
     """
@@ -67,7 +68,9 @@ class MongoLockProvider(ProgramProvider):
         fire_time_tolerance: Duration | None = None,
     ) -> None:
         self._store = store = find_store(database_or_collection_or_url, collection, timeout)
-        super().__init__(_programs(store, expire_after, timeout, fire_time_tolerance), _Client(store.collection))
+        super().__init__(
+            _programs(store, expire_after, timeout, fire_time_tolerance), _Client(store.collection, store.has_limits)
+        )
 
     def close(self) -> None:
         """Close the connections of a client that was opened from a URL; a user's client stays as it is."""
@@ -95,7 +98,10 @@ class AsyncMongoLockProvider(AsyncProgramProvider):
         fire_time_tolerance: Duration | None = None,
     ) -> None:
         self._store = store = find_async_store(database_or_collection_or_url, collection, timeout)
-        super().__init__(_programs(store, expire_after, timeout, fire_time_tolerance), _AsyncClient(store.collection))
+        super().__init__(
+            _programs(store, expire_after, timeout, fire_time_tolerance),
+            _AsyncClient(store.collection, store.has_limits),
+        )
 
     async def close(self) -> None:
         """Close the connections that this event loop opened from a URL; a user's client stays as it is."""
@@ -127,15 +133,16 @@ def _programs(
 class _Client:
     """Carries a command out, and blocks."""
 
-    def __init__(self, collection: Callable[[], Collection[Record]]) -> None:
+    def __init__(self, collection: Callable[[], Collection[Record]], has_limits: bool) -> None:
         self._collection = collection
+        self._has_limits = has_limits
 
     def execute(self, command: Command, timeout: float | None) -> Answer:
         # In a context of its own: not in the session or the time limit that the caller's context has for PyMongo.
-        return Context().run(self._execute_within, command, timeout)
+        return Context().run(self._execute_within, command, None if self._has_limits else timeout)
 
     def _execute_within(self, command: Command, timeout: float | None) -> Answer:
-        with pymongo.timeout(timeout):
+        with nullcontext() if timeout is None else pymongo.timeout(timeout):
             return self._execute(command)
 
     def _execute(self, command: Command) -> Answer:
@@ -167,14 +174,16 @@ class _Client:
 class _AsyncClient:
     """Carries a command out on an event loop."""
 
-    def __init__(self, collection: Callable[[], AsyncCollection[Record]]) -> None:
+    def __init__(self, collection: Callable[[], AsyncCollection[Record]], has_limits: bool) -> None:
         self._collection = collection
+        self._has_limits = has_limits
 
     async def execute(self, command: Command, timeout: float | None) -> Answer:  # noqa: ASYNC109 (of the kit's client)
-        return await asyncio.create_task(self._execute_within(command, timeout), context=Context())
+        seconds = None if self._has_limits else timeout
+        return await asyncio.create_task(self._execute_within(command, seconds), context=Context())
 
     async def _execute_within(self, command: Command, seconds: float | None) -> Answer:
-        with pymongo.timeout(seconds):
+        with nullcontext() if seconds is None else pymongo.timeout(seconds):
             return await self._execute(command)
 
     async def _execute(self, command: Command) -> Answer:
