@@ -9,9 +9,8 @@ from shedlock_py.errors import ConfigurationError
 OLDEST = {
     "sqlalchemy": ("2.0.24", "sqlalchemy"),
     "redis": ("5.0.1", "redis"),
-    "pymongo": ("4.13", "mongodb"),
-    "click": ("8.2", "cli"),
-    "rich": ("13", "cli"),
+    "pymongo": ("4.13.2", "mongodb"),
+    "click": ("8.3", "cli"),
 }
 """For each package its oldest release, and the extra of shedlock_py that asks for it."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
 
 import pytest
 
 from shedlock_py import ConfigurationError
 from shedlock_py._versions import OLDEST, require
-from tests.examples.scripts import PROJECT
+from scripts.floors import floors
 
 OLD = {
     "sqlalchemy": ("2.0.23", "sqlite:///locks.db", "sqlalchemy", "SqlAlchemyLockProvider"),
@@ -21,20 +20,11 @@ OLD = {
 """A release below the oldest one that works, a URL that needs the package, and the provider for it."""
 
 
-def declared() -> dict[str, tuple[str, str]]:
-    """The oldest release of each package that an extra in pyproject.toml asks for, and the extra."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    found = {}
-    for extra, requirements in project["optional-dependencies"].items():
-        for requirement in requirements:
-            if oldest := re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", requirement):
-                found[oldest[1]] = (oldest[2], extra)
-    return found
-
-
 def test_they_are_those_of_pyproject() -> None:
-    assert OLDEST.items() <= declared().items()
+    declared = floors()
+    assert OLDEST.items() <= declared.items()
     assert set(OLD) < set(OLDEST)
+    assert {"apscheduler", "rich", "prometheus-client", "opentelemetry-api"} == declared.keys() - OLDEST
 
 
 @pytest.mark.parametrize("package", OLD)
@@ -74,5 +64,5 @@ def test_too_old(version: str) -> None:
 
 
 def test_a_floor_that_ends_with_a_zero_is_the_shorter_one() -> None:
-    require("pymongo", "4.13.0")
-    require("pymongo", "4.13")
+    require("click", "8.3.0")
+    require("click", "8.3")
