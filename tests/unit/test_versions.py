@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from scripts.floors import floors
 from shedlock_py import ConfigurationError
 from shedlock_py._versions import OLDEST, require
-from scripts.floors import floors
 
 OLD = {
     "sqlalchemy": ("2.0.23", "sqlite:///locks.db", "sqlalchemy", "SqlAlchemyLockProvider"),

@@ -19,8 +19,8 @@ class NightlyReportTest(TestCase):
         return output.getvalue()
 
     def test_it_is_written(self) -> None:
-        self.assertEqual(self.nightly_report(), "written: 42 pages\n")
+        assert self.nightly_report() == "written: 42 pages\n"
 
     def test_another_host_writes_it(self) -> None:
         self.provider.acquire(LockRequest("nightly-report", lock_at_most_for="30m"))
-        self.assertEqual(self.nightly_report(), "skipped: nightly-report (held)\n")
+        assert self.nightly_report() == "skipped: nightly-report (held)\n"
