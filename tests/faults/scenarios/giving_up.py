@@ -1,4 +1,4 @@
-"""Callers give up in the middle of an acquire, as in a rolling deploy: another replica runs the same fire time at once."""
+"""Callers give up in the middle of an acquire, as in a rolling deploy: another replica runs the fire time at once."""
 
 from __future__ import annotations
 
