@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import threads_here
+from shedlock_py._threads import timer, worker_pool
 from shedlock_py.config import emit
 from shedlock_py.context import Held
 from shedlock_py.errors import ConfigurationError, LeaseLostError
@@ -150,7 +150,7 @@ class _ThreadHeart:
         self._process = os.getpid()
 
     def start(self) -> None:
-        threads_here().wake(self, self._heart.wakes_at())
+        timer().schedule(self, self._heart.wakes_at())
 
     def wake(self) -> None:
         """In the thread that watches the clock, which must not wait for anything."""
@@ -165,8 +165,8 @@ class _ThreadHeart:
                     threading.Thread(target=_tell, args=(lost, self._on_lost), daemon=True).start()
                 return
             if heart.must_beat():
-                threads_here().ask(self._store, self._beat)
-            threads_here().wake(self, heart.wakes_at())
+                worker_pool(self._store, "heartbeats").submit(self._beat)
+            timer().schedule(self, heart.wakes_at())
 
     def _beat(self) -> None:
         heart, believed_until = self._heart, self._heart.lease.trusted_until
@@ -189,7 +189,7 @@ class _ThreadHeart:
                 heart.extended()
             else:
                 lost = heart.refused(believed_until)
-            threads_here().wake(self, heart.wakes_at())
+            timer().schedule(self, heart.wakes_at())
         _report(heart.lease, error, is_ours)
         if lost:
             _tell(lost, self._on_lost)
@@ -207,7 +207,7 @@ class _ThreadHeart:
             with self._changed:
                 self._heart.pauses -= 1
                 self._heart.extended()
-                threads_here().wake(self, self._heart.wakes_at())
+                timer().schedule(self, self._heart.wakes_at())
 
     def tell_lost(self) -> None:
         if self._process != os.getpid():
@@ -222,7 +222,7 @@ class _ThreadHeart:
             return  # a forked child that leaves the block: nothing of this runs here
         with self._changed:
             self._heart.has_ended = True
-            threads_here().forget(self)
+            timer().cancel(self)
             # A heartbeat that came after the release would prolong a minimum hold.
             self._changed.wait_for(lambda: not self._heart.unanswered, PATIENCE)
 

@@ -29,7 +29,7 @@ LAYERS = [
 ]
 PURE = {"errors", "_values", "durations", "rules", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
-FOR_PROVIDERS = {"errors", "durations", "rules", "_program", "provider", "_clock", "_aio"}
+FOR_PROVIDERS = {"errors", "durations", "rules", "_program", "provider", "_clock", "_threads", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 
