@@ -13,6 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -369,3 +370,36 @@ def as_exception(error: BaseException, operation: str, lock_name: str | None = N
     failure = ProviderError(f"{operation} raised {error!r}", operation=operation, lock_name=lock_name)
     failure.__cause__ = error
     return failure
+
+
+# Signals
+
+
+def is_from_signal(error: BaseException) -> bool:
+    """Whether ``error``, of a callback, is meant for the process: a signal's handler raised it, or may have.
+
+    Python runs handlers in the main thread, in the middle of whatever runs there. Each ``KeyboardInterrupt`` there
+    counts as Ctrl-C; anything else counts if a function that is installed as a handler is in its traceback.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    import signal  # late: half a millisecond
+
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in handlers:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> object:
+    while isinstance(handler, partial):
+        handler = handler.func
+    if isinstance(handler, int) or not callable(handler):
+        return None  # SIG_DFL, SIG_IGN, or installed by C
+    function = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__
+    return getattr(getattr(function, "__func__", function), "__code__", None)
