@@ -132,7 +132,9 @@ def _wait_and_send(number: int, until: float) -> None:
 def _is_event_loops(handler: object) -> bool:
     """Whether it is of ``loop.add_signal_handler``: Python has notified the loop already, past all handlers."""
     owner = type(getattr(handler, "__self__", None)).__module__
-    return any(str(name).partition(".")[0] in ("asyncio", "uvloop") for name in (owner, getattr(handler, "__module__", "")))
+    return any(
+        str(name).partition(".")[0] in ("asyncio", "uvloop") for name in (owner, getattr(handler, "__module__", ""))
+    )
 
 
 def _before_exit() -> None:

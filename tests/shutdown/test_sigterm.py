@@ -144,8 +144,8 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(caplog: pytest.Log
         threading.Thread(target=job, args=["child"], daemon=True).start()
         assert is_held.wait(10)
         release_on_sigterm("100ms")
+        os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(SystemExit):
-            os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(30)  # a thread waits, and interrupts this
         assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["child"]
 
