@@ -98,6 +98,73 @@ def test_the_former_handler_is_called(url: str) -> None:
     assert is_free(provider_from_url(url))
 
 
+# While a thread waits for tasks in other threads
+
+
+@pytest.mark.parametrize("kind", ["locked", "log"])
+def test_a_task_that_needs_what_the_main_thread_holds_can_end(url: str, kind: str) -> None:
+    """The handler runs in the main thread: if it waited there, neither would go on."""
+    began = time.monotonic()
+    with application(url, kind) as process:
+        status, said, err = terminated(process)
+    assert (status, said, err) == (143, ["task ended", "a new task is skipped"], "")
+    assert is_free(provider_from_url(url))
+    assert time.monotonic() - began < 15
+
+
+def test_a_main_thread_that_waits_for_a_lock_is_interrupted(url: str) -> None:
+    with application(url, "blocked") as process:
+        status, said, _ = terminated(process)
+    assert (status, said) == (143, ["task ended"])
+    assert is_free(provider_from_url(url))
+
+
+def test_the_event_loop_of_the_main_thread_goes_on(url: str) -> None:
+    with application(url, "both") as process:
+        status, said, err = terminated(process)
+    assert (status, said) == (143, ["task ended", "kept alive: True"]), err
+    assert is_free(provider_from_url(url))
+
+
+def test_an_event_loop_with_a_handler_is_notified_once_and_the_interpreter_waits(url: str) -> None:
+    with application(url, "loop") as process:
+        status, said, err = terminated(process)
+    assert (status, said, err) == (0, ["the loop's handler", "task ended"], "")
+    assert is_free(provider_from_url(url))
+
+
+def test_a_main_thread_that_ends_by_itself_lets_tasks_of_daemon_threads_end(url: str) -> None:
+    with application(url, "ends") as process:
+        status, said, err = terminated(process)
+    assert (status, said, err) == (0, ["main thread ends", "task ended"], "")
+    assert is_free(provider_from_url(url))
+
+
+def test_a_second_signal_does_not_wait(url: str) -> None:
+    began = time.monotonic()
+    with application(url, "patient") as process:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)  # two at the same time are one
+        status, said, err = terminated(process)
+    assert (status, said, err) == (143, ["a new task is skipped"], "")
+    assert time.monotonic() - began < 15
+    assert not is_free(provider_from_url(url))
+
+
+def test_the_former_handler_is_called_once_and_after_the_wait(url: str) -> None:
+    with application(url, "chained-thread") as process:
+        status, said, _ = terminated(process)
+    assert (status, said) == (7, ["task ended", "the former handler", "a new task is skipped"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_without_a_thread_to_wait_the_main_thread_waits(url: str) -> None:
+    with application(url, "no-threads") as process:
+        time.sleep(0.3)  # it refuses threads after it has said that the lock is held
+        status, said, err = terminated(process)
+    assert (status, said) == (143, ["task ended", "a new task is skipped"]), err
+
+
 def test_without_it_the_lease_lasts(url: str) -> None:
     with application(url, "default") as process:
         status, _, _ = terminated(process)
