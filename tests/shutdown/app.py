@@ -27,8 +27,10 @@ from types import FrameType
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import (
+    Executed,
     InMemoryLockProvider,
     LockProvider,
+    attempt,
     configure,
     hold,
     hold_async,
@@ -82,12 +84,19 @@ def main(url: str, kind: str) -> None:
             with suppress(InterruptedError):
                 signal.sigtimedwait([signal.SIGUSR1], STEP)
             print("main thread ends", flush=True)
-        case "patient" | "chained-thread":
-            in_daemon_thread(job, 30 if kind == "patient" else STEP)
+        case "chained-thread":
+            in_daemon_thread(job, STEP)
+            later()
+        case "patient":
+            in_daemon_thread(job, 30)
+            while isinstance(attempt("other", time.monotonic, lock_at_most_for="1m"), Executed):
+                time.sleep(0.05)
+            print("shutting down", flush=True)
             later()
         case "no-threads":
-            in_daemon_thread(job, 5 * STEP)
+            in_daemon_thread(job, 10 * STEP)
             refuse_threads()
+            print("no more threads", flush=True)
             later()
         case "main" | "default" | "chained":
             job(60)

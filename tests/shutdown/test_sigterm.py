@@ -144,7 +144,8 @@ def test_a_second_signal_does_not_wait(url: str) -> None:
     began = time.monotonic()
     with application(url, "patient") as process:
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)  # two at the same time are one
+        assert process.stdout is not None
+        assert process.stdout.readline() == "shutting down\n"  # two at the same time are one
         status, said, err = terminated(process)
     assert (status, said, err) == (143, ["a new task is skipped"], "")
     assert time.monotonic() - began < 15
@@ -160,7 +161,8 @@ def test_the_former_handler_is_called_once_and_after_the_wait(url: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_without_a_thread_to_wait_the_main_thread_waits(url: str) -> None:
     with application(url, "no-threads") as process:
-        time.sleep(0.3)  # it refuses threads after it has said that the lock is held
+        assert process.stdout is not None
+        assert process.stdout.readline() == "no more threads\n"
         status, said, err = terminated(process)
     assert (status, said) == (143, ["task ended", "a new task is skipped"]), err
 
