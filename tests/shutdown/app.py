@@ -39,6 +39,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 
+has_begun = threading.Event()
 STEP = 0.3
 """Seconds that a task in a thread takes to notice nothing and end."""
 
@@ -46,6 +47,7 @@ STEP = 0.3
 @scheduler_lock("job", lock_at_most_for="1h")
 def job(seconds: float) -> None:
     print("held", flush=True)
+    has_begun.set()
     time.sleep(seconds)
     print("task ended", flush=True)
 
@@ -89,12 +91,14 @@ def main(url: str, kind: str) -> None:
             later()
         case "patient":
             in_daemon_thread(job, 30)
+            has_begun.wait()
             while isinstance(attempt("other", time.monotonic, lock_at_most_for="1m"), Executed):
                 time.sleep(0.05)
             print("shutting down", flush=True)
             later()
         case "no-threads":
             in_daemon_thread(job, 10 * STEP)
+            has_begun.wait()
             refuse_threads()
             print("no more threads", flush=True)
             later()
