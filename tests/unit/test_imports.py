@@ -29,7 +29,7 @@ LAYERS = [
 ]
 PURE = {"errors", "_versions", "_values", "durations", "rules", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
-FOR_PROVIDERS = {"errors", "_versions", "durations", "rules", "_program", "provider", "events", "_clock", "_aio"}
+FOR_PROVIDERS = {"errors", "_versions", "durations", "rules", "_program", "provider", "events", "_clock", "_threads", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 
@@ -90,7 +90,7 @@ def test_pure_modules_use_the_standard_library_only_and_neither_loop_nor_thread_
 def test_providers_see_the_rules_and_the_kit_only(module: Path) -> None:
     seen = {name for name in own_imports(module) if not name.startswith("providers")}
     store = module.with_suffix("").parts[1]
-    assert seen <= (FOR_PROVIDERS | {"_threads"} if store == "kit" else FOR_PROVIDERS)
+    assert seen <= FOR_PROVIDERS
     other_stores = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
     assert other_stores <= (set() if store == "kit" else {"kit"})
 
