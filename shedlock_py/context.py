@@ -137,9 +137,9 @@ def _wrap_task_factory(loop: asyncio.AbstractEventLoop) -> None:
 class _TaskFactory:
     """Lets a task that a callback of the event loop makes begin outside of every lease.
 
-    asyncio copies the context of a task into the timers that it arms, and from there into the tasks that these make. A
-    scheduler that a guarded task has told of a new job would so run all its later jobs inside that task's lease.
-    asyncio does not tell afterwards which task was made by whom, so it is noted when the task is made.
+    asyncio copies the context of a task into the timers that it arms, and from there into the tasks that these make: a
+    scheduler to which a guarded task adds a job would run all its later jobs inside that task's lease. asyncio does not
+    record which task made which, so the factory sees to it when the task is made.
     """
 
     def __init__(self, wrapped: Callable[..., asyncio.Future[Any]] | None) -> None:
