@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
 from types import MethodType
-from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
+from shedlock_py._methods import bind_in_class
 from shedlock_py.config import check_provider, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
@@ -32,6 +33,7 @@ from shedlock_py.rules import LockRequest, check_hold_times, validate_name
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
+T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
@@ -155,20 +157,40 @@ def _template_fields(template: str) -> set[str]:
     return names
 
 
-class GuardedFunction(Protocol[P, R_co, A_co]):
-    """A function behind a lock: called as before; ``attempt`` tells whether it ran."""
+class GuardedFunction(Generic[P, R_co, A_co]):
+    """What a guarded function is to type checkers: called as before; ``attempt`` tells whether it ran.
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    When a program runs, it is an ordinary function.
+    """
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the function if its lock is free; otherwise return what ``on_skip`` says."""
+        raise NotImplementedError
 
     def attempt(self, *args: P.args, **kwargs: P.kwargs) -> A_co:
         """Like calling it, but returns ``Executed(value, lease)`` or ``Skipped``; ``on_skip`` is not used.
 
-        It is the function's own attribute: for a method write ``Class.method.attempt(instance, …)``.
+        It is bound as the function is: ``obj.method.attempt(7)``, or ``Class.method.attempt(obj, 7)``; of a class or
+        static method ``Class.method.attempt(7)``.
         """
+        raise NotImplementedError
 
+    # The first parameter decides what is bound to it: the class, the instance, or, for a static method, nothing.
+    @overload
     def __get__(
-        self: GuardedFunction[Concatenate[Any, Q], R_co, A_co], instance: object, owner: type | None = None, /
-    ) -> Callable[Q, R_co]: ...
+        self: Callable[Concatenate[T, Q], object], instance: object, owner: T, /
+    ) -> GuardedFunction[Q, R_co, A_co]: ...
+
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Q], object], instance: T, owner: object = None, /
+    ) -> GuardedFunction[Q, R_co, A_co]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: object = None, /) -> GuardedFunction[P, R_co, A_co]: ...
+
+    def __get__(self, instance: object, owner: object = None, /) -> object:
+        raise NotImplementedError
 
 
 class _Decorator(Protocol[S_co]):
@@ -302,6 +324,7 @@ def scheduler_lock(
         # The original carries the mark too: a scheduler's decorator that was put below this one registers the original.
         for marked in (function, wrapper):
             _mark(marked, spec)
+        bind_in_class(function, wrapper)
         _declared[id(spec)] = spec
         return wrapper
 
@@ -316,7 +339,7 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
 
     def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
         if args or kwargs or needs_arguments:
-            signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
+            _check_call(function, signature, args, kwargs)
         return spec.guard(Block, function, args, kwargs)
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
@@ -341,7 +364,7 @@ def _guard_async(
 
     def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
         if args or kwargs or needs_arguments:
-            signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
+            _check_call(function, signature, args, kwargs)
         return spec.guard(AsyncBlock, function, args, kwargs)
 
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
@@ -357,6 +380,17 @@ def _guard_async(
         return await instead if inspect.isawaitable(instead) else instead
 
     return _dressed(guarded, attempt_call, signature)
+
+
+def _check_call(
+    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """:raises TypeError: a wrong call, before it takes the lock."""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise TypeError(f"{name}{signature}: {error}") from None
 
 
 def _needs_arguments(signature: inspect.Signature) -> bool:

@@ -361,7 +361,9 @@ class TestWhatCannotBeGuarded:
         with ThreadPoolExecutor(1) as pool:
             for future in (running, loop.create_future(), pool.submit(time.sleep, 0), asyncio.shield(running)):
                 for call in (scheduler_lock("job", "1m")(lambda future=future: future), lambda f=future: self.hold(f)):
-                    with pytest.raises(TypeError, match=f"returned a {type(future).__name__}, whose work may end after"):
+                    with pytest.raises(
+                        TypeError, match=f"returned a {type(future).__name__}, whose work may end after"
+                    ):
                         call()
                     assert not provider.records()[0].is_held
         await running
