@@ -1,8 +1,8 @@
 """``attempt`` of guarded methods, bound as the method is.
 
-A bound method of Python forwards its attributes to the function, which does not know the instance: ``obj.method.attempt``
-would be the function's. So a class gets a descriptor in the place of each guarded function, which makes bound methods
-of its own kind. The function itself stays what it was, and ``Class.method`` is that function.
+A bound method of Python forwards its attributes to the function, which does not know the instance: without this module
+``obj.method.attempt`` would be the function's. A class gets a descriptor in the place of each guarded function, which
+makes bound methods of its own kind. The function itself stays what it was, and ``Class.method`` is that function.
 """
 
 from __future__ import annotations

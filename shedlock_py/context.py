@@ -1,9 +1,9 @@
 """The leases that the running code is inside of.
 
-Inside is what the guarded task calls or awaits, in the same process, while its lease lives: its own code, the tasks that
-it makes, and threads that run in a copy of its context (``asyncio.to_thread``). A context variable carries the lease
-there. asyncio also copies the context into what the task only sets off: the callbacks of timers, and the tasks that those
-make. They are not inside, nor is a forked child; see :meth:`Held.is_here`.
+Inside is what the guarded task calls or awaits, in the same process, while its lease lives: its own code, the tasks
+that it makes, and threads that run in a copy of its context (``asyncio.to_thread``). A context variable carries the
+lease there. asyncio also copies the context into what the task only sets off: the callbacks of timers, and the tasks
+that those make. They are not inside, nor is a forked child; see :meth:`Held.is_here`.
 """
 
 from __future__ import annotations

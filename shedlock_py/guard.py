@@ -28,7 +28,7 @@ from shedlock_py.config import (
 )
 from shedlock_py.context import Held, find_live, innermost
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,

@@ -242,7 +242,7 @@ class Lease:
         return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy, made by ``pickle`` or ``copy``, is for logs and events: never trusted, and nothing can be done to it."""
+        """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
         for name, value in state.items():
             setattr(self, name, value)
         self._clock = _no_clock

@@ -208,7 +208,7 @@ def test_it_tells_of_a_skip(provider: InMemoryLockProvider) -> None:
 
 def test_wrong_arguments_name_the_method_and_take_no_lock(provider: InMemoryLockProvider) -> None:
     for call in (lambda: service.method.attempt(1, 2), lambda: service.method(1, 2), lambda: Service.method.attempt()):
-        with pytest.raises(TypeError, match="Service.method"):
+        with pytest.raises(TypeError, match=r"Service\.method"):
             call()
     assert provider.records() == []
 

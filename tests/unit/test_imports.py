@@ -15,7 +15,7 @@ PACKAGE = Path(shedlock_py.__file__).parent
 
 # A module sees those of the layers above it in this list, which is below it in the house.
 LAYERS = [
-    ["errors", "_values"],
+    ["errors", "_values", "_methods"],
     ["durations"],
     ["rules", "_clock"],
     ["events"],

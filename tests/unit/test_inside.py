@@ -130,9 +130,7 @@ class TestTasksAndTimers:
             loop.call_later(0, lambda: outcome.set_result(loop.create_task(grandchild())))
             await (await outcome)
 
-    async def test_i1_an_asyncio_scheduler_that_the_task_has_told_of_a_job(
-        self, provider: InMemoryLockProvider
-    ) -> None:
+    async def test_i1_an_asyncio_scheduler_to_which_it_adds_a_job(self, provider: InMemoryLockProvider) -> None:
         """Its timer is armed in the context of the task; so were all later jobs of that scheduler."""
         ran: list[str] = []
         both_were_called = asyncio.Event()
