@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import string
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from datetime import datetime
-from types import MethodType
+from datetime import datetime, timedelta
+from types import MethodType, ModuleType
 from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
 from shedlock_py._methods import bind_in_class
-from shedlock_py.config import check_provider, lock_request
+from shedlock_py.config import check_keep_alive, check_provider, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.guard import (
@@ -61,14 +62,16 @@ class LockSpec:
         if not isinstance(name, str):
             raise ConfigurationError(f"lock name must be a string, not {name!r}: @scheduler_lock('name', …)")
         self.template = name
-        self.fields = _template_fields(name)
+        self._placeholders = _placeholders(name)
+        self.fields = {_parameter(field) for field in self._placeholders}
         self.name = None if self.fields else validate_name(name.format())
         at_most, at_least = lock_at_most_for, lock_at_least_for
         self.lock_at_most_for = None if at_most is None else parse_duration(at_most, "lock_at_most_for")
         self.lock_at_least_for = None if at_least is None else parse_duration(at_least, "lock_at_least_for", zero=True)
-        if self.lock_at_most_for is not None and self.lock_at_least_for is not None:
-            check_hold_times(self.lock_at_most_for, self.lock_at_least_for)
+        if self.lock_at_most_for is not None:
+            check_hold_times(self.lock_at_most_for, self.lock_at_least_for or timedelta(0))
         check_provider(provider)
+        check_keep_alive(keep_alive)
         check_on_lost_async(on_lost)
         self.provider = provider
         self.keep_alive = keep_alive
@@ -129,9 +132,24 @@ class LockSpec:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
         try:
+            for field, placeholder in self._placeholders.items():
+                self._check_text(field, _FORMATTER.get_field(field, (), call.arguments)[0], placeholder, call.arguments)
             return self.template.format_map(call.arguments)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
             raise ConfigurationError(f"lock name {self.template!r} cannot be filled for this call: {error}") from error
+
+    def _check_text(self, field: str, value: object, placeholder: str, arguments: dict[str, Any]) -> None:
+        """:raises ConfigurationError: each process would have a text, and so a lock, of its own."""
+        if isinstance(value, str):
+            return
+        if isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments)):
+            raise ConfigurationError(
+                f"lock name {self.template!r}: the text of {{{field}}}, a {type(value).__qualname__}, is another one in "
+                f"each process, and so would be its lock. Say what identifies it, as in {{{field}.id}}, or give its class "
+                f"a __str__"
+            )
 
 
 _declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # weak: closures may be decorated, and gone
@@ -143,18 +161,31 @@ def declared_lock_names() -> set[str]:
     return {spec.name for spec in specs if spec is not None and spec.name is not None}
 
 
-def _template_fields(template: str) -> set[str]:
-    """The parameters that a name template asks for: "{user.id}" asks for "user"."""
+_FORMATTER = string.Formatter()
+_ADDRESS = " at 0x[0-9a-fA-F]{6,}"
+"""What Python writes of an object that has no text of its own: "<app.Job object at 0x7f3a5c0d1e50>"."""
+
+
+def _placeholders(template: str) -> dict[str, str]:
+    """What a name template asks for, and how: ``{"user.id": "{user.id!r}"}`` for "sync-{user.id!r}"."""
     try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+        found = {
+            field: f"{{{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
+            for _, field, spec, conversion in _FORMATTER.parse(template)
+            if field is not None
+        }
     except ValueError as error:
         raise ConfigurationError(f"lock name {template!r} is not a valid template: {error}") from error
-    names = {field.split(".")[0].split("[")[0] for field in fields}
-    if any(not name.isidentifier() for name in names):
+    if any(not _parameter(field).isidentifier() for field in found):
         raise ConfigurationError(
             f"lock name {template!r}: name the parameter inside the braces, as in 'sync-{{tenant}}'"
         )
-    return names
+    return found
+
+
+def _parameter(field: str) -> str:
+    """The parameter that a field of a template is of: "user" for "user.id"."""
+    return field.split(".")[0].split("[")[0]
 
 
 class GuardedFunction(Generic[P, R_co, A_co]):

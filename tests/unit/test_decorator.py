@@ -1,5 +1,5 @@
 # Calls as people without a type checker make them; what the checker says is in tests/typing.
-# mypy: disable-error-code="arg-type, attr-defined, call-arg, comparison-overlap, unreachable"
+# mypy: disable-error-code="arg-type, attr-defined, call-arg, comparison-overlap, union-attr, unreachable"
 """@scheduler_lock on every kind of function."""
 
 import asyncio
