@@ -7,9 +7,10 @@ import pickle
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -34,6 +35,7 @@ from shedlock_py import (
     provider_from_url,
     scheduler_lock,
 )
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.services.forks import in_child
 
 pytestmark = pytest.mark.anyio
@@ -71,7 +73,7 @@ class TestForkedChildren:
             configure(provider=provider_from_url(url))
             assert attempt("job", lambda: pytest.fail("the child ran beside its parent")) == Skipped("job")
 
-        with hold("job"):
+        with closing(cast(SqlAlchemyLockProvider, provider)), hold("job"):
             in_child(child)
             assert_locked("job")
 
@@ -253,6 +255,18 @@ class TestTaskFactories:
         await self.check_a_timer()
         loop.set_task_factory(None)
         await self.check_a_timer()
+
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")
+    async def test_eager_tasks(self, provider: InMemoryLockProvider) -> None:
+        """They run up to their first wait while they are made."""
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 (mypy reads it as Python 3.11)
+        try:
+            async with hold_async("job"):
+                await asyncio.gather(assert_inside(), asyncio.create_task(assert_inside()))
+            await self.check_a_timer()
+        finally:
+            loop.set_task_factory(None)
 
     async def test_a_context_that_was_given_is_the_tasks(self, provider: InMemoryLockProvider) -> None:
         variable = contextvars.ContextVar("variable", default=0)
