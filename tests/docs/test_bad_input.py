@@ -253,7 +253,7 @@ ROWS: dict[str, Row] = {
         Refused(
             lambda: guard(with_tenant, "job-{tenant}")(object()),
             ConfigurationError,
-            "the text of {tenant}, a object, is another one in each process, and so would be its lock. Say what "
+            "the text of {tenant}, a object, is another one in each process, and so would be its lock. Name what "
             "identifies it, as in {tenant.id}",
         ),
         Refused(lambda: guard(with_tenant, "job-{tenant}")(job), ConfigurationError, "a function, is another one"),
