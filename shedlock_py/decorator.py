@@ -147,8 +147,8 @@ class LockSpec:
         if isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments)):
             raise ConfigurationError(
                 f"lock name {self.template!r}: the text of {{{field}}}, a {type(value).__qualname__}, is another one "
-                f"in each process, and so would be its lock. Name what identifies it, as in {{{field}.id}}, or give its "
-                f"class a __str__"
+                f"in each process, and so would be its lock. Name what identifies it, as in {{{field}.id}}, or give "
+                f"its class a __str__"
             )
 
 
