@@ -3,10 +3,12 @@
 import asyncio
 import contextvars
 import copy
+import multiprocessing
 import pickle
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -58,6 +60,13 @@ async def assert_inside() -> None:
     assert isinstance(await attempt_async("job", lambda: asyncio.sleep(0)), Executed)
 
 
+def in_the_worker(url: str) -> str:
+    assert current_lease() is None
+    with closing(cast(SqlAlchemyLockProvider, provider_from_url(url))) as provider:
+        result = attempt("job", lambda: None, lock_at_most_for="1m", provider=provider)
+        return "ran" if isinstance(result, Executed) else "skipped"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 class TestForkedChildren:
     def test_i1_a_child_that_is_forked_in_the_task_is_not_inside(self, tmp_path: Path) -> None:
@@ -76,6 +85,25 @@ class TestForkedChildren:
         with closing(cast(SqlAlchemyLockProvider, provider)), hold("job"):
             in_child(child)
             assert_locked("job")
+
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: of a fork while threads run
+    def test_i1_a_worker_of_a_pool_stays_outside_when_its_parent_has_released(self, tmp_path: Path) -> None:
+        """It ran the lock's task beside the replica that had got the lock meanwhile."""
+        url = f"sqlite:///{tmp_path}/locks.db"
+        with (
+            closing(cast(SqlAlchemyLockProvider, provider_from_url(url))) as provider,
+            closing(cast(SqlAlchemyLockProvider, provider_from_url(url))) as other,
+            ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool,
+        ):
+            provider.create_schema()
+            with configure(provider=provider):
+                with hold("job"):
+                    assert pool.submit(in_the_worker, url).result(30) == "skipped"
+                assert pool.submit(in_the_worker, url).result(30) == "ran"
+                lease = other.acquire(LockRequest("job", "10m"))
+                assert lease is not None
+                assert pool.submit(in_the_worker, url).result(30) == "skipped"
+                assert other.release(lease)
 
     async def test_i1_nor_one_that_is_forked_in_an_async_task(self, provider: InMemoryLockProvider) -> None:
         def child() -> None:
