@@ -319,7 +319,7 @@ ROWS: dict[str, Row] = {
         Refused(guard(closed_coroutine), TypeError, "returned a coroutine that has not run yet"),
         Refused(guard(lambda: nothing()), TypeError, "returned a generator that has not run yet"),
     ],
-    "a function that returns a `Task` or a `Future`": [
+    "a function that returns an asyncio task or a future": [
         Refused(
             guard(lambda: Future()), TypeError, "returned a Future, whose work may end after the lock was released"
         ),
