@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from reprlib import repr as short_repr
+from typing import Any
 
 from shedlock_py._values import Value
 from shedlock_py.durations import Duration, parse_duration
@@ -126,7 +127,12 @@ def validate_holder(holder: object) -> str:
 
 
 def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
-    """:raises ConfigurationError: when the minimum hold is longer than the maximum."""
+    """:raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease."""
+    if trust_ends(0.0, at_most) <= 0:
+        raise ConfigurationError(
+            f"lock_at_most_for ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
+            f"{MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"
+        )
     if at_least > at_most:
         raise ConfigurationError(f"lock_at_least_for ({at_least}) is longer than lock_at_most_for ({at_most})")
 
@@ -158,6 +164,11 @@ class Claim:
         return Lease(self.request, self.claim_id, fencing_token, self._clock, self._asked_at)
 
 
+def _no_clock() -> float:
+    """The clock of a copied lease."""
+    return 0.0
+
+
 class Lease:
     """Time-bounded possession of one lock: what ``acquire`` returns when it was granted.
 
@@ -165,7 +176,7 @@ class Lease:
     :meth:`is_trusted` says so: the answer is computed from the local monotonic clock on each question and turns
     False *before* the store can give the lock to somebody else.
 
-    One thread or task at a time may extend or release a lease.
+    One thread or task at a time may extend or release a lease. A copy (``pickle``, ``copy``) is not trusted.
     """
 
     __slots__ = (
@@ -235,8 +246,30 @@ class Lease:
         """Whether the holder may still believe this lease."""
         return self._clock() < self._trusted_until
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Not the trust window: it counts on the clock of this machine, and only this object learns of extensions.
+        return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._clock = _no_clock
+        self._granted_at = 0.0
+        self._trusted_until = _NEVER
+        self._latest = None
+        self._in_doubt = []
+        self._shortest_repeated = None
+        self._lost = False
+        self._ended = True
+
     def __repr__(self) -> str:
-        state = "released" if self._ended else f"trusted for {self.trusted_for().total_seconds():.3f} s"
+        if self._clock is _no_clock:
+            state = "a copy, never trusted"
+        elif self._ended:
+            state = "released"
+        else:
+            state = f"trusted for {self.trusted_for().total_seconds():.3f} s"
         return f"<Lease {self.name!r} of {self.holder!r}, fencing token {self.fencing_token}, {state}>"
 
     # What providers call. Each begin_… reads the clock or ends the trust before anything is sent.

@@ -4,7 +4,9 @@ import ast
 import pickle
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ PACKAGE = Path(shedlock_py.__file__).parent
 
 # A module sees those of the layers above it in this list, which is below it in the house.
 LAYERS = [
-    ["errors", "_values"],
+    ["errors", "_values", "_methods"],
     ["durations", "_versions"],
     ["rules", "_clock"],
     ["events"],
@@ -60,6 +62,14 @@ def own_imports(module: Path, *, late: bool = True) -> set[str]:
     return {
         name.removeprefix("shedlock_py.") for name in imports_of(module, late=late) if name.startswith("shedlock_py.")
     }
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["project"]["dynamic"] == ["version"]
+    assert PACKAGE.parent / project["tool"]["hatch"]["version"]["path"] == PACKAGE / "__init__.py"
+    assert version("shedlock_py") == shedlock_py.__version__
 
 
 def test_the_list_knows_every_module() -> None:
