@@ -276,7 +276,7 @@ class LeaderElector(_Elector):
     def stop(self, timeout: Duration | None = None) -> bool:
         """Leave the election. A leader tells its callbacks, waits until they have returned, and then resigns.
 
-        ``is_leader()`` is False at once. In one of its own callbacks ``stop()`` does not wait: it would wait for itself.
+        ``is_leader()`` is False at once. In one of its own callbacks ``stop()`` does not wait for that callback.
 
         :param timeout: for how long to wait for that; None: as long as it takes; 0: do not wait. False: it was not over
             by then, and goes on in the background.

@@ -33,6 +33,19 @@ def choose(option: str, value: object, choices: Mapping[str, T]) -> T:
     return choices[chosen]
 
 
+def check_scheduler(scheduler: Any, call: str) -> None:
+    """:raises ConfigurationError: it is something else, perhaps an extension's object that has a scheduler."""
+    if hasattr(scheduler, "_process_jobs"):
+        return
+    kind = type(scheduler).__name__
+    if hasattr(getattr(scheduler, "scheduler", None), "_process_jobs"):
+        raise ConfigurationError(
+            f"{kind} is not a scheduler, but has one: give {call} its attribute .scheduler,"
+            " as in install(flask_apscheduler.scheduler)"
+        )
+    raise ConfigurationError(f"{call} needs a scheduler: {kind} is not a scheduler of APScheduler 3")
+
+
 def find_mark(function: Any) -> LockSpec | None:
     """What ``@scheduler_lock`` left on a job's function, method, partial or callable object."""
     while isinstance(function, partial):
