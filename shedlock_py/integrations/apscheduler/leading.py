@@ -36,8 +36,8 @@ class lead:
     ask ``elector.is_leader()``.
 
     What a job store raises when the scheduler updates a job is logged, and the next pass comes soon; a run that was
-    submitted is not submitted again. A node whose scheduler has ended (its thread has died, it was shut down) leaves the
-    election, and one whose scheduler does not answer for two leases resigns.
+    submitted is not submitted again. A node whose scheduler has ended (its thread has died, it was shut down) leaves
+    the election, and one whose scheduler does not answer for two leases resigns.
 
     Starts and stops both; neither may have been started. With a :class:`LeaderElector` it is a context manager, with
     an :class:`AsyncLeaderElector` an async one; ``start()`` and ``stop()`` do the same (and are to be awaited then).
