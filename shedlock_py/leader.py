@@ -470,9 +470,12 @@ class AsyncLeaderElector(_Elector):
 
         if self._takes_part():
             raise RuntimeError(f"{self!r} was started already")
+        here = asyncio.get_running_loop()
         self._woken = asyncio.Event()  # it may have been started on another event loop before
-        is_fork = self._process != os.getpid()  # the event loops of the parent process do not run here
-        self._waiters = {} if is_fork else {w: loop for w, loop in self._waiters.items() if not loop.is_closed()}
+        is_child = self._process != os.getpid()  # the event loops of the parent process do not run here
+        self._waiters = {
+            waiter: loop for waiter, loop in self._waiters.items() if loop is here or not (is_child or loop.is_closed())
+        }
         self._calls = set()
         self._election = election = self._new_election()
         self._process = os.getpid()  # after the parent's election is out of sight
@@ -611,9 +614,9 @@ class AsyncLeaderElector(_Elector):
 
     def _wish(self, wish: Wish) -> None:
         self._election.wishes.add(wish)
-        if self._task is not None:
+        if self._task is not None and self._is_here():  # not of the parent process, whose event loop it would wake
             _set(self._woken, self._task.get_loop())
-        self._changed_state()
+            self._changed_state()
 
     def _changed_state(self) -> None:
         for waiter, loop in list(self._waiters.items()):

@@ -250,6 +250,20 @@ def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
     loop.close()
 
 
+def test_sys_exit_under_a_blocking_scheduler_is_no_error_and_leaves_no_leader(
+    store: ElectionStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a handler of SIGTERM raises it in the main thread."""
+    jobs = Dying()
+    replica = Replica("me", store, jobs, BlockingScheduler)
+    jobs.error = SystemExit(143)
+    with pytest.raises(SystemExit):
+        replica.lead.start()
+    assert replica.elector.wait_until_leader() is False
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    replica.lead.stop()
+
+
 class Unready(MemoryJobStore):
     """As one that finds that another node makes its table at the same moment."""
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import get_ident
+from threading import current_thread, get_ident, main_thread
 from types import TracebackType
 from typing import Any, Self
 
@@ -237,7 +237,9 @@ class lead:
         try:
             self._main_loop()
         except BaseException as error:
-            self._leave(f"the scheduler's thread has died of {type(error).__name__} ({error})")
+            # In the main thread Ctrl-C and SIGTERM end a BlockingScheduler so; start() raises it.
+            if isinstance(error, Exception) or current_thread() is not main_thread():
+                self._leave(f"the scheduler's thread has died of {type(error).__name__} ({error})")
             raise
 
     # What the elector calls
