@@ -151,9 +151,13 @@ class _Elector:
     def _emit(self, event: Event) -> None:
         emit(event)
 
-    def _fail(self, election: Election, reason: str) -> None:
-        """The campaign of ``election`` has ended before it should: nothing is renewed any more."""
-        logger.exception("election %r: %s; this node takes no part any more", self.name, reason)
+    def _fail(self, election: Election, error: BaseException) -> None:
+        """The campaign of ``election`` has raised what nobody expects: nothing is renewed any more."""
+        kind = type(error).__name__
+        logger.exception("election %r: the elector has failed (%s), and takes no part any more", self.name, kind)
+        self._give_up(election)
+
+    def _give_up(self, election: Election) -> None:
         try:
             election.give_up()
         except BaseException:  # of a listener or a callback: what ended the campaign is to be raised
@@ -266,7 +270,7 @@ class LeaderElector(_Elector):
         self._thread = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             self._thread = None
             raise RuntimeError(
                 f"{self!r} could not start its thread ({error}), perhaps because of a limit on processes or threads:"
@@ -354,7 +358,7 @@ class LeaderElector(_Elector):
         try:
             run(election.run(), self._execute)
         except BaseException as error:  # also SystemExit: a thread that ends must not leave a leader behind
-            self._fail(election, f"the elector has failed ({type(error).__name__})")
+            self._fail(election, error)
         finally:
             election.is_over = True
             self._changed_state()
@@ -413,7 +417,7 @@ class LeaderElector(_Elector):
             call = self._waiting[0]
             try:
                 threading.Thread(target=self._run_callback, args=(call,), daemon=True).start()
-            except RuntimeError as error:  # Python's "can't start new thread"
+            except (RuntimeError, MemoryError) as error:  # "can't start new thread"
                 logger.warning("election %r: callback %r has to wait: %s", self.name, call.callback, error)
                 return
             self._waiting.popleft()
@@ -564,10 +568,12 @@ class AsyncLeaderElector(_Elector):
             election.forget()
             raise
         except asyncio.CancelledError:
-            self._fail(election, "the elector's task was cancelled, not stopped, so its lease ends by itself")
+            if election.lease is not None:
+                logger.warning("election %r: cancelled, and not stopped: the lease has to end by itself", self.name)
+            self._give_up(election)
             raise
         except BaseException as error:
-            self._fail(election, f"the elector has failed ({type(error).__name__})")
+            self._fail(election, error)
             if not isinstance(error, Exception):
                 raise
         finally:

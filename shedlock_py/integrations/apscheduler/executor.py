@@ -15,6 +15,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 from apscheduler.executors.base import BaseExecutor
@@ -23,7 +24,6 @@ from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
-from shedlock_py._clock import monotonic
 from shedlock_py.config import check_provider
 from shedlock_py.decorator import LockSpec
 from shedlock_py.durations import Duration

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import current_thread, get_ident, main_thread
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +16,6 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.base import STATE_RUNNING, STATE_STOPPED
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector
-from shedlock_py._clock import monotonic
 from shedlock_py.events import logger
 from shedlock_py.integrations.apscheduler.options import check_scheduler
 
