@@ -264,7 +264,8 @@ def test_jobs_with_automatic_ids_are_warned_of_by_their_names(tmp_path: Path, ca
     with running(tmp_path) as rig:
         task = rig.task()
         for _ in range(3):
-            rig.scheduler.add_job(jobs.unlocked, args=(task.log,), name=f"name of {task.id}")
+            options = {"name": f"name of {task.id}", "misfire_grace_time": None, "max_instances": 3}
+            rig.scheduler.add_job(jobs.unlocked, args=(task.log,), **options)
         wait_until(lambda: task.runs == 3, what="three runs")
     assert len(warnings_of(caplog, f"name of {task.id}")) == 1
 
