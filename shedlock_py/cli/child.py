@@ -84,6 +84,8 @@ class Child:
             self._send(number)
         elif number != signal.SIGCHLD:
             self.send_to_group(number)
+            if number == signal.SIGCONT:
+                self._stopped_by = None
 
     def send_to_group(self, number: int) -> None:
         """Send a signal to it, and to what is left of its group."""
