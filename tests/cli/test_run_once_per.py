@@ -131,7 +131,7 @@ def not_a_program(runs: Runs) -> str:
 
 
 def test_a_command_that_cannot_be_started_is_given_back_and_not_released(runs: Runs) -> None:
-    code, out, err = runs.run("job", *OPTIONS, command=[not_a_program(runs)], variables=undoing(runs))
+    code, out, err = runs.run("job", "--at-most", "1m", command=[not_a_program(runs)], variables=undoing(runs))
     assert (code, out, err.count("\n")) == (127, "undone\n", 1)
     assert runs.run("job", "--at-most", "1m", python="", variables=undoing(runs)) == (0, "released\n", "")
 

@@ -358,27 +358,51 @@ def test_a_command_on_a_terminal_can_read_from_it_and_is_ended_when_the_lease_is
         assert "was lost: the command takes longer than --at-most 3.0s" in terminal.text
 
 
-PIPELINE = "sh -c 'echo $$ > pid; echo ready >&2; exec sleep 60' | cat"
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
 
 
+def listens(pid: int) -> bool:
+    """Whether it has signals as messages: its main thread does not get them."""
+    with suppress(OSError):
+        status = dict(re.findall(r"(\w+):\t(.*)", Path(f"/proc/{pid}/status").read_text()))
+        is_blocked = int(status["SigBlk"], 16) & 1 << (signal.SIGTSTP - 1)
+        return "python" in status["Name"] and bool(is_blocked)  # a shell that starts one blocks signals, too
+    return False
+
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+
+PIPELINE = "echo $PPID > parent; sh -c 'echo $$ > pid; echo ready >&2; exec sleep 60' | cat"
+
+
+@needs_bash
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_pipeline_on_a_terminal_is_ended_wholly_by_a_signal(runs: Runs, number: int) -> None:
-    with on_terminal(runs, "", script=PIPELINE) as terminal:
+    with on_terminal(runs, "", script=PIPELINE, shell="bash") as terminal:
+        terminal.read_until("$ ")
+        terminal.type("sh ./start\n")
         terminal.read_until("ready")
-        pid = int(runs.wait_for("pid"))
-        os.kill(terminal.pid, number)
-        assert terminal.end() == 128 + number
-    assert not runs.is_held("job")
-    wait_until(lambda: not is_running(pid), timeout=5, what="the first half of the pipeline gone")
+        os.kill(int(runs.wait_for("parent")), number)
+        terminal.read_until("ended")
+        assert not runs.is_held("job")
+        assert_gone(runs)
 
 
+@needs_bash
 def test_a_pipeline_on_a_terminal_is_ended_wholly_when_the_lease_is_lost(runs: Runs) -> None:
     """Its first half ignores SIGTERM, so that it outlives the shell by the grace period."""
     script = f"trap '' TERM; {PIPELINE}"
-    with on_terminal(runs, "", "--at-most", "2s", "--grace", "300ms", script=script) as terminal:
+    with on_terminal(runs, "", "--at-most", "2s", "--grace", "300ms", script=script, shell="bash") as terminal:
+        terminal.read_until("$ ")
+        terminal.type("sh ./start\n")
         terminal.read_until("ready")
-        pid = int(runs.wait_for("pid"))
-        assert terminal.end() == 75
+        terminal.read_until("ended")
+        assert_gone(runs)
+
+
+def assert_gone(runs: Runs) -> None:
+    pid = int(runs.wait_for("pid"))
     wait_until(lambda: not is_running(pid), timeout=5, what="the first half of the pipeline gone")
 
 
@@ -405,21 +429,6 @@ def test_ctrl_z_where_no_shell_could_continue_it(runs: Runs) -> None:
         assert terminal.end() == 0
         assert "done" in terminal.text
 
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
-
-
-def listens(pid: int) -> bool:
-    """Whether it has signals as messages: its main thread does not get them."""
-    with suppress(OSError):
-        status = dict(re.findall(r"(\w+):\t(.*)", Path(f"/proc/{pid}/status").read_text()))
-        is_blocked = int(status["SigBlk"], 16) & 1 << (signal.SIGTSTP - 1)
-        return "python" in status["Name"] and bool(is_blocked)  # a shell that starts one blocks signals, too
-    return False
-
-
-needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 
 # Ends after two lines that are typed.
 PARENT = "import os; open('parent', 'w').write(str(os.getppid()))"
