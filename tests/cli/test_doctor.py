@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, pr
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.rig import file_store, run, take
+from tests.faults.small_disks import fill, tmpfs
 from tests.services.database import DatabaseServer
 from tests.services.ports import free_port
 
@@ -68,12 +70,63 @@ def test_a_dead_server() -> None:
 
 
 def test_no_table(tmp_path: Path) -> None:
+    (tmp_path / "new.db").touch()
     code, checks = examined(f"sqlite:///{tmp_path}/new.db")
     assert (code, list(checks)) == (1, ["reach the store", "schema"])
     assert checks["reach the store"]["status"] == "ok"
     assert checks["schema"]["status"] == "failed"
     assert "no such table" in checks["schema"]["message"]
     assert checks["schema"]["hint"].startswith("shedlock schema --create, or: ")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    code, checks = examined(f"sqlite:///{tmp_path}/mistyped.db")
+    assert (code, list(checks)) == (1, ["reach the store"])
+    assert checks["reach the store"]["status"] == "failed"
+    assert checks["reach the store"]["message"] == f"there is no SQLite file {tmp_path}/mistyped.db"
+    assert checks["reach the store"]["hint"].endswith("To create the file: shedlock schema --create")
+    assert list(tmp_path.iterdir()) == []
+    printed = run("doctor", store=f"sqlite:///{tmp_path}/mistyped.db")
+    assert (printed.exit_code, "✗ reach the store: there is no SQLite file" in printed.stdout) == (1, True)
+
+
+def test_a_full_disk() -> None:
+    """The store's own, which is another matter than one to which the output goes."""
+    try:
+        with tmpfs("300k") as directory:
+            url = f"sqlite:///{directory}/locks.db"
+            assert run("schema", "--create", store=url).exit_code == 0
+            fill(directory)
+            done = run("list", store=url)
+            assert (done.exit_code, done.stdout) == (69, "")
+            assert re.fullmatch(r"shedlock: records: (disk I/O error|database or disk is full)\n", done.stderr)
+            run_ = run("run", "job", "--at-most", "1m", "--", "true", store=url)
+            assert (run_.exit_code, run_.stderr.count("\n")) == (69, 1)
+            code, checks = examined(url)
+    except OSError as error:
+        pytest.skip(str(error))
+    assert (code, list(checks)) == (1, ["reach the store"])
+    assert checks["reach the store"]["hint"].startswith("is there room on its disk, ")
+
+
+def test_locks_in_memory() -> None:
+    code, checks = examined("memory://")
+    assert code == 0  # a warning: nothing that the store does is wrong
+    assert {name: check["status"] for name, check in checks.items() if check["status"] != "ok"} == {"shared": "warning"}
+    assert checks["shared"]["message"] == "locks in memory guard nothing between processes"
+    assert "each replica runs every job" in checks["shared"]["hint"]
+    assert "! shared: locks in memory guard nothing" in run("doctor", store="memory://").stdout
+
+
+def test_a_fire_time_in_the_future(store: str) -> None:
+    """What a replica with a wrong clock leaves."""
+    provider = provider_from_url(store)
+    provider.take_over(LockRequest("job", "1m", fire_time=datetime.now(UTC) + timedelta(days=2)))
+    code, checks = examined(store)
+    assert code == 0
+    assert checks["fire times"]["status"] == "warning"
+    assert checks["fire times"]["message"].startswith("lock 'job': its last fire time, ")
+    assert checks["fire times"]["hint"] == "forget it with: shedlock release job --forget-fire-time"
 
 
 def test_a_table_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
