@@ -175,7 +175,7 @@ class Guard:
         provider: object,
         keep_alive: bool | None = None,
         on_lost: OnLost = "continue",
-        mark: object = None,
+        mark: Any = None,
     ) -> None:
         self.provider = provider
         self.keep_alive = is_kept_alive(keep_alive)
@@ -192,7 +192,7 @@ class Guard:
         if isinstance(lock, LockRequest):
             self.name, self._request, self._template = lock.name, lock, lock.template
         else:
-            self.name, self._template = lock, getattr(mark, "filled_template", None)
+            self.name, self._template = lock, None if mark is None else mark.filled_template
         if mark is None:
             self._check()
 
