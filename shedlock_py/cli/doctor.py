@@ -120,13 +120,15 @@ def _expect(check: str, is_so: bool, good: str, bad: str) -> Check:
 def _checks(provider: LockProvider) -> Iterator[Check]:
     """One after the other, each with what those before it have made; ends where the next would make no sense."""
     check = REACH
+    warned: list[str] = []
     try:
-        provider.record(NAME)
+        with _warnings(warned):
+            provider.record(NAME)
         yield Check(check, "ok", "it answers")
         if is_in_memory(provider):
             yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
         check = "acquire"
-        with _warnings() as warned:
+        with _warnings(warned):
             lease = provider.acquire(_request())
         yield _schema(provider, warned)
         if lease is None:
@@ -156,9 +158,8 @@ def _request() -> LockRequest:
 
 
 @contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """What the provider would log meanwhile."""
-    messages: list[str] = []
+def _warnings(messages: list[str]) -> Iterator[None]:
+    """Collect what the provider would log meanwhile."""
     logger = logging.getLogger("shedlock_py")
 
     def collect(record: logging.LogRecord) -> bool:
@@ -168,7 +169,7 @@ def _warnings() -> Iterator[list[str]]:
 
     logger.addFilter(collect)
     try:
-        yield messages
+        yield
     finally:
         logger.removeFilter(collect)
 

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, provider_from_url
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.cli.rig import file_store, run, take
+from tests.cli.rig import file_store, run, set_fire_time, take
 from tests.faults.small_disks import fill, tmpfs
 from tests.services.database import DatabaseServer
 from tests.services.ports import free_port
@@ -120,8 +120,8 @@ def test_locks_in_memory() -> None:
 
 def test_a_fire_time_in_the_future(store: str) -> None:
     """What a replica with a wrong clock leaves."""
-    provider = provider_from_url(store)
-    provider.take_over(LockRequest("job", "1m", fire_time=datetime.now(UTC) + timedelta(days=2)))
+    take(store, "job")
+    set_fire_time(store, "job", datetime.now(UTC) + timedelta(days=2))
     code, checks = examined(store)
     assert code == 0
     assert checks["fire times"]["status"] == "warning"
@@ -179,6 +179,39 @@ def test_times_that_follow_the_session(
         provider = provider_from_url(url)
         assert isinstance(provider, SqlAlchemyLockProvider)
         provider.close()
+    finally:
+        server.drop_database(database)
+
+
+def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(request: pytest.FixtureRequest) -> None:
+    """Columns of type TIMESTAMP, an application in one zone, an operator in another: an error, not "free"."""
+    server: DatabaseServer = request.getfixturevalue("mariadb_server")
+    database = "tests_cli_doctor"
+    server.drop_database(database)
+    server.create_database(database)
+    type_ = "TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'"
+    try:
+        with server.connect(database) as connection:
+            connection.exec_driver_sql(
+                f"CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until {type_}, locked_at {type_}, "
+                f"locked_by VARCHAR(255), fencing_token BIGINT, last_fire_time {type_})"
+            )
+        here = server.url("mysql+pymysql", database)
+        there = create_engine(here, connect_args={"init_command": "SET time_zone = '+06:00'"})
+        application = SqlAlchemyLockProvider(there)
+        assert application.acquire(LockRequest("job", "10m")) is not None
+        for arguments in (("list",), ("show", "job"), ("release", "job"), ("release", "job", "--force")):
+            done = run(*arguments, store=here)
+            assert (done.exit_code, done.stdout) == (69, ""), arguments
+            assert "whether it is held is not known here" in done.stderr
+            assert "not held" not in done.stderr
+            assert "ALTER TABLE shedlock" in done.stderr  # the provider's own hint, which says in whose zone
+            assert "time zone of those that wrote the rows" in done.stderr
+        record = application.record("job")
+        assert record is not None
+        assert record.is_held
+        application.close()
+        there.dispose()
     finally:
         server.drop_database(database)
 

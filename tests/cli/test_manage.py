@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine, inspect
 from shedlock_py import Lease, LockRequest, provider_from_url
 from shedlock_py.election import demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.cli.rig import file_store, insert, run, take
+from tests.cli.rig import file_store, insert, run, set_fire_time, take
 from tests.services.database import DatabaseServer
 
 
@@ -95,10 +95,10 @@ FUTURE = timedelta(days=1)
 
 
 def take_with_wrong_clock(store: str) -> Lease:
-    """Its fire time, which the store would refuse now, as replicas of before have left it."""
-    return provider_from_url(store).take_over(
-        LockRequest("job", "10m", holder="web-1:7", fire_time=datetime.now(UTC) + FUTURE)
-    )
+    """Its fire time is a day ahead."""
+    lease = take(store, "job", holder="web-1:7")
+    set_fire_time(store, "job", datetime.now(UTC) + FUTURE)
+    return lease
 
 
 def last_fire_time(store: str) -> datetime | None:

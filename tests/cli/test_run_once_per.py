@@ -84,12 +84,12 @@ def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
 def test_the_next_period_runs_again(runs: Runs) -> None:
     program = (
         "from datetime import timedelta\nfrom shedlock_py.cli import run\nreal = run.period_of\n"
-        "run.period_of = lambda now, period: real(now + timedelta(days=3000), period)\n"
+        "run.period_of = lambda now, period: real(now - timedelta(days=3000), period)\n"
         "from shedlock_py.__main__ import main; main()"
     )
     options = ("--at-most", "1m", "--once-per", "3000d")
-    assert runs.run("job", *options, python="print(1)")[1] == "1\n"
-    assert runs.run("job", *options, python="print(2)", program=program)[1] == "2\n"
+    assert runs.run("job", *options, python="print(1)", program=program)[1] == "1\n"
+    assert runs.run("job", *options, python="print(2)")[1] == "2\n"
 
 
 # A command that was never started

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from shedlock_py import LockRequest, provider_from_url
+from shedlock_py import provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election import demotion
-from tests.cli.rig import file_store, insert, run, take
+from tests.cli.rig import file_store, insert, run, set_fire_time, take
 from tests.examples.scripts import PROJECT, run_python
 from tests.services.ports import free_port
 
@@ -253,8 +253,8 @@ def with_future_fire_time(store: str) -> None:
     now = datetime.now(UTC)
     provider = provider_from_url(store)
     provider.release(take(store, "right", fire_time=now + timedelta(seconds=20)))
-    provider.take_over(LockRequest("wrong; no $job", "1m", fire_time=now + timedelta(days=1)))
-    provider.force_release("wrong; no $job")
+    provider.release(take(store, "wrong; no $job"))
+    set_fire_time(store, "wrong; no $job", now + timedelta(days=1))
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("show", "wrong; no $job")])
