@@ -194,6 +194,7 @@ def lock_request(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     fire_time: datetime | None = None,
+    template: str | None = None,
 ) -> LockRequest:
     """A request with the configured defaults for what is None.
 
@@ -210,18 +211,23 @@ def lock_request(
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     if fire_time is None:
         try:
-            return _same_request(name, at_most, at_least, settings.holder, os.getpid())
+            return _same_request(name, at_most, at_least, settings.holder, template, os.getpid())
         except TypeError:
             pass  # not hashable, so nothing that can work: the error below says what it should be
-    return LockRequest(name, at_most, at_least, settings.holder, fire_time)
+    return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
 
 
 @lru_cache(maxsize=1000, typed=True)  # typed: True is not 1 second
 def _same_request(
-    name: str, lock_at_most_for: Duration, lock_at_least_for: Duration, holder: str | None, _process: int
+    name: str,
+    lock_at_most_for: Duration,
+    lock_at_least_for: Duration,
+    holder: str | None,
+    template: str | None,
+    _process: int,
 ) -> LockRequest:
     """Most jobs ask for the same each time; the default holder is another one in a forked process."""
-    return LockRequest(name, lock_at_most_for, lock_at_least_for, holder)
+    return LockRequest(name, lock_at_most_for, lock_at_least_for, holder, template=template)
 
 
 def check_keep_alive(keep_alive: object) -> None:

@@ -76,6 +76,8 @@ class LockSpec:
         self.provider = provider
         self.keep_alive = keep_alive
         self.on_lost = on_lost
+        self.filled_template = name if self.fields else None
+        """The template, if it is filled from each call."""
 
     def check_fields(self, signature: inspect.Signature) -> None:
         """:raises ConfigurationError: the name template asks for something that is not a parameter."""
@@ -102,6 +104,7 @@ class LockSpec:
             lock_at_most_for if self.lock_at_most_for is None else self.lock_at_most_for,
             lock_at_least_for if self.lock_at_least_for is None else self.lock_at_least_for,
             fire_time,
+            self.filled_template,
         )
 
     def guard(self, kind: type[G], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> G:

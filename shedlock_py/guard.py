@@ -177,7 +177,7 @@ class Guard:
         provider: object,
         keep_alive: bool | None = None,
         on_lost: OnLost = "continue",
-        mark: object = None,
+        mark: Any = None,
     ) -> None:
         self.provider = provider
         self.keep_alive = is_kept_alive(keep_alive)
@@ -193,9 +193,9 @@ class Guard:
         self._is_unused = False  # granted, but the task will not run
         self._held: Held | None = None
         if isinstance(lock, LockRequest):
-            self.name, self._request = lock.name, lock
+            self.name, self._request, self._template = lock.name, lock, lock.template
         else:
-            self.name = lock
+            self.name, self._template = lock, None if mark is None else mark.filled_template
         if mark is None:
             self._check()
 
@@ -235,10 +235,10 @@ class Guard:
 
     def request(self) -> LockRequest:
         """What the store is to be asked for."""
-        return self._request or lock_request(self.name, self._at_most, self._at_least)
+        return self._request or lock_request(self.name, self._at_most, self._at_least, template=self._template)
 
     def failed(self, operation: str, error: Exception, lease: Lease | None = None) -> None:
-        emit(ProviderFailed(self.name, operation, error, lease))
+        emit(ProviderFailed(self.name, operation, error, lease).filled_from(self._template))
 
     def _elapsed(self) -> timedelta:
         return timedelta(seconds=self._answered_at - self._asked_at)
@@ -258,7 +258,8 @@ class Guard:
     def skipped(self, reason: SkipReason | None = None) -> None:
         self._skip_reason = reason or self._skip_reason
         if is_routine_heard():
-            emit(LockSkipped(self.name, self._skip_reason, self._elapsed()))
+            event = LockSkipped(self.name, self._skip_reason, self._elapsed())
+            emit(event if self._template is None else event.filled_from(self._template))
 
     def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Held:
         """The task begins, unless the grant took so long that it may be over.

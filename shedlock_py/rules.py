@@ -73,6 +73,7 @@ class LockRequest(Value):
     :param holder: who asks, for people to read; ``host:pid`` by default, 200 characters at most.
     :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
         newer than the newest one granted before: one fire time, one run.
+    :param template: what ``name`` was filled from ("sync-{tenant}"), if anything: for metrics, which count under it.
     :raises ConfigurationError: for any value that cannot work.
     """
 
@@ -81,6 +82,7 @@ class LockRequest(Value):
     lock_at_least_for: timedelta
     holder: str
     fire_time: datetime | None
+    template: str | None = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class LockRequest(Value):
         lock_at_least_for: Duration = 0,
         holder: str | None = None,
         fire_time: datetime | None = None,
+        template: str | None = None,
     ) -> None:
         at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
         at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
@@ -101,6 +104,7 @@ class LockRequest(Value):
         set_field(self, "lock_at_least_for", at_least)
         set_field(self, "holder", default_holder() if holder is None else validate_holder(holder))
         set_field(self, "fire_time", fire_time)
+        set_field(self, "template", template)
 
 
 def _in_utc(moment: object) -> datetime:
@@ -197,9 +201,12 @@ class Lease:
         "lock_at_most_for",
         "locked_by",
         "name",
+        "template",
     )
 
     name: str
+    template: str | None
+    """What ``name`` was filled from, if anything."""
     holder: str
     claim_id: str
     """Random, new for every acquisition: proves *this* acquisition to the store."""
@@ -216,6 +223,7 @@ class Lease:
         self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, asked_at: float
     ) -> None:
         self.name = request.name
+        self.template = request.template
         self.holder = request.holder
         self.claim_id = claim_id
         self.locked_by = f"{request.holder}#{claim_id}"
