@@ -168,7 +168,7 @@ def test_leadership_is_released_after_the_running_job_has_ended(
     while time.monotonic() < until:
         assert not leader.elector.is_leader()
         assert not follower.elector.is_leader()
-        assert store._store.acquire(LockRequest("scheduler", "1m")) is None
+        assert InMemoryLockProvider.acquire(store, LockRequest("scheduler", "1m")) is None
         time.sleep(0.01)
     gate.set()
     wait_until(follower.elector.is_leader)

@@ -60,4 +60,4 @@ class AnotherView(ElectionStore):
 
     def __init__(self, store: InMemoryLockProvider) -> None:
         super().__init__()
-        self._store = store._store
+        self.programs, self._client = store.programs, store._client

@@ -27,6 +27,7 @@ from shedlock_py import (
     hold_async,
 )
 from shedlock_py.context import running
+from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.unit.test_block_endings import Interruption
 
@@ -200,7 +201,7 @@ def test_an_interruption_of_the_acquire_itself_is_no_event(
 
 
 def test_a_provider_without_undo_releases(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(InMemoryLockProvider, "undo", raising=False)
+    monkeypatch.delattr(ProgramProvider, "undo")
     monkeypatch.setattr(guard, "beating", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt("job", never, keep_alive=True)
