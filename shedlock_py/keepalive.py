@@ -24,6 +24,7 @@ from shedlock_py.rules import MARGIN, SLACK, HeartbeatPlan, Lease
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Future
 
 OnLost = str | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a call."""
@@ -148,8 +149,8 @@ def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) 
     """Keep the lease alive, or only watch it, while the block runs. At its end no heartbeat is under way any more."""
     heart = _ThreadHeart(held, store, keep_alive, on_lost)
     held.heart = heart
-    heart.start()
     try:
+        heart.start()
         yield
     finally:
         held.ended_at = monotonic()
@@ -164,6 +165,7 @@ class _ThreadHeart:
         self._changed = threading.Condition()
         self._process = os.getpid()
         self._pool = worker_pool(store, "heartbeats") if keep_alive else None
+        self._is_reserved = False
         self._in_flight = 0
         """Heartbeats that a worker has begun and the store has not answered."""
         self._unreported: list[Exception] = []
@@ -174,13 +176,11 @@ class _ThreadHeart:
     def start(self) -> None:
         """:raises RuntimeError: the timer's thread could not be started: nothing would keep the lease alive."""
         if self._pool is not None:
+            self._is_reserved = True
             self._pool.reserve()
         try:
             timer().schedule(self, self._heart.wakes_at())
-        except BaseException as error:
-            self.stop()
-            if not isinstance(error, RuntimeError):
-                raise
+        except RuntimeError as error:
             raise RuntimeError(f"lock {self._heart.lease.name!r}: the task does not run, unwatched: {error}") from error
 
     def wake(self) -> None:
@@ -202,7 +202,7 @@ class _ThreadHeart:
         heart = self._heart
         try:
             assert self._pool is not None
-            self._pool.submit(self._beat)
+            self._pool.submit(self._beat).add_done_callback(_log_unexpected)
             heart.is_queued = True
         except RuntimeError as error:  # no thread could be started: as if the store had failed, so soon again
             heart.unanswered -= 1
@@ -299,10 +299,17 @@ class _ThreadHeart:
                 # A heartbeat that came after the release would prolong a minimum hold.
                 self._changed.wait_for(lambda: not self._in_flight, PATIENCE)
         finally:
-            if self._pool is not None:
+            if self._pool is not None and self._is_reserved:
+                self._is_reserved = False
                 self._pool.unreserve()
         self._report_unsent()  # no thread has done it
         self._tell_untold()
+
+
+def _log_unexpected(beat: Future[None]) -> None:
+    error = beat.exception()
+    if error is not None:
+        logger.error("a heartbeat failed unexpectedly", exc_info=error)
 
 
 def _tell(lost: LeaseLost, on_lost: OnLost) -> None:
@@ -378,7 +385,7 @@ class _TaskHeart:
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
         """Code that shuts down by cancelling all tasks has cancelled this one, while the guarded task goes on."""
-        if watch.cancelled() and self._heart.is_alive() and not self._loop.is_closed():
+        if watch.cancelled() and self._heart.is_alive() and self._process == os.getpid():
             self.start()
 
     async def _run(self) -> None:

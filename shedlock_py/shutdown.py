@@ -116,7 +116,9 @@ def _wait_and_send(number: int, until: float) -> None:
     state = _shutdown
     try:
         _wait_for_others(until)
-        if state.is_ending or signal.getsignal(number) is not _on_sigterm or _is_event_loops(state.previous):
+        # Somebody may have put a handler around this one. The default would end the process without any `finally`.
+        is_handled = callable(signal.getsignal(number))
+        if state.is_ending or not is_handled or _is_event_loops(state.previous):
             return
         state.is_sending = True
         if hasattr(signal, "pthread_kill"):

@@ -6,7 +6,8 @@ KIND is where its guarded task runs: "main", "thread", "asyncio", "scheduler"; "
 While a task in a daemon thread is waited for: "locked" (the main thread holds a lock that the task needs), "log" (that
 is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
 main thread's event loop), "loop" (the event loop has a handler of its own), "ends" (the main thread ends by itself),
-"patient" (a thread that does not end for a long time), "chained-thread" (another handler was there), "no-threads" (the
+"patient" (a thread that does not end for a long time), "chained-thread" (another handler was there), "wrapped" (another
+handler calls ours), "no-threads" (the
 process cannot start any; its store is in memory).
 """
 
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from types import FrameType
+from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -86,7 +88,9 @@ def main(url: str, kind: str) -> None:
             with suppress(InterruptedError):
                 signal.sigtimedwait([signal.SIGUSR1], STEP)
             print("main thread ends", flush=True)
-        case "chained-thread":
+        case "chained-thread" | "wrapped":
+            if kind == "wrapped":
+                wrap_handler()
             in_daemon_thread(job, STEP)
             later()
         case "patient":
@@ -151,6 +155,15 @@ async def loop_with_a_handler() -> None:
     release_on_sigterm("20s")
     in_daemon_thread(job, 3 * STEP)
     await must_stop.wait()
+
+
+def wrap_handler() -> None:
+    ours: Any = signal.getsignal(signal.SIGTERM)
+
+    def wrapper(number: int, frame: FrameType | None) -> None:
+        ours(number, frame)
+
+    signal.signal(signal.SIGTERM, wrapper)
 
 
 def refuse_threads() -> None:
