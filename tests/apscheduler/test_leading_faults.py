@@ -242,7 +242,7 @@ def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
         async with asyncio.timeout(20):
             while not first.times():  # noqa: ASYNC110 (a test)
                 await asyncio.sleep(0.01)
-        first.lead.stop()
+        await asyncio.to_thread(first.lead.stop)  # it waits for jobs, which end on this loop
         await asyncio.sleep(0)
 
     loop.run_until_complete(lead_again())

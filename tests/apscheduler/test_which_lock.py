@@ -211,7 +211,7 @@ def test_a_lock_that_cannot_work_is_an_error_event(kind: str, tmp_path: Path) ->
         ({"executor": 5}, ["executor", "5"]),
         ({"executor": InMemoryLockProvider()}, ["executor", "provider=…"]),
         ({"executor": BackgroundScheduler()}, ["executor", "install(scheduler)"]),
-        ({"executor": SimpleNamespace(scheduler=BackgroundScheduler())}, ["executor", ".scheduler"]),
+        ({"executor": SimpleNamespace(scheduler=BackgroundScheduler())}, ["executor", "which has a scheduler"]),
         ({"lock_all": "maybe"}, ["lock_all", "true", "false", "maybe"]),
         ({"once_per_fire_time": 2}, ["once_per_fire_time", "true", "false", "2"]),
         ({"on_provider_error": "run"}, ["on_provider_error", "error", "skip", "run"]),
