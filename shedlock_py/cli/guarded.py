@@ -217,8 +217,8 @@ class Guarded:
             child.send_to_group(signal.SIGCONT)
         elif number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP) and terminal.exists():
             terminal.take_back(child.group)
-            stop_process_group()
-            if number == signal.SIGTSTP:  # there may be no shell that continues us, as in a container
+            stop_process_group(number)
+            if number == signal.SIGTSTP:  # this process was continued, or, in a container without a shell, not stopped
                 self.happened.put(Signal(signal.SIGCONT))
 
     def _end(self, child: Child, reason: LostReason | None) -> None:

@@ -60,11 +60,14 @@ def stop_process() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
 
 
-def stop_process_group() -> None:
-    """:func:`stop_process` for the whole process group, so that the shell sees its job stopped."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
-    os.killpg(0, signal.SIGTSTP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+def stop_process_group(number: int) -> None:
+    """:func:`stop_process` for the whole process group, by the signal that has stopped the command.
+
+    So the shell sees its job stopped, and an enclosing ``shedlock run`` sees why.
+    """
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.killpg(0, number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Terminal:

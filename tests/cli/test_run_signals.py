@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from shedlock_py.cli.signals import ENDING
 from tests.cli.rig import take
 from tests.cli.runs import Runs
 from tests.cli.terminal import PROGRAM, command
@@ -84,26 +83,6 @@ def test_whatever_would_kill_shedlock_ends_the_command(runs: Runs, number: int) 
     process.send_signal(number)
     assert runs.end(process) == (128 + number, "", "")
     assert not runs.is_held("job")
-
-
-def test_every_signal_is_thought_of() -> None:
-    """A signal that Python does not know of yet ends the command as well."""
-    fatal_only = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
-    never = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
-    no_end = {
-        "SIGCHLD",
-        "SIGCONT",
-        "SIGTSTP",
-        "SIGTTIN",
-        "SIGTTOU",
-        "SIGURG",
-        "SIGWINCH",
-        "SIGINFO",
-        "SIGUSR1",
-        "SIGUSR2",
-    }
-    others = {getattr(signal, name) for name in no_end if hasattr(signal, name)}
-    assert signal.valid_signals() - fatal_only - never - others == ENDING
 
 
 def test_what_is_ignored_stays_ignored(runs: Runs) -> None:
@@ -419,6 +398,19 @@ def test_a_command_that_reads_from_the_terminal_gets_ctrl_c_once_each_time(runs:
         terminal.read_until("second 2")
         assert terminal.end() == 21
     assert not runs.is_held("job")
+
+
+def test_a_run_inside_a_run_can_read_from_the_terminal(runs: Runs) -> None:
+    words = command("run", "inner", "--store", runs.store, "--at-most", "1m", "--", sys.executable, "-c", ECHOES)
+    with on_terminal(runs, "", script=f"exec {shlex.join(words)}") as terminal:
+        terminal.read_until("ready")
+        terminal.type("one\n")
+        terminal.read_until("read one")
+        terminal.type("two\n")
+        assert terminal.end() == 0
+        assert "read two" in terminal.text
+    assert not runs.is_held("job")
+    assert not runs.is_held("inner")
 
 
 def test_ctrl_z_where_no_shell_could_continue_it(runs: Runs) -> None:
