@@ -1,15 +1,12 @@
 """How each database tells its own time inside a statement, and how its times come back.
 
-Every expression is evaluated by the database; none is ever filled in from here. Times are UTC without a zone.
+Every expression is evaluated by the database. Times are UTC without a zone.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-
-NOW_US_FUNCTION = "shedlock_now_us"
 
 
 @dataclass(frozen=True)
@@ -60,19 +57,16 @@ _SQLITE = SqlClock(
     # as time does, in the format of SQLAlchemy's DateTime.
     now="(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     until="(strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', :hold_ms / 1000.0)) || '000')",
-    microseconds=f"{NOW_US_FUNCTION}()",
+    # SQLite has no finer clock than a millisecond, and two acquisitions with a deletion between them can fall into one.
+    # It has no server either: ``:now_us``, the machine's clock just before the statement, is the store's own. If the
+    # statement then waited for the write lock, its own milliseconds are later.
+    microseconds=(
+        "max(:now_us, CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
+        " + CAST(substr(strftime('%f', 'now'), 4, 3) AS INTEGER) * 1000)"
+    ),
     greatest="max",
     fire_time=":fire_time",
     times_as_text=True,
 )
 
 CLOCKS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "mysql": _MYSQL, "mariadb": _MYSQL}
-
-
-def sqlite_now_us() -> int:
-    """The machine's clock in microseconds, for fencing tokens: SQLite has no finer clock than a millisecond.
-
-    Two acquisitions with a deletion between them can fall into one millisecond. SQLite has no server, so this is the
-    store's own clock; it is read inside the writing statement, one writer at a time.
-    """
-    return time.time_ns() // 1000

@@ -73,7 +73,10 @@ class Statements:
         # others had the lock: with a later token. (A table without tokens cannot tell.)
         this_lease = f"{ours} AND fencing_token = :fencing_token" if extra_columns else ours
         self.acquire = self._upsert(by_force=False)
-        self.take_over = self._upsert(by_force=True)
+        dual = "" if dialect.name in ("postgresql", "sqlite") else " FROM DUAL"
+        self.take_over_absent = self._upsert(by_force=True)
+        self.take_over = self._replace()
+        self.is_too_late = self._compile(f"SELECT 1{dual} WHERE {self.clock.fire_time} > {{until}}", "rows")
         where = f"FROM {{table}} WHERE name = :name AND {self._held_or_ran()}"
         # PostgreSQL counts what it finds, and a row of nothing is enough for that. SQLite's driver does not count, nor
         # do those of MySQL with a cursor that an application wants unbuffered.
@@ -85,6 +88,10 @@ class Statements:
         self.extend = self._compile(hold.format(which=this_lease, now=now), "count")
         # By the claim alone: what was granted for nobody is better free.
         self.release = self._compile(hold.format(which=ours, now=now), "count")
+        self.undo = self._undo(ours)
+        self.forget_fire_time = self._compile(
+            "UPDATE {table} SET last_fire_time = NULL WHERE name = :name AND last_fire_time IS NOT NULL", "count"
+        )
         self.force_release = self._compile(
             f"UPDATE {{table}} SET lock_until = {now} WHERE name = :name AND lock_until > {now}", "count"
         )
@@ -131,7 +138,7 @@ class Statements:
 
     def _granted(self, record: str, by_force: bool) -> str:
         if by_force:
-            return "(1 = 1)"
+            return f"({record}locked_by = :locked_by)"
         clock = self.clock
         newer = f" AND ({record}last_fire_time < {clock.fire_time}) IS NOT FALSE" if self._extra_columns else ""
         return f"({record}locked_by = :locked_by OR ({record}lock_until <= {clock.now}{newer}))"
@@ -147,6 +154,40 @@ class Statements:
         clock = self.clock
         stored, given = f"{record}last_fire_time", clock.fire_time
         return f"COALESCE({clock.greatest}({stored}, {given}), {stored}, {given})"
+
+    def _undo(self, ours: str) -> Statement:
+        now, fire_time = self.clock.now, self.clock.fire_time
+        changes = f"lock_until = CASE WHEN lock_until > {now} THEN {now} ELSE lock_until END"
+        if self._extra_columns:
+            changes += (
+                f", last_fire_time = CASE WHEN last_fire_time > {fire_time} THEN {fire_time} ELSE last_fire_time END"
+            )
+        return self._compile(f"UPDATE {{table}} SET {changes} WHERE {ours}", "count")
+
+    def _replace(self) -> Statement:
+        """Take over exactly the record that was read. A repeated copy finds its own claim, and changes nothing."""
+        clock = self.clock
+        is_mine = "locked_by = :locked_by"
+        began = f"CASE WHEN {is_mine} THEN locked_at ELSE {clock.now} END"
+        changes = f"lock_until = CASE WHEN {is_mine} THEN lock_until ELSE {{until}} END, locked_at = {began}, "
+        is_same = "locked_by = :before_locked_by AND locked_at = :before_locked_at"
+        token, reply = "1", "1"
+        if self._extra_columns:
+            token, reply = self._next_token(""), "fencing_token"
+            changes += f"last_fire_time = {self._newest_fire_time('')}, "
+            before_token = "CAST(:before_token AS bigint)" if self._dialect.name == "postgresql" else ":before_token"
+            is_same += f" AND COALESCE(fencing_token, -1) = COALESCE({before_token}, -1)"
+        which = f"name = :name AND ({is_mine} OR ({is_same}))"
+        if self._dialect.name in ("postgresql", "sqlite"):
+            changes += f"fencing_token = {token}, " if self._extra_columns else ""
+            return self._compile(
+                f"UPDATE {{table}} SET {changes}locked_by = :locked_by WHERE {which} RETURNING {reply}", "rows"
+            )
+        if self._extra_columns:
+            changes = f"fencing_token = LAST_INSERT_ID({token}), {changes}locked_by = :locked_by"
+        else:
+            changes += "locked_by = IF(LAST_INSERT_ID(1) = 1, :locked_by, NULL)"
+        return self._compile(f"UPDATE {{table}} SET {changes} WHERE {which}", "id")
 
     def _upsert_returning(self, by_force: bool) -> Statement:
         """PostgreSQL and SQLite."""
@@ -207,7 +248,7 @@ class Statements:
             )
         # What was granted before may have been extended or released meanwhile: it keeps its time.
         if by_force:
-            changes = f"lock_until = IF(locked_by = :locked_by, lock_until, {{until}}), {changes[:-2]}"
+            changes = changes[:-2]
         else:
             until = "GREATEST(lock_until, {until})"
             if self._extra_columns:
