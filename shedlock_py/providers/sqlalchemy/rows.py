@@ -12,7 +12,7 @@ from shedlock_py.providers.kit import describe
 from shedlock_py.providers.sqlalchemy.clock import SqlClock
 from shedlock_py.rules import LockRecord
 
-_TOKENS = range(-(2**63), 2**63)  # BIGINT
+_TOKENS = range(-(2**63), 2**63 - 1)  # of BIGINT, and the next one is, too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _QUARTER = timedelta(minutes=15)  # all time zones of today differ by whole ones
 _FARTHEST = timedelta(hours=26)
@@ -28,13 +28,12 @@ def to_record(row: Sequence[Any], clock: SqlClock, operation: str) -> LockRecord
     name = str(name)
     if not isinstance(locked_by, str):
         raise _odd(operation, name, "locked_by", locked_by, "no text")
-    check_token(fencing_token, operation, name)
     return LockRecord(
         name=name,
         locked_by=locked_by,
         locked_at=to_time(locked_at, clock, operation, name, "locked_at"),
         lock_until=to_time(lock_until, clock, operation, name, "lock_until"),
-        fencing_token=fencing_token,
+        fencing_token=check_token(fencing_token, operation, name),
         last_fire_time=(
             None if last_fire_time is None else to_time(last_fire_time, clock, operation, name, "last_fire_time")
         ),
@@ -53,10 +52,14 @@ def to_time(value: object, clock: SqlClock, operation: str, name: str, column: s
     return moment
 
 
-def check_token(token: object, operation: str, name: str) -> None:
-    """:raises ProviderError: ``token`` is no fencing token of 64 bits."""
-    if token is not None and not (isinstance(token, int) and token in _TOKENS):
-        raise _odd(operation, name, "fencing_token", token, "no whole number of 64 bits")
+def check_token(token: object, operation: str, name: str) -> int | None:
+    """``token``.
+
+    :raises ProviderError: it is no fencing token of 64 bits.
+    """
+    if token is None or (isinstance(token, int) and token in _TOKENS):
+        return token
+    raise _odd(operation, name, "fencing_token", token, "no whole number of 64 bits that can grow")
 
 
 def _odd(operation: str, name: str, column: str, value: object, what: str) -> ProviderError:

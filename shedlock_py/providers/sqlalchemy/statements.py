@@ -13,6 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shedlock_py.providers.sqlalchemy.claims import Kind, MySqlSql, ReturningSql
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
+from shedlock_py.providers.sqlalchemy.columns import FOLLOWS_ZONE
 from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS
 
 
@@ -26,19 +27,6 @@ class Statement:
     """As the driver wants it. Psycopg would encode and hash a str each time: a tenth of a skip."""
     bind: Callable[[Mapping[str, object]], Any]
     """Its parameters, by their names, as the driver wants them."""
-
-
-_OF_COLUMN = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table AND column_name = 'lock_until'"
-_MYSQL_MOVES = f"SELECT data_type = 'timestamp' FROM information_schema.columns WHERE {_OF_COLUMN}"
-# Whether the times follow the session's time zone: one row, or none if there is no table.
-_MOVES_WITH_ZONE = {
-    "postgresql": (
-        "SELECT atttypid = CAST('timestamptz' AS regtype) FROM pg_attribute "
-        "WHERE attrelid = to_regclass(CAST(:formatted AS text)) AND attname = 'lock_until'"
-    ),
-    "mysql": _MYSQL_MOVES,
-    "mariadb": _MYSQL_MOVES,
-}
 
 
 def in_order(names: Sequence[str]) -> Callable[[Mapping[str, object]], Any]:
@@ -102,8 +90,8 @@ class Statements:
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
         self.records = self._compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
         self.probe = self._compile(f"{select} WHERE 1 = 0", "rows")
-        moves = _MOVES_WITH_ZONE.get(dialect.name)
-        self.moves_with_zone = self._compile(moves, "rows") if moves else None
+        columns = FOLLOWS_ZONE.get(dialect.name)
+        self.columns = self._compile(columns, "rows") if columns else None
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(dialect.name, " LOCK IN SHARE MODE")
         self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {this_lease} AND lock_until > {now}{share}"
 
