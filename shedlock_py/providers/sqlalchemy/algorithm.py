@@ -118,7 +118,9 @@ class SqlPrograms(StorePrograms):
             yield from self.undo_claim(request.name, claim.locked_by, request.fire_time and request.fire_time - _BEFORE)
             raise
 
-    def _is_held(self, operation: str, request: LockRequest, values: Mapping[str, object]) -> Program[Ask, Answer, bool]:
+    def _is_held(
+        self, operation: str, request: LockRequest, values: Mapping[str, object]
+    ) -> Program[Ask, Answer, bool]:
         """Whether the lock is held, or the fire time was granted: SQLite has one writer at a time, so a skip reads.
 
         SQLite takes any value in any column, and compares text with whatever it finds.

@@ -84,8 +84,8 @@ _POSTGRESQL_SHOWN = (
 _POSTGRESQL = SqlClock(
     # Never now(), which stands still from the start of the transaction; this one is read after waiting for row locks.
     now="timezone('utc', clock_timestamp())",
-    until="timezone('utc', clock_timestamp()) + CAST(:hold_ms AS bigint) * interval '1 millisecond'",
-    latest_fire_time="timezone('utc', statement_timestamp()) + CAST(:tolerance_ms AS bigint) * interval '1 millisecond'",
+    until="timezone('utc', clock_timestamp()) + CAST(:hold_ms AS bigint) * interval '1 ms'",
+    latest_fire_time="timezone('utc', statement_timestamp()) + CAST(:tolerance_ms AS bigint) * interval '1 ms'",
     microseconds="CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
     greatest="GREATEST",
     least="LEAST",

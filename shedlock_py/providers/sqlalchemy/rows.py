@@ -1,4 +1,4 @@
-"""From rows of the lock table to lock records. A table may hold values that mean nothing: each is an error of its name."""
+"""From rows of the lock table to lock records. Values that mean nothing are an error of their name, not of the table."""
 
 from __future__ import annotations
 
