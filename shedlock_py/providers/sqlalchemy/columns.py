@@ -29,7 +29,7 @@ FOLLOWS_ZONE = {
 """A row for each column with times: its name, and whether it does. No rows: there is no table."""
 
 # Converted in the session of another zone, every time is shifted: a lock that is held is free, or the other way round.
-_WHERE = "run this in a session whose time zone is that of the applications that wrote the rows, where locked_at reads as UTC"
+_WHERE = "run this in a session with the time zone of those that wrote the rows, in which locked_at reads as UTC"
 
 
 def refusal(operation: str, lock_name: str | None, table: str, columns: Sequence[str]) -> ProviderError:

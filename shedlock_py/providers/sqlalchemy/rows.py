@@ -1,4 +1,4 @@
-"""From rows of the lock table to lock records. Values that mean nothing are an error of their name, not of the table."""
+"""From rows of the lock table to lock records. A value that means nothing is an error of its name, not of the table."""
 
 from __future__ import annotations
 
