@@ -39,6 +39,7 @@ from shedlock_py.providers.sqlalchemy.files import with_absolute_path
 from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
 from shedlock_py.providers.sqlalchemy.loops import LoopEngine
 from shedlock_py.providers.sqlalchemy.opening import connect_in_time
+from shedlock_py.providers.sqlalchemy.snapshots import explained_conflicts
 from shedlock_py.providers.sqlalchemy.watchdog import end_at
 from shedlock_py.rules import Lease
 
@@ -122,9 +123,15 @@ class SqlAlchemyLockProvider(ProgramProvider):
         anyway), so a stale holder rolls back. First instead of last, it would block the extension of the lease.
         Begin and commit the transaction inside the guard: the release of the lease waits for it.
 
+        On PostgreSQL the transaction must be at READ COMMITTED, its default. At REPEATABLE READ and SERIALIZABLE a
+        transaction sees, and locks, rows as they were when it began: each heartbeat since then makes this fail
+        ("could not serialize access due to concurrent update"). So it does on MariaDB from 11.6.2, and wherever
+        ``innodb_snapshot_isolation`` is on. Without a heartbeat (``keep_alive=False``) it works at every level.
+
         :raises LeaseLostError: the lease has ended; roll back.
         """
-        row = connection.execute(text(self.programs.verify_sql), identifiers(lease)).first()
+        with explained_conflicts():
+            row = connection.execute(text(self.programs.verify_sql), identifiers(lease)).first()
         _require(lease, row)
 
     def close(self) -> None:
@@ -253,7 +260,8 @@ class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
-        row = (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first()
+        with explained_conflicts():
+            row = (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first()
         _require(lease, row)
 
     async def close(self) -> None:
