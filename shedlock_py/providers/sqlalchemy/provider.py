@@ -152,7 +152,7 @@ class _Client:
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(None), ask, None)
         until = monotonic() + timeout
-        with self._slots.one(timeout):
+        with self._slots.one_until(until):
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(until), ask, until)
 
@@ -182,16 +182,18 @@ class _Slots:
         self._process = os.getpid()
 
     @contextmanager
-    def one(self, seconds: float) -> Iterator[None]:
-        """:raises TimedOut: none was free for ``seconds``."""
+    def one_until(self, until: float) -> Iterator[None]:
+        """:raises TimedOut: none was free until that moment."""
         if self._process != os.getpid():
             self._refill()  # the threads of the parent process do not give theirs back here
         free = self._free
         try:
-            free.get(timeout=seconds)
+            free.get(timeout=max(0.0, until - monotonic()))
         except Empty:
             raise TimedOut("a free connection", sent=False) from None
         try:
+            if monotonic() >= until:  # those who had it until now gave up at the same moment
+                raise TimedOut("a free connection", sent=False)
             yield
         finally:
             free.put(None)
