@@ -92,27 +92,28 @@ def test_i6_what_was_extended_meanwhile_is_not_cut_short(
     provider = store.provider(extra_columns=extra_columns)
     assert isinstance(provider, SqlAlchemyLockProvider)
     set_mode(provider._engine, mode)
-    execute = provider._execute
+    client = provider._client
     for _ in range(2):  # a record that is absent, and one that is free
         asked: list[Ask] = []
 
         def noted(ask: Ask, asked: list[Ask] = asked) -> Answer:
             asked.append(ask)
-            return execute(ask)
+            answer: Answer = client.execute(ask, 5.0)
+            return answer
 
-        lease = run(provider._algorithm.acquire(LockRequest(name, "1m")), noted)
+        lease = run(provider.programs.acquire(LockRequest(name, "1m")), noted)
         assert lease is not None
         granted = record_of(provider, name)
         assert granted.remaining > timedelta(seconds=50)
         assert provider.extend(lease, "10m") is lease
         extended = record_of(provider, name)
-        execute(asked[-1])
+        client.execute(asked[-1], 5.0)
         late = record_of(provider, name)
         assert late.locked_by == lease.locked_by
         assert late.fencing_token == lease.fencing_token
         assert late.lock_until == extended.lock_until
         assert provider.release(lease)
-        execute(asked[-1])
+        client.execute(asked[-1], 5.0)
         assert record_of(provider, name).is_held is not extra_columns, "without tokens it cannot be told: bounded by I3"
         provider.force_release(name)
 

@@ -48,6 +48,7 @@ class Answer(NamedTuple):
 class SqlPrograms(StorePrograms):
     """The programs for one table of one database.
 
+    :param default_schema: that of every session, such as the database in the URL of MySQL; None: the database knows.
     :param make_dialect: the dialect of an engine that has seen the server: MySQL's and MariaDB's DDL differ.
     :param options: see :class:`StorePrograms`.
     """
@@ -60,6 +61,7 @@ class SqlPrograms(StorePrograms):
         extra_columns: bool,
         redact: Redact,
         make_dialect: Callable[[], Dialect],
+        default_schema: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -78,17 +80,44 @@ class SqlPrograms(StorePrograms):
         self._redact = redact
         self._schema = schema
         self._is_sqlite = dialect.name == "sqlite"
-        self._table = lock_table(MetaData(), table_name, schema)
+        self._as_given = self._table = lock_table(MetaData(), table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
+        self.table_name = self._sql.table_name
+        """As the user calls it."""
+        if self._is_sqlite:
+            default_schema = "main"  # or a temporary table of the same name would be found first
+        if schema is None and default_schema is not None and not set("%:") & set(default_schema):
+            self._address(default_schema)
+        self._is_located = schema is not None or default_schema is not None
         self._columns_checked = self._sql.moves_with_zone is None
-        self.table_name, self.verify_sql = self._sql.table_name, self._sql.verify_sql
 
     def is_write(self, command: Ask) -> bool:
         return command.can_grant
 
     # The programs
 
+    def locate(self) -> Program[Ask, Answer, None]:
+        """Find out, once, in which schema the table is by the default of sessions.
+
+        A connection of the application's pool may have been sent ``SET search_path`` or ``USE`` since.
+        """
+        if self._is_located or self._sql.locate is None:
+            return
+        [[schema, is_there]] = (yield Ask(self._sql.locate, {"formatted": self.table_name})).rows
+        if schema is not None and not schema.startswith("pg_temp") and not set("%:") & set(schema):
+            self._address(schema)
+        self._is_located = bool(is_there)  # else it may be there next time, in another schema of the search path
+
+    def _address(self, schema: str) -> None:
+        self._table = lock_table(MetaData(), self._table.name, schema)
+        self._sql = Statements(self.dialect, self._table, self.extra_columns)
+
+    @property
+    def verify_sql(self) -> str:
+        return self._sql.verify_sql
+
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Ask, Answer, int | None]:
+        yield from self.locate()
         request, operation = claim.request, "take_over" if force else "acquire"
         if not self._columns_checked:
             yield from self._check_columns(operation, request)
@@ -122,7 +151,7 @@ class SqlPrograms(StorePrograms):
         """
         if self._sql.moves_with_zone is None:
             return
-        names = {"table": self._table.name, "schema": self._schema, "formatted": self.table_name}
+        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
         answer = yield Ask(self._sql.moves_with_zone, names)
         if not answer.rows:
             return  # no table; it may be there next time
@@ -165,34 +194,41 @@ class SqlPrograms(StorePrograms):
         }
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Ask, Answer, bool]:
+        yield from self.locate()
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
         reply = yield Ask(self._sql.release if releasing else self._sql.extend, values)
         return bool(reply.changed)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Ask, Answer, bool]:
+        yield from self.locate()
         fire_time = former_fire_time and self._sql.clock.to_store(former_fire_time)
         reply = yield Ask(self._sql.undo, {"name": name, "locked_by": locked_by, "fire_time": fire_time})
         return bool(reply.changed)
 
     def force_release(self, name: str) -> Program[Ask, Answer, bool]:
+        yield from self.locate()
         reply = yield Ask(self._sql.force_release, {"name": name})
         return bool(reply.changed)
 
     def forget_fire_time(self, name: str) -> Program[Ask, Answer, bool]:
         if not self.extra_columns:
             return False
+        yield from self.locate()
         reply = yield Ask(self._sql.forget_fire_time, {"name": name})
         return bool(reply.changed)
 
     def prune(self, unused_for: timedelta) -> Program[Ask, Answer, int]:
+        yield from self.locate()
         reply = yield Ask(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
         return reply.changed
 
     def record(self, name: str) -> Program[Ask, Answer, LockRecord | None]:
+        yield from self.locate()
         reply = yield Ask(self._sql.record, {"name": name})
         return self._to_record(reply.rows[0]) if reply.rows else None
 
     def records(self, prefix: str) -> Program[Ask, Answer, list[LockRecord]]:
+        yield from self.locate()
         reply = yield Ask(self._sql.records, {"size": len(prefix), "prefix": prefix})
         return [self._to_record(row) for row in reply.rows]
 
@@ -210,10 +246,11 @@ class SqlPrograms(StorePrograms):
         )
 
     def create_table_sql(self) -> str:
-        return create_table_sql(self._table, self.dialect)
+        return create_table_sql(self._as_given, self.dialect)
 
     def create_schema(self) -> Program[Ask, Answer, None]:
         """Look, create, look again: several processes may do it at once, and some may not create tables at all."""
+        yield from self.locate()
         try:
             yield Ask(self._sql.probe)
         except ProviderError as error:

@@ -101,6 +101,7 @@ class SqlAlchemyLockProvider(ProgramProvider):
             extra_columns,
             _redactor(engine.url),
             lambda: engine.dialect,
+            _default_schema(engine.url),
             clock=monotonic,
             timeout=seconds,
             fire_time_tolerance=parse_tolerance(fire_time_tolerance, in_url.get("fire_time_tolerance")),
@@ -124,6 +125,7 @@ class SqlAlchemyLockProvider(ProgramProvider):
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
+        self._run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
         row = connection.execute(text(self.programs.verify_sql), identifiers(lease)).first()
         _require(lease, row)
 
@@ -243,6 +245,7 @@ class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
             extra_columns,
             _redactor(engine.url),
             self._sql_client.dialect,
+            _default_schema(engine.url),
             clock=monotonic,
             timeout=seconds,
             fire_time_tolerance=parse_tolerance(fire_time_tolerance, in_url.get("fire_time_tolerance")),
@@ -255,6 +258,7 @@ class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
+        await self._run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
         row = (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first()
         _require(lease, row)
 
@@ -333,6 +337,11 @@ def _split_options(url: URL | str) -> tuple[URL | str, dict[str, str]]:
         return split_options(url)
     in_url = {name: value for name, value in url.query.items() if name in OPTIONS and isinstance(value, str)}
     return url.difference_update_query(in_url), in_url
+
+
+def _default_schema(url: URL) -> str | None:
+    """What MySQL calls a database. The others know it themselves."""
+    return url.database if url.get_backend_name() in ("mysql", "mariadb") else None
 
 
 def _passwords(url: URL) -> Mapping[str, str]:
