@@ -51,6 +51,7 @@ class Answer(NamedTuple):
 class SqlPrograms(StorePrograms):
     """The programs for one table of one database.
 
+    :param default_schema: that of every session, such as the database in the URL of MySQL; None: the database knows.
     :param make_dialect: the dialect of an engine that has seen the server: MySQL's and MariaDB's DDL differ.
     :param options: see :class:`StorePrograms`.
     """
@@ -63,6 +64,7 @@ class SqlPrograms(StorePrograms):
         extra_columns: bool,
         redact: Redact,
         make_dialect: Callable[[], Dialect],
+        default_schema: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -80,15 +82,41 @@ class SqlPrograms(StorePrograms):
         self._make_dialect = make_dialect
         self._redact = redact
         self._schema = schema
-        self._table = lock_table(MetaData(), table_name, schema)
+        self._as_given = self._table = lock_table(MetaData(), table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
+        self.table_name = self._sql.table_name
+        """As the user calls it."""
+        if dialect.name == "sqlite":
+            default_schema = "main"  # or a temporary table of the same name would be found first
+        if schema is None and default_schema is not None and not set("%:") & set(default_schema):
+            self._address(default_schema)
+        self._is_located = schema is not None or default_schema is not None
         self._in_session_zone: Sequence[str] | None = None if self._sql.columns else ()
-        self.table_name, self.verify_sql = self._sql.table_name, self._sql.verify_sql
 
     def is_write(self, command: Ask) -> bool:
         return command.can_grant
 
     # The programs
+
+    def locate(self) -> Program[Ask, Answer, None]:
+        """Find out, once, in which schema the table is by the default of sessions.
+
+        A connection of the application's pool may have been sent ``SET search_path`` or ``USE`` since.
+        """
+        if self._is_located or self._sql.locate is None:
+            return
+        [[schema, is_there]] = (yield Ask(self._sql.locate, {"formatted": self.table_name})).rows
+        if schema is not None and not schema.startswith("pg_temp") and not set("%:") & set(schema):
+            self._address(schema)
+        self._is_located = bool(is_there)  # else it may be there next time, in another schema of the search path
+
+    def _address(self, schema: str) -> None:
+        self._table = lock_table(MetaData(), self._table.name, schema)
+        self._sql = Statements(self.dialect, self._table, self.extra_columns)
+
+    @property
+    def verify_sql(self) -> str:
+        return self._sql.verify_sql
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Ask, Answer, int | None]:
         request, operation = claim.request, "take_over" if force else "acquire"
@@ -139,9 +167,10 @@ class SqlPrograms(StorePrograms):
 
     def _check_columns(self, operation: str, lock_name: str | None) -> Program[Ask, Answer, None]:
         """Once, before the first time is written or compared: whether it means the same to every session."""
+        yield from self.locate()
         if self._in_session_zone is not None or self._sql.columns is None:
             return
-        names = {"table": self._table.name, "schema": self._schema, "formatted": self.table_name}
+        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
         reply = yield Ask(self._sql.columns, names)
         if not reply.rows:
             return  # no table; it may be there next time
@@ -166,11 +195,13 @@ class SqlPrograms(StorePrograms):
         }
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Ask, Answer, bool]:
+        yield from self.locate()
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
         reply = yield Ask(self._sql.release if releasing else self._sql.extend, values)
         return bool(reply.changed)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Ask, Answer, bool]:
+        yield from self.locate()
         former = former_fire_time and self._sql.clock.to_store(former_fire_time)
         reply = yield Ask(self._sql.undo, {"name": name, "locked_by": locked_by, "former_fire_time": former})
         return bool(reply.changed)
@@ -185,6 +216,7 @@ class SqlPrograms(StorePrograms):
     def forget_fire_time(self, name: str) -> Program[Ask, Answer, bool]:
         if not self.extra_columns:
             raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
+        yield from self.locate()
         reply = yield Ask(self._sql.forget_fire_time, {"name": name})
         return bool(reply.changed)
 
@@ -232,10 +264,11 @@ class SqlPrograms(StorePrograms):
             raise written_elsewhere(operation, record.name, shift, self.table_name, self._in_session_zone or ())
 
     def create_table_sql(self) -> str:
-        return create_table_sql(self._table, self.dialect)
+        return create_table_sql(self._as_given, self.dialect)
 
     def create_schema(self) -> Program[Ask, Answer, None]:
         """Look, create, look again: several processes may do it at once, and some may not create tables at all."""
+        yield from self.locate()
         try:
             yield Ask(self._sql.probe)
         except ProviderError as error:

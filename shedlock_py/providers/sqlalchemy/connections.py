@@ -76,7 +76,7 @@ class Connections:
                     replaced += 1
                 return connection
         except Exception as error:
-            known = translated(error, self._dialect)
+            known = translated(error, self._dialect, is_broken=True)
             if is_of_connecting(known):
                 raise NotSent from known
             raise

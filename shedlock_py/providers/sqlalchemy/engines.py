@@ -167,14 +167,13 @@ def _create(create: Any, url: URL, pool: type[Pool], timeout: float) -> Any:
 def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
     """Connection arguments: most drivers wait for ever unless told.
 
-    What is left of an operation's time is limited elsewhere; these end what is left behind.
+    What is left of an operation's time is limited elsewhere, and first; these end what nobody waits for any more.
     """
-    whole = math.ceil(timeout)
+    whole = math.ceil(timeout) + 1
     match url.get_driver_name():
         case "psycopg" | "psycopg_async" | "psycopg2":
             limits: dict[str, Any] = {
-                # For each host. libpq takes 1 s for 2 s.
-                "connect_timeout": max(2, whole // _number_of_hosts(url)),
+                "connect_timeout": max(2, whole // _number_of_hosts(url)),  # for each; libpq takes 1 s for 2 s
                 "keepalives_idle": whole,
                 "keepalives_interval": 1,
                 "keepalives_count": 3,

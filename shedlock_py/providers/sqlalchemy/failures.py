@@ -104,7 +104,7 @@ def classify(error: Exception) -> Failure:
     if isinstance(error, DBAPIError):
         known = _from_code(error)
         if error.connection_invalidated:
-            return Failure.SESSION_CLOSED if known is Failure.SESSION_CLOSED else Failure.CONNECTION_LOST
+            return known if known in (Failure.SESSION_CLOSED, Failure.REFUSED) else Failure.CONNECTION_LOST
         return known or Failure.REFUSED
     if isinstance(error, PoolTimeout):
         return Failure.NOT_DONE

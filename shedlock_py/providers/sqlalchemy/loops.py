@@ -7,10 +7,11 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import URL, event
+from sqlalchemy import URL, PoolProxiedConnection, event
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.util import greenlet_spawn
 
@@ -21,6 +22,9 @@ from shedlock_py.providers.sqlalchemy.connections import Connections
 from shedlock_py.providers.sqlalchemy.engines import POOL_SIZE, open_async_engine
 from shedlock_py.providers.sqlalchemy.watchdog import shut, socket_number
 
+_limit: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("limit", default=None)
+"""Of the connection that this task needs, and until when."""
+
 
 class LoopEngine:
     """A small engine of our own for one event loop, whose connections can be ended when the loop is gone."""
@@ -28,8 +32,11 @@ class LoopEngine:
     def __init__(self, url: URL, timeout: float) -> None:
         self.engine = open_async_engine(url, timeout)
         self._is_postgres = url.get_backend_name() == "postgresql"
+        self._is_mysql = url.get_backend_name() in ("mysql", "mariadb")
         watch = end_at if self._is_postgres else None
         self.connections = Connections(self.engine.sync_engine, is_managed=True, watch=watch)
+        event.listen(self.engine.sync_engine, "do_connect", self._connecting)
+        event.listen(self.engine.sync_engine, "connect", self._connected, insert=True)
         self._free = asyncio.Semaphore(POOL_SIZE)
         self._records: WeakSet[ConnectionPoolEntry] = WeakSet()
         event.listen(self.engine.sync_engine, "connect", self._remember)
@@ -44,13 +51,33 @@ class LoopEngine:
         async with within(timeout, "a free connection", sent=False):
             await self._free.acquire()
         try:
-            async with within(until - monotonic(), "a connection", sent=False):
-                connection = await greenlet_spawn(self.connections.take, until)
-            # PostgreSQL's drivers, when cancelled, ask the silent server to cancel the statement, and wait for that.
-            async with within(None if self._is_postgres else until - monotonic(), "a reply", sent=True):
+            connection = await self._take(until)
+            # PostgreSQL's drivers have end_at(), and SQLite its busy_timeout.
+            seconds = until - monotonic() if self._is_mysql else None
+            async with within(seconds, "a reply", sent=True):
                 return await greenlet_spawn(self.connections.ask, connection, ask, until)
         finally:
             self._free.release()
+
+    async def _take(self, until: float) -> PoolProxiedConnection:
+        async with within(None, "a connection", sent=False) as limit:
+            token = _limit.set((limit, until))
+            try:
+                return await greenlet_spawn(self.connections.take, until)
+            finally:
+                _limit.reset(token)
+
+    def _connecting(self, *_: object) -> None:
+        current = _limit.get()
+        if current is not None:
+            limit, until = current
+            limit.reschedule(asyncio.get_running_loop().time() + until - monotonic())
+
+    def _connected(self, *_: object) -> None:
+        """PostgreSQL's drivers, when cancelled, tell the silent server and wait; but now there is a socket to shut."""
+        current = _limit.get()
+        if current is not None and self._is_postgres:
+            current[0].reschedule(None)
 
     def hang_up(self) -> None:
         """End all connections without the event loop, which is closed: drivers can close nothing without it."""

@@ -17,7 +17,7 @@ from shedlock_py._clock import monotonic
 from shedlock_py._threads import WorkerPool
 from shedlock_py.providers.kit import TimedOut, call_within
 from shedlock_py.providers.sqlalchemy.engines import POOL_SIZE
-from shedlock_py.providers.sqlalchemy.watchdog import SOCKET
+from shedlock_py.providers.sqlalchemy.watchdog import SOCKET, Duplicate
 
 Watch = Callable[[Any, float], Callable[[], bool]]
 """Ends a connection of the pool at a moment. The result calls that off, and says whether it was too late for that."""
@@ -78,7 +78,7 @@ def connect_in_time(engine: Engine) -> None:
             return None
         seconds = opening.until - monotonic()
 
-        def open_one() -> tuple[Any, socket.socket | None]:
+        def open_one() -> tuple[Any, Duplicate | None]:
             if dialect.driver == "pymysql":
                 return _connect_pymysql(dialect, args, options)
             return dialect.connect(*args, **options), None
@@ -92,9 +92,7 @@ def connect_in_time(engine: Engine) -> None:
     event.listen(engine, "close", _close_duplicate)
 
 
-def _connect_pymysql(
-    dialect: Dialect, args: Sequence[Any], options: Mapping[str, Any]
-) -> tuple[Any, socket.socket | None]:
+def _connect_pymysql(dialect: Dialect, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Any, Duplicate | None]:
     """On a socket that we opened: PyMySQL has no public way to its own, which is needed to end a silent connection."""
     connection: Any = dialect.connect(*args, **options, defer_connect=True)
     if connection.unix_socket:
@@ -106,7 +104,7 @@ def _connect_pymysql(
     except OSError as error:
         message = f"Can't connect to MySQL server on {connection.host!r} ({error})"
         raise dialect.loaded_dbapi.OperationalError(2003, message) from error
-    duplicate = opened.dup()
+    duplicate = Duplicate(opened)
     try:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -118,7 +116,7 @@ def _connect_pymysql(
     return connection, duplicate
 
 
-def _close(opened: tuple[Any, socket.socket | None]) -> None:
+def _close(opened: tuple[Any, Duplicate | None]) -> None:
     connection, duplicate = opened
     connection.close()
     if duplicate is not None:

@@ -102,6 +102,7 @@ class SqlAlchemyLockProvider(ProgramProvider):
             extra_columns,
             _redactor(engine.url),
             lambda: engine.dialect,
+            _default_schema(engine.url),
             clock=monotonic,
             timeout=seconds,
             fire_time_tolerance=parse_tolerance(fire_time_tolerance, in_url.get("fire_time_tolerance")),
@@ -130,6 +131,7 @@ class SqlAlchemyLockProvider(ProgramProvider):
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
+        self._run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
         with explained_conflicts():
             row = connection.execute(text(self.programs.verify_sql), identifiers(lease)).first()
         _require(lease, row)
@@ -159,7 +161,7 @@ class _Client:
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(None), ask, None)
         until = monotonic() + timeout
-        with self._slots.one(timeout):
+        with self._slots.one_until(until):
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(until), ask, until)
 
@@ -189,16 +191,18 @@ class _Slots:
         self._process = os.getpid()
 
     @contextmanager
-    def one(self, seconds: float) -> Iterator[None]:
-        """:raises TimedOut: none was free for ``seconds``."""
+    def one_until(self, until: float) -> Iterator[None]:
+        """:raises TimedOut: none was free until that moment."""
         if self._process != os.getpid():
             self._refill()  # the threads of the parent process do not give theirs back here
         free = self._free
         try:
-            free.get(timeout=seconds)
+            free.get(timeout=max(0.0, until - monotonic()))
         except Empty:
             raise TimedOut("a free connection", sent=False) from None
         try:
+            if monotonic() >= until:  # those who had it until now gave up at the same moment
+                raise TimedOut("a free connection", sent=False)
             yield
         finally:
             free.put(None)
@@ -248,6 +252,7 @@ class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
             extra_columns,
             _redactor(engine.url),
             self._sql_client.dialect,
+            _default_schema(engine.url),
             clock=monotonic,
             timeout=seconds,
             fire_time_tolerance=parse_tolerance(fire_time_tolerance, in_url.get("fire_time_tolerance")),
@@ -260,6 +265,7 @@ class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
+        await self._run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
         with explained_conflicts():
             row = (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first()
         _require(lease, row)
@@ -339,6 +345,11 @@ def _split_options(url: URL | str) -> tuple[URL | str, dict[str, str]]:
         return split_options(url)
     in_url = {name: value for name, value in url.query.items() if name in OPTIONS and isinstance(value, str)}
     return url.difference_update_query(in_url), in_url
+
+
+def _default_schema(url: URL) -> str | None:
+    """What MySQL calls a database. The others know it themselves."""
+    return url.database if url.get_backend_name() in ("mysql", "mariadb") else None
 
 
 def _passwords(url: URL) -> Mapping[str, str]:

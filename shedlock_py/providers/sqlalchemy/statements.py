@@ -29,6 +29,23 @@ class Statement:
     """Its parameters, by their names, as the driver wants them."""
 
 
+# The schema of the table by the session's default, and whether the table is there.
+_LOCATE = {
+    # reset_val is the search path that the session began with: of the URL, the role or the database. A temporary table
+    # would be found first, unless pg_temp is named.
+    "postgresql": (
+        "WITH session AS MATERIALIZED (SELECT set_config('search_path', "
+        "CASE WHEN reset_val = '' THEN 'pg_temp' ELSE reset_val || ', pg_temp' END, true) AS path "
+        "FROM pg_settings WHERE name = 'search_path') "
+        "SELECT COALESCE(nspname, current_schema()), nspname IS NOT NULL FROM session "
+        "LEFT JOIN pg_class ON pg_class.oid = to_regclass(CAST(:formatted AS text) || left(session.path, 0)) "
+        "LEFT JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+    ),
+    "mysql": "SELECT DATABASE(), DATABASE() IS NOT NULL",
+    "mariadb": "SELECT DATABASE(), DATABASE() IS NOT NULL",
+}
+
+
 def in_order(names: Sequence[str]) -> Callable[[Mapping[str, object]], Any]:
     """For drivers that take a sequence."""
     match names:
@@ -90,6 +107,8 @@ class Statements:
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
         self.records = self._compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
         self.probe = self._compile(f"{select} WHERE 1 = 0", "rows")
+        locate = _LOCATE.get(dialect.name)
+        self.locate = self._compile(locate, "rows") if locate else None
         columns = FOLLOWS_ZONE.get(dialect.name)
         self.columns = self._compile(columns, "rows") if columns else None
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(dialect.name, " LOCK IN SHARE MODE")

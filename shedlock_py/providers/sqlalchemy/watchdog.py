@@ -15,10 +15,24 @@ SOCKET = "shedlock_py socket"
 """In the ``info`` of a connection whose driver has no public way to its socket: a duplicate."""
 
 
+class Duplicate:
+    """A second file descriptor of a driver's socket."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        self.number = os.dup(opened.fileno())
+
+    def close(self) -> None:
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+    __del__ = close  # SQLAlchemy just forgets a connection whose first queries failed
+
+
 def end_at(connection: Any, until: float) -> Callable[[], bool]:
     """End a connection of a sync driver at the moment ``until``, so that the driver raises. See :data:`Watch`."""
-    duplicate: socket.socket | None = connection.info.get(SOCKET)
-    number = socket_number(connection.driver_connection) if duplicate is None else duplicate.fileno()
+    duplicate: Duplicate | None = connection.info.get(SOCKET)
+    number = socket_number(connection.driver_connection) if duplicate is None else duplicate.number
     if number < 0:
         return bool  # closed: the driver will say so itself; or a local socket, for which the driver has a time limit
     own: int | None = watchdog.begin(number, until)
