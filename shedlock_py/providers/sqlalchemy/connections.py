@@ -25,7 +25,7 @@ from shedlock_py.providers.sqlalchemy.failures import (
     is_read_only,
     translated,
 )
-from shedlock_py.providers.sqlalchemy.files import FileIdentity, identity_of, main_file, path_of
+from shedlock_py.providers.sqlalchemy.files import FileIdentity, identity_of, path_of
 from shedlock_py.providers.sqlalchemy.forks import note_openings
 from shedlock_py.providers.sqlalchemy.opening import Watch, open_until, watch_first_queries
 from shedlock_py.providers.sqlalchemy.statements import Statement
@@ -55,8 +55,8 @@ class Connections:
         note_openings(engine)
         if watch is not None:
             watch_first_queries(engine, watch)
+        self._path = path_of(engine.url) if self._is_sqlite else None
         if self._is_sqlite:
-            self._path = path_of(engine.url)
             event.listen(engine, "do_connect", self._note_file_before)
             event.listen(engine, "connect", self._note_file)
 
@@ -140,13 +140,11 @@ class Connections:
     # SQLite's files
 
     def _note_file_before(self, _dialect: object, record: ConnectionPoolEntry, *_: object) -> None:
-        record.info[_FILE] = self._path and identity_of(self._path)
+        record.info[_FILE_BEFORE] = self._path and identity_of(self._path)
 
-    def _note_file(self, connection: Any, record: ConnectionPoolEntry) -> None:
-        before: FileIdentity | None = record.info.get(_FILE)
-        path = self._path or main_file(connection)
-        now = path and identity_of(path)
-        record.info[_PATH] = path
+    def _note_file(self, _connection: object, record: ConnectionPoolEntry) -> None:
+        before: FileIdentity | None = record.info.get(_FILE_BEFORE)
+        now = self._path and identity_of(self._path)
         record.info[_FILE] = now if before is None or before == now else _REPLACED_MEANWHILE
 
     def _has_other_file(self, connection: PoolProxiedConnection) -> bool:
@@ -154,12 +152,9 @@ class Connections:
 
         SQLite would go on in the old file, which no other process sees.
         """
-        if not self._is_sqlite:
+        if not self._path or _FILE not in connection.info:
             return False
-        if _PATH not in connection.info:
-            return True  # the application opened it before there was a provider; no one knows which file it has
-        path = connection.info[_PATH]
-        return bool(path) and identity_of(path) != connection.info[_FILE]
+        return bool(identity_of(self._path) != connection.info[_FILE])
 
     # Connections that are of no use any more
 
@@ -194,6 +189,8 @@ class Connections:
             connection.close()
 
     def _is_outdated(self, connection: PoolProxiedConnection) -> bool:
+        if self._is_sqlite and _FILE not in connection.info:
+            return True  # the application opened it before there was a provider; no one knows which file it has
         return self._is_older(connection) or self._has_other_file(connection)
 
     def _is_older(self, connection: PoolProxiedConnection) -> bool:
@@ -209,8 +206,8 @@ class Connections:
 _MOST_REPLACED = 100
 _WARNINGS = "shedlock_py warnings"
 _OPENED = "shedlock_py opened"
-_PATH = "shedlock_py path"
 _FILE = "shedlock_py file"
+_FILE_BEFORE = "shedlock_py file before"
 _REPLACED_MEANWHILE = (-1, -1)
 
 

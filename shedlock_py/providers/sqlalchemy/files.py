@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Any
 from urllib.parse import quote, unquote
 
 from sqlalchemy import URL
@@ -37,13 +36,3 @@ def with_absolute_path(url: URL) -> URL:
     if path is None or url.get_backend_name() != "sqlite":
         return url
     return url.set(database=f"file:{quote(path)}" if str(url.database).startswith("file:") else path)
-
-
-def main_file(connection: Any) -> str | None:
-    """The file that ``connection`` has open, where the URL does not name it."""
-    cursor = connection.cursor()
-    try:
-        cursor.execute("PRAGMA database_list")
-        return next((file or None for _, name, file in cursor.fetchall() if name == "main"), None)
-    finally:
-        cursor.close()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Dialect, Engine
@@ -339,10 +339,12 @@ class _LoopsClient:
 # What both providers share
 
 
-def _split_options(url: URL | str) -> tuple[URL | str, dict[str, str]]:
+def _split_options(url: Any) -> tuple[URL | str, dict[str, str]]:
     """``url`` without our own options, and those."""
     if isinstance(url, str):
         return split_options(url)
+    if not isinstance(url, URL):
+        return url, {}  # parse_url() says what is wrong
     in_url = {name: value for name, value in url.query.items() if name in OPTIONS and isinstance(value, str)}
     return url.difference_update_query(in_url), in_url
 
