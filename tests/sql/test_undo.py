@@ -1,6 +1,6 @@
 """Undo and forget_fire_time where the contract does not look: tables without the extra columns, lost replies."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,12 @@ def check_javas_table(provider: Any, name: str) -> None:
     provider.take_over(LockRequest(name, "1m"))
     assert provider.undo(first) is False
     assert record_of(provider, name).is_held
-    for operate in (
+    operations: list[Callable[[], object]] = [
         lambda: provider.forget_fire_time(name),
         lambda: provider.acquire(LockRequest(name, "1m", fire_time=FIRE_TIME)),
         lambda: provider.take_over(LockRequest(name, "1m", fire_time=FIRE_TIME)),
-    ):
+    ]
+    for operate in operations:
         with pytest.raises(ConfigurationError, match="extra_columns=False"):
             operate()
 
