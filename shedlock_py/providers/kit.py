@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from urllib.parse import unquote_plus
 
 from shedlock_py._clock import monotonic
@@ -33,6 +33,9 @@ from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreac
 from shedlock_py.events import logger
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -609,25 +612,28 @@ def call_within(
     from concurrent.futures import Future, wait
 
     future: Future[T] = pool.submit(function)
-    done, _ = wait([future], seconds)
-    if not done:
+    try:
+        done, _ = wait([future], seconds)
+        if not done:
+            raise TimedOut(waiting_for, sent=False)
+    except BaseException:  # of a signal handler, too
         future.add_done_callback(lambda late: None if late.cancelled() or late.exception() else discard(late.result()))
-        raise TimedOut(waiting_for, sent=False)
+        raise
     return future.result()
 
 
 @asynccontextmanager
-async def within(seconds: float | None, waiting_for: str, *, sent: bool) -> AsyncIterator[None]:
-    """A time limit for async clients.
+async def within(seconds: float | None, waiting_for: str, *, sent: bool) -> AsyncIterator[asyncio.Timeout]:
+    """A time limit for async clients, which gets the ``asyncio.Timeout`` that it may reschedule.
 
     :raises TimedOut: after ``seconds``.
     """
-    import asyncio
+    import asyncio  # late: sync programs do without
 
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            yield
+            yield limit
     except TimeoutError as error:
         if not limit.expired():
             raise  # the driver's own

@@ -19,7 +19,7 @@ from shedlock_py.election import _between
 from shedlock_py.keepalive import _Heart
 from shedlock_py.providers.redis.quorum import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.engines import watchdog
+from shedlock_py.providers.sqlalchemy.watchdog import watchdog
 from tests.services.forks import c_fork, in_child
 
 
@@ -54,12 +54,12 @@ def session(provider: Any) -> object:
     engine = getattr(provider, "_engine", None)
     if engine is None or engine.dialect.name == "sqlite":
         return None
-    connection = provider._connections.take()
+    connection = engine.raw_connection()
     cursor = connection.cursor()
     cursor.execute(f"SELECT {'pg_backend_pid()' if engine.dialect.name == 'postgresql' else 'connection_id()'}")
     [[number]] = cursor.fetchall()
     cursor.close()
-    provider._connections._give_back(connection)
+    connection.close()
     return number
 
 

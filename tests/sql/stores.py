@@ -65,14 +65,20 @@ class Store:
         return provider
 
     def provider_of_engine(
-        self, via: Address | None = None, *, options: dict[str, Any] | None = None, **engine_options: Any
+        self,
+        via: Address | None = None,
+        *,
+        url: str | None = None,
+        options: dict[str, Any] | None = None,
+        **engine_options: Any,
     ) -> LockProvider:
         """From an engine as a user makes it."""
+        address = url or self.url(via)
         if not self.is_async:
-            engine = create_engine(self.url(via), **engine_options)
+            engine = create_engine(address, **engine_options)
             self.stack.callback(engine.dispose)
             return SqlAlchemyLockProvider(engine, **(options or {}))
-        async_engine = create_async_engine(self.url(via), **engine_options)
+        async_engine = create_async_engine(address, **engine_options)
         provider = self.blocking(lambda: AsyncSqlAlchemyLockProvider(async_engine, **(options or {})))
         self.stack.callback(lambda: provider.run(async_engine.dispose()))
         return provider

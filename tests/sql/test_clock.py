@@ -70,7 +70,7 @@ def test_i10_mariadb_in_any_zone(driver: str, mariadb_zone: str, mariadb: Databa
 def check(store: Store, name: str) -> None:
     provider = store.provider()
     before = server_time(store)
-    lease = acquired(provider, name, "30s", fire_time=datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
+    lease = acquired(provider, name, "30s", fire_time=datetime(2024, 3, 31, 1, 30, tzinfo=UTC))
     record = record_of(provider, name)
     after = server_time(store)
     assert abs(record.lock_until - record.locked_at - timedelta(seconds=30)) < timedelta(seconds=1)
@@ -78,7 +78,7 @@ def check(store: Store, name: str) -> None:
     assert before <= record.read_at <= after
     assert record.is_held
     assert after - record.locked_at < timedelta(seconds=25), "this machine is too busy for this test"
-    assert record.last_fire_time == datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+    assert record.last_fire_time == datetime(2024, 3, 31, 1, 30, tzinfo=UTC)
     assert abs((lease.fencing_token or 0) - record.locked_at.timestamp() * 1e6) < 1e6
     # A replica whose session is in another zone sees the same.
     assert in_another_zone(store, name) == [record.locked_at, record.lock_until]
@@ -102,9 +102,9 @@ def in_another_zone(store: Store, name: str) -> list[datetime]:
 
 def assert_fire_time_counts(provider: LockProvider, store: Store, name: str) -> None:
     lock = f"{name}-fire"
-    eastern = datetime.fromisoformat("2026-11-01T01:30:00-04:00")
-    same = datetime.fromisoformat("2026-11-01T05:30:00+00:00")
-    later = datetime.fromisoformat("2026-11-01T01:30:00-05:00")  # the same wall clock, after the change
+    eastern = datetime.fromisoformat("2024-11-03T01:30:00-04:00")
+    same = datetime.fromisoformat("2024-11-03T05:30:00+00:00")
+    later = datetime.fromisoformat("2024-11-03T01:30:00-05:00")  # the same wall clock, after the change
     assert provider.release(acquired(provider, lock, fire_time=eastern))
     assert store.provider().acquire(LockRequest(lock, "1m", fire_time=same)) is None
     assert provider.release(acquired(provider, lock, fire_time=later))

@@ -80,7 +80,20 @@ def test_twice(store: Store) -> None:
         assert provider.acquire(LockRequest("job", "1m")) is None, "the record must have survived"
 
 
-@pytest.mark.parametrize("table", ["Shed Lock", "o'clock", 'say "hi"', "back`tick", "SELECT", "größe", "{table}"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        "Shed Lock",
+        "o'clock",
+        'say "hi"',
+        "back`tick",
+        "SELECT",
+        "größe",
+        "{table}",
+        "$shedlock$",
+        "a$shedlock$b $shedlock_$",
+    ],
+)
 @pytest.mark.parametrize("driver", [*SYNC_DRIVERS, "postgresql+asyncpg", "mysql+asyncmy"])
 def test_odd_table_names(driver: str, table: str, store: Store) -> None:
     provider = store.provider(table_name=table)

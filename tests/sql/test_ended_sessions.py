@@ -15,8 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.algorithm import MOST_TRIES, Answer, Ask
-from shedlock_py.providers.sqlalchemy.failures import Failure, NotSent, classify
+from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
+from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
+from shedlock_py.providers.sqlalchemy.failures import classify
 from tests.services.polling import wait_until
 from tests.sql.stores import DRIVERS, Store, acquired, record_of
 
@@ -91,7 +92,7 @@ def test_psycopg2_does_not_tell_why(provider: LockProvider, store: Store, name: 
 def test_i12_there_is_an_end_to_it(provider: LockProvider, store: Store, name: str) -> None:
     """What was asked is undone."""
     assert provider.release(acquired(provider, name))
-    times = 2 if "psycopg2" in store.driver else MOST_TRIES
+    times = 2 if "psycopg2" in store.driver else 1 + MOST_RETRIES
     with ending(store, name, times), pytest.raises(ProviderUnreachable):
         provider.acquire(LockRequest(name, "1h"))
     assert provider.release(acquired(provider, name))
@@ -122,18 +123,21 @@ class Ended(Exception):
         self.sqlstate = sqlstate
 
 
-def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0) -> Callable[[Ask], Answer]:
+def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0) -> Callable[[Any], Any]:
     """Carries statements out; the first `times` of them are done, and then their sessions end, before the reply.
 
     The next `conflicts` are undone by the database because of others.
     """
     done: list[Ask] = []
 
-    def execute(ask: Ask) -> Answer:
+    def execute(ask: Ask | Undo) -> Answer | None:
+        if isinstance(ask, Undo):
+            run(ask.program, execute)
+            return None
         if times <= len(done) < times + conflicts:
             done.append(ask)
             raise DBAPIError("UPDATE", {}, Ended("40001"))
-        answer = provider._execute(ask)
+        answer: Answer = provider._client.execute(ask, 5.0)
         done.append(ask)
         if len(done) <= times:
             raise DBAPIError("UPDATE", {}, Ended("57P01"), connection_invalidated=True)
@@ -146,13 +150,13 @@ def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0
 def test_i12_statements_that_were_done_before_their_sessions_ended(store: Store, name: str) -> None:
     provider = store.provider()
     assert isinstance(provider, SqlAlchemyLockProvider)
-    programs = provider._algorithm
+    programs = provider.programs
     assert provider.release(acquired(provider, name))
     with pytest.raises(ProviderUnreachable):
-        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, MOST_TRIES))
+        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 1 + MOST_RETRIES))
     assert not record_of(provider, name).is_held, "undone"
     with pytest.raises(ProviderError):
-        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 1, conflicts=MOST_TRIES - 1))
+        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 1, conflicts=1 + MOST_RETRIES))
     assert not record_of(provider, name).is_held, "undone"
     lease = run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 3))
     assert lease is not None
@@ -168,10 +172,7 @@ def test_i12_statements_that_were_done_before_their_sessions_ended(store: Store,
 @pytest.mark.parametrize("is_noticed", [True, False])
 def test_what_the_server_says_of_it(sqlstate: str, is_noticed: bool) -> None:
     error = DBAPIError("UPDATE", {}, Ended(sqlstate), connection_invalidated=is_noticed)
-    assert classify(error) is Failure.ENDED
-    not_sent = NotSent()
-    not_sent.__cause__ = error
-    assert classify(not_sent) is Failure.ENDED
+    assert classify(error) is Failure.SESSION_CLOSED
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -180,7 +181,7 @@ def test_asyncpg_has_a_code_of_its_own_for_it(is_told: bool) -> None:
     original = Ended("08003")
     original.args = ("connection was closed in the middle of operation" + ": terminating connection" * is_told,)
     error = DBAPIError("UPDATE", {}, original, connection_invalidated=True)
-    assert classify(error) is (Failure.ENDED if is_told else Failure.GONE)
+    assert classify(error) is (Failure.SESSION_CLOSED if is_told else Failure.CONNECTION_LOST)
 
 
 @pytest.mark.parametrize("sqlstate", ["57P03", "57P04", "08006"])

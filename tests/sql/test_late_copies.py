@@ -1,7 +1,8 @@
 """Asked again because the connection broke; the first of the two is carried out when nobody waits for it."""
 
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -10,7 +11,6 @@ from sqlalchemy.engine import Engine
 from shedlock_py import LeaseLostError, LockProvider, LockRequest
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from tests.services.holding import HoldingProxy
 from tests.services.late_copies import ENDS, asked_twice
 from tests.sql.stores import ONE_EACH, Store, acquired, record_of
@@ -82,6 +82,68 @@ def test_i12_a_lock_that_was_freed_stays_free(
     assert after == before
 
 
+FIRE_TIME = datetime(2024, 5, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("extra_columns", "fire_time"), [(True, None), (True, FIRE_TIME), (False, None)])
+@pytest.mark.parametrize("was_there", [True, False])
+def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
+    store: Store, holding: HoldingProxy, name: str, was_there: bool, extra_columns: bool, fire_time: datetime | None
+) -> None:
+    """The lock has passed on when the first copy arrives: the later holder keeps it, with its token."""
+    provider, other = store.provider(holding.address, extra_columns=extra_columns), store.provider()
+    provider.record("warm")
+    if was_there:
+        acquired(other, name)
+    holding.hold(name, skip=1)  # the record is read first
+    lease = provider.take_over(LockRequest(name, "1h", fire_time=fire_time))
+    assert holding.holds
+    other.force_release(name)
+    later = acquired(other, name)
+    before = record_of(other, name)
+    holding.deliver()
+    assert record_of(other, name) == before
+    assert other.extend(later, "1m") is later
+    assert provider.release(lease) is False
+
+
+@pytest.mark.parametrize("driver", ONE_EACH)
+def test_i1_nor_from_a_holder_that_writes_no_token(
+    driver: str, provider: LockProvider, holding: HoldingProxy, store: Store, name: str
+) -> None:
+    """ShedLock for Java leaves the token as it is."""
+    other = store.provider()
+    token = acquired(other, name).fencing_token
+    holding.hold(name, skip=1)
+    provider.take_over(LockRequest(name, "1h"))
+    times = "timezone('utc', clock_timestamp())" if store.is_postgres else "UTC_TIMESTAMP(6)"
+    store.execute(
+        f"UPDATE shedlock SET locked_by = 'java', locked_at = {times}, fencing_token = :token WHERE name = :name",
+        name=name,
+        token=token,
+    )
+    before = record_of(other, name)
+    assert before.is_held
+    holding.deliver()
+    assert record_of(other, name) == before
+
+
+def test_i11_a_late_copy_of_a_claim_that_was_undone_uses_no_fire_time_up(
+    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+) -> None:
+    holding.hold(name)
+    request = LockRequest(name, "1h", fire_time=FIRE_TIME)
+    lease = provider.acquire(request)
+    assert lease is not None
+    assert holding.holds
+    assert provider.undo(lease) is True  # type: ignore[attr-defined]  # of the kit's providers, not of the protocol
+    before = record_of(witness, name)
+    holding.deliver()
+    assert record_of(witness, name) == before
+    assert not before.is_held
+    acquired(witness, name, fire_time=FIRE_TIME)
+
+
 @pytest.mark.parametrize("extra_columns", [True, False])
 @pytest.mark.parametrize("driver", ["mysql+pymysql"])
 @pytest.mark.parametrize("mode", ["", "SIMULTANEOUS_ASSIGNMENT"])
@@ -92,29 +154,33 @@ def test_i6_what_was_extended_meanwhile_is_not_cut_short(
     provider = store.provider(extra_columns=extra_columns)
     assert isinstance(provider, SqlAlchemyLockProvider)
     set_mode(provider._engine, mode)
-    execute = provider._execute
     for _ in range(2):  # a record that is absent, and one that is free
-        asked: list[Ask] = []
-
-        def noted(ask: Ask, asked: list[Ask] = asked) -> Answer:
-            asked.append(ask)
-            return execute(ask)
-
-        lease = run(provider._algorithm.acquire(LockRequest(name, "1m")), noted)
+        sent: list[Any] = []
+        lease = run(provider.programs.acquire(LockRequest(name, "1m")), noting(provider, sent))
         assert lease is not None
         granted = record_of(provider, name)
         assert granted.remaining > timedelta(seconds=50)
         assert provider.extend(lease, "10m") is lease
         extended = record_of(provider, name)
-        execute(asked[-1])
+        provider._client.execute(sent[-1], None)
         late = record_of(provider, name)
         assert late.locked_by == lease.locked_by
         assert late.fencing_token == lease.fencing_token
         assert late.lock_until == extended.lock_until
         assert provider.release(lease)
-        execute(asked[-1])
+        provider._client.execute(sent[-1], None)
         assert record_of(provider, name).is_held is not extra_columns, "without tokens it cannot be told: bounded by I3"
         provider.force_release(name)
+
+
+def noting(provider: SqlAlchemyLockProvider, sent: list[Any]) -> Callable[[Any], Any]:
+    """Carries commands out, and keeps them."""
+
+    def execute(command: Any) -> Any:
+        sent.append(command)
+        return provider._client.execute(command, None)
+
+    return execute
 
 
 def set_mode(engine: Engine, mode: str) -> None:

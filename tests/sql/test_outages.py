@@ -14,7 +14,7 @@ from tests.services.polling import wait_until
 from tests.sql.stores import DRIVERS, Store, acquired
 
 LONGEST = 40.0
-"""Seconds. A test's patience on a busy machine, not what is promised: 5 s for an answer, 3 s to connect."""
+"""Seconds, for engines of the application, which have no limit of ours; test_time_limit.py has what is promised."""
 
 
 class Attempts:

@@ -1,4 +1,4 @@
-"""Prepared statements: psycopg's, on connections of our own that lead to the server and not to a pooler."""
+"""psycopg prepares nothing on connections of our own: behind a pooler, prepared statements are another session's."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +11,6 @@ from shedlock_py import LockProvider, LockRequest
 from tests.services.availability import private_server
 from tests.services.database import DatabaseServer
 from tests.services.pgbouncer import PgBouncer
-from tests.services.proxy import TcpProxy
 from tests.sql.stores import Store, acquired
 
 PSYCOPG = ["postgresql+psycopg", "postgresql+psycopg_async"]
@@ -39,26 +38,23 @@ def prepared(store: Store, provider: LockProvider) -> int:
     view = "SELECT count(*) FROM pg_prepared_statements"
     inner: Any = getattr(provider, "async_provider", provider)
     if not store.is_async:
-        inner._connections.close_idle()  # back to the pool
         with inner._engine.connect() as connection:
             return int(connection.exec_driver_sql(view).scalar())
 
     async def ask() -> int:
-        async with inner._engine_of_this_loop().connect() as connection:
+        async with inner._client.of_this_loop().engine.connect() as connection:
             return int((await connection.exec_driver_sql(view)).scalar())
 
     return int(provider.run(ask()))  # type: ignore[attr-defined]  # a BlockingLockProvider
 
 
-@pytest.mark.parametrize("is_far", [False, True])
-def test_what_is_executed_often_is_prepared(store: Store, proxy: TcpProxy, is_far: bool, name: str) -> None:
-    provider = store.provider(proxy.address if is_far else None)
+def test_nothing_is_prepared(store: Store, name: str) -> None:
+    provider = store.provider()
     use(provider, name)
-    assert prepared(store, provider) >= 2  # acquire, release
+    assert prepared(store, provider) == 0
 
 
-def test_not_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
-    """Nor in session mode, which cannot be told from the other."""
+def test_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
     table = f"t_{uuid4().hex[:12]}"
     providers = [store.provider(url=pooler.url(store.driver), table_name=table) for _ in range(3)]
     providers[0].create_schema()
@@ -68,7 +64,7 @@ def test_not_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
 
 
 def test_a_table_that_is_changed_meanwhile(store: Store, name: str) -> None:
-    """PostgreSQL refuses a prepared statement whose answer would have other types than when it was prepared."""
+    """PostgreSQL refuses a prepared statement whose reply would have other types than when it was prepared."""
     with store.table() as table:
         provider = store.provider(table_name=table)
         provider.create_schema()

@@ -1,19 +1,20 @@
 """A skip is what happens most: it takes no row lock, no transaction id, and writes nothing."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from shedlock_py import LockRequest
+from shedlock_py import LockProvider, LockRequest, ProviderError
 from tests.services.database import DatabaseServer
 from tests.services.polling import wait_until
 from tests.services.servers import PostgresServer
 from tests.sql.stores import DATABASE, Store, acquired
 
 SKIPS = 1000
+FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
 
 
 class QuietPostgres(PostgresServer):
@@ -57,16 +58,18 @@ def traces(store: Store, name: str) -> tuple[object, ...]:
         return (*log.one(), *row.one())
 
 
-@pytest.mark.parametrize("kind", ["held", "already ran", "table of ShedLock for Java"])
+@pytest.mark.parametrize("kind", ["held", "already ran", "fire time, held", "table of ShedLock for Java"])
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
 def test_postgres(driver: str, kind: str, quiet: Store, name: str) -> None:
-    fire_time = datetime(2026, 7, 1, tzinfo=UTC) if kind == "already ran" else None
+    fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
     options: dict[str, Any] = {"extra_columns": kind != "table of ShedLock for Java"}
     provider = quiet.provider(**options)
     provider.create_schema()
     lease = acquired(provider, name, fire_time=fire_time)
     if kind == "already ran":
         assert provider.release(lease)
+    if kind == "fire time, held":
+        fire_time = FIRE_TIME + timedelta(days=1)
     request = LockRequest(name, "1m", fire_time=fire_time)
     assert provider.acquire(request) is None
     quiet.stack.close()
@@ -85,6 +88,30 @@ def test_postgres(driver: str, kind: str, quiet: Store, name: str) -> None:
     assert traces(quiet, name)[:2] != before[:2]
 
 
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg"])
+def test_postgres_refuses_a_late_fire_time_without_a_trace(driver: str, quiet: Store, name: str) -> None:
+    provider = quiet.provider()
+    provider.create_schema()
+    provider.release(acquired(provider, name))
+    refuse_late(provider, name)
+    quiet.stack.close()
+    written, before = rows_written(quiet), traces(quiet, name)
+    provider = quiet.provider()
+    for _ in range(100):
+        refuse_late(provider, name)
+    quiet.stack.close()
+    assert (rows_written(quiet), traces(quiet, name)) == (written, before)
+
+
+def refuse_late(provider: LockProvider, name: str) -> None:
+    """There is a record of ``name``, and none of another name."""
+    late = datetime.now(UTC) + timedelta(minutes=6)
+    for lock in (name, f"{name}-absent"):
+        for acquire in (provider.acquire, provider.take_over):
+            with pytest.raises(ProviderError, match="later than the store's clock"):
+                acquire(LockRequest(lock, "1m", fire_time=late))
+
+
 @pytest.mark.parametrize("driver", ["postgresql+psycopg"])
 def test_postgres_does_not_wait_for_whoever_locks_the_row(driver: str, store: Store, name: str) -> None:
     provider = store.provider()
@@ -94,21 +121,36 @@ def test_postgres_does_not_wait_for_whoever_locks_the_row(driver: str, store: St
         assert provider.acquire(LockRequest(name, "1m")) is None
 
 
-@pytest.mark.parametrize("extra_columns", [True, False])
+def written_by_mariadb(store: Store, name: str) -> tuple[object, ...]:
+    counters = "SHOW GLOBAL STATUS WHERE variable_name IN ('Handler_update', 'Innodb_rows_inserted')"
+    with store.connect() as connection:
+        row = connection.execute(text("SELECT * FROM shedlock WHERE name = :name"), {"name": name}).one()
+        return (*row, *connection.execute(text(counters)).all())
+
+
+@pytest.mark.parametrize("kind", ["held", "already ran", "fire time, held", "table of ShedLock for Java"])
 @pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy"])
-def test_mariadb(driver: str, extra_columns: bool, store: Store, name: str) -> None:
-    provider = store.provider(extra_columns=extra_columns)
-    acquired(provider, name)
-
-    def traces() -> tuple[object, ...]:
-        with store.connect() as connection:
-            row = connection.execute(text("SELECT * FROM shedlock WHERE name = :name"), {"name": name}).one()
-            updates = connection.execute(text("SHOW GLOBAL STATUS LIKE 'Handler_update'")).one()
-            return (*row, *updates)
-
-    before = traces()
+def test_mariadb(driver: str, kind: str, store: Store, name: str) -> None:
+    provider = store.provider(extra_columns=kind != "table of ShedLock for Java")
+    fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
+    lease = acquired(provider, name, fire_time=fire_time)
+    if kind == "already ran":
+        provider.release(lease)
+    if kind == "fire time, held":
+        fire_time = FIRE_TIME + timedelta(days=1)
+    before = written_by_mariadb(store, name)
     for _ in range(SKIPS):
-        assert provider.acquire(LockRequest(name, "1m")) is None
-    assert traces() == before
+        assert provider.acquire(LockRequest(name, "1m", fire_time=fire_time)) is None
+    assert written_by_mariadb(store, name) == before
     provider.take_over(LockRequest(name, "1m"))
-    assert traces()[-1] != before[-1], "this test would not have seen a write"
+    assert written_by_mariadb(store, name) != before, "this test would not have seen a write"
+
+
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+aiomysql"])
+def test_mariadb_refuses_a_late_fire_time_without_a_trace(driver: str, store: Store, name: str) -> None:
+    provider = store.provider()
+    provider.release(acquired(provider, name))
+    before = written_by_mariadb(store, name)
+    for _ in range(20):
+        refuse_late(provider, name)
+    assert written_by_mariadb(store, name) == before

@@ -153,11 +153,11 @@ def test_i2_a_lease_shown_to_another_store_is_still_its_own_stores(
 
 
 def test_times_are_text_of_one_length(provider: LockProvider, file: Path, name: str) -> None:
-    acquired(provider, name, "1h", fire_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    acquired(provider, name, "1h", fire_time=datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC))
     with closing(sqlite3.connect(file)) as connection:
         (row,) = connection.execute("SELECT lock_until, locked_at, last_fire_time FROM shedlock").fetchall()
     assert {len(value) for value in row} == {26}
-    assert row[2] == "2026-01-02 03:04:05.000000"
+    assert row[2] == "2024-01-02 03:04:05.000000"
 
 
 def test_one_token_more_for_each_acquisition(provider: LockProvider, file: Path, name: str) -> None:

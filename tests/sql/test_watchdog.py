@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, Watchdog
+from shedlock_py._clock import monotonic
+from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
 from tests.services.polling import wait_until
 
 
@@ -22,7 +23,7 @@ class Bell(threading.Condition):
 
 @contextmanager
 def limit(dog: Watchdog, one: socket.socket, seconds: float) -> Iterator[None]:
-    own = dog.begin(one.fileno(), seconds)
+    own = dog.begin(one.fileno(), monotonic() + seconds)
     yield
     dog.end(own)
 
@@ -33,14 +34,14 @@ def test_ordinary_calls_do_not_wake_it() -> None:
     dog._changed = bell = Bell(dog._mutex)
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
-        with limit(dog, ours, ANSWER_SECONDS):
+        with limit(dog, ours, 5.0):
             wait_until(lambda: dog._wakes_at < float("inf"), what="asleep")
         with limit(dog, ours, 1.0):  # it is woken
             pass
         assert bell.rung == 1
         wait_until(lambda: not dog._is_used, what="asleep again, and it has seen nobody")
         for _ in range(100):
-            with limit(dog, ours, ANSWER_SECONDS):
+            with limit(dog, ours, 5.0):
                 pass
         assert bell.rung == 1
 
@@ -58,9 +59,9 @@ def test_a_thread_that_cannot_start_leaves_nothing_open(monkeypatch: pytest.Monk
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RuntimeError):
-                dog.begin(ours.fileno(), ANSWER_SECONDS)
+                dog.begin(ours.fileno(), monotonic() + 5)
         assert len(os.listdir("/dev/fd")) == before
-        own = dog.begin(ours.fileno(), 0.05)
+        own = dog.begin(ours.fileno(), monotonic() + 0.05)
         theirs.settimeout(30)
         assert theirs.recv(1) == b"", "it watches now"
         dog.end(own)

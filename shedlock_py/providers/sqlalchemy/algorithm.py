@@ -1,38 +1,43 @@
-"""The operations on SQL: programs that say what to ask the database and decide what the replies mean.
+"""The operations on SQL: programs that yield statements and decide what the replies mean.
 
-Each operation is one statement (SQLite's acquire, and that of whoever polls: a look and a statement), idempotent per
-claim id: a statement that was done but whose reply was lost may be asked again. That is why programs ask again after a
-broken connection.
+Each operation is one statement (SQLite's acquire reads first), idempotent per claim id: the kit may send a statement
+again that was carried out and whose reply was lost.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import MetaData
 from sqlalchemy.engine import Dialect
 
 from shedlock_py._program import Program
-from shedlock_py.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.providers.kit import Failure, StorePrograms, describe, fire_time_too_late
+from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, Kind
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
-from shedlock_py.providers.sqlalchemy.failures import Failure, NotSent, classify, reason
-from shedlock_py.providers.sqlalchemy.pollers import Pollers
-from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS, create_table_sql, lock_table
+from shedlock_py.providers.sqlalchemy.columns import TIMES, refusal, warning, written_elsewhere
+from shedlock_py.providers.sqlalchemy.failures import Missing, classify, missing, reason
+from shedlock_py.providers.sqlalchemy.rows import check_token, other_zone, to_record, to_time
+from shedlock_py.providers.sqlalchemy.schema import create_schema_sql, create_table_sql, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement, Statements, by_name
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
+from shedlock_py.rules import Claim, Lease, LockRecord, LockRequest
 
 _NO_VALUES: Mapping[str, object] = {}
 
 
 class Ask(NamedTuple):
-    """The command: one statement with its values, to be done in a transaction of its own."""
+    """The command: one statement with its values, to be carried out in a transaction of its own."""
 
     statement: Statement
     values: Mapping[str, object] = _NO_VALUES
+    can_grant: bool = False
+    """A lock, if the statement is carried out."""
 
 
 class Answer(NamedTuple):
@@ -41,21 +46,28 @@ class Answer(NamedTuple):
     rows: Sequence[Sequence[Any]] = ()
     changed: int = 0
     id: int = 0
-    repeated: bool = False
-    """Asked twice, because the connection broke: the first may have been done."""
 
 
-MOST_TRIES = 6  # for statements that the database undid because of another (one of the two always gets through) or when
-# it ended their sessions
-REPEAT_SECONDS = 5  # no other try after this: the database may have waited for a lock before it undid the statement
+class SqlPrograms(StorePrograms):
+    """The programs for one table of one database.
 
-
-class SqlAlgorithm:
-    """The programs for one table of one database. ``clock`` is the holder's monotonic clock."""
+    :param default_schema: that of every session, such as the database in the URL of MySQL; None: the database knows.
+    :param make_dialect: the dialect of an engine that has seen the server: MySQL's and MariaDB's DDL differ.
+    :param options: see :class:`StorePrograms`.
+    """
 
     def __init__(
-        self, dialect: Dialect, table_name: str, schema: str | None, extra_columns: bool, clock: Clock, redact: Redact
+        self,
+        dialect: Dialect,
+        table_name: str,
+        schema: str | None,
+        extra_columns: bool,
+        redact: Redact,
+        make_dialect: Callable[[], Dialect],
+        default_schema: str | None = None,
+        **options: Any,
     ) -> None:
+        super().__init__(**options)
         if dialect.name not in CLOCKS:
             raise ConfigurationError(
                 f"SQL dialect {dialect.name!r} is not supported; supported are {', '.join(CLOCKS)}"
@@ -67,238 +79,233 @@ class SqlAlgorithm:
                 )
         self.dialect = dialect
         self.extra_columns = extra_columns
-        self._clock = clock
+        self._make_dialect = make_dialect
         self._redact = redact
         self._schema = schema
-        self._looks_always = dialect.name == "sqlite"
-        self._pollers = Pollers(clock)
-        self._table = lock_table(MetaData(), table_name, schema)
+        self._as_given = self._table = lock_table(MetaData(), table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
-        self._columns_checked = self._sql.moves_with_zone is None
-        self.table_name, self.verify_sql = self._sql.table_name, self._sql.verify_sql
+        self.table_name = self._sql.table_name
+        """As the user calls it."""
+        if dialect.name == "sqlite":
+            default_schema = "main"  # or a temporary table of the same name would be found first
+        if schema is None and default_schema is not None and not set("%:") & set(default_schema):
+            self._address(default_schema)
+        self._is_located = schema is not None or default_schema is not None
+        self._in_session_zone: Sequence[str] | None = None if self._sql.columns else ()
+
+    def is_write(self, command: Ask) -> bool:
+        return command.can_grant
 
     # The programs
 
-    def acquire(self, request: LockRequest) -> Program[Ask, Answer, Lease | None]:
-        if not self._columns_checked:
-            yield from self._check_columns("acquire", request)
-        # SQLite has one writer at a time: a skip should only read. On the others looking costs a round trip if it finds
-        # the lock free, and half of what asking for the lock costs if it does not.
-        if self._looks_always or self._pollers.has(request.name):
-            looked = yield from self._ask("acquire", request.name, Ask(self._sql.look, self._identity(request)))
-            if looked.changed > 0 or looked.rows:
-                return None
-        claim = Claim(request, self._clock)
-        lease = yield from self._claim(claim, "acquire", self._sql.acquire, self._claim_values(claim))
-        self._pollers.note(request.name, is_refused=lease is None)
-        return lease
+    def locate(self) -> Program[Ask, Answer, None]:
+        """Find out, once, in which schema the table is by the default of sessions.
 
-    def take_over(self, request: LockRequest) -> Program[Ask, Answer, Lease]:
-        if not self._columns_checked:
-            yield from self._check_columns("take_over", request)
-        claim = Claim(request, self._clock)
-        lease = yield from self._claim(claim, "take_over", self._sql.take_over, self._claim_values(claim))
-        if lease is None:
-            raise ProviderError("the database refused a take-over", operation="take_over", lock_name=request.name)
-        return lease
-
-    def _check_columns(self, operation: str, request: LockRequest) -> Program[Ask, Answer, None]:
-        """Once, before the first claim: whether the times in the table mean the same to every session.
-
-        A column that follows the session's time zone is two moments for two sessions: both got the lock.
+        A connection of the application's pool may have been sent ``SET search_path`` or ``USE`` since.
         """
-        if self._sql.moves_with_zone is None:
+        if self._is_located or self._sql.locate is None:
             return
-        names = {"table": self._table.name, "schema": self._schema, "formatted": self.table_name}
-        answer = yield from self._ask(operation, request.name, Ask(self._sql.moves_with_zone, names))
-        if not answer.rows:
-            return  # no table; it may be there next time
-        if not answer.rows[0][0]:
-            self._columns_checked = True
-            return
-        times = ("lock_until", "locked_at", *(("last_fire_time",) if self.extra_columns else ()))
-        if self.dialect.name == "postgresql":
-            changes = ", ".join(f"ALTER COLUMN {time} TYPE timestamp USING {time} AT TIME ZONE 'UTC'" for time in times)
-            raise ProviderError(
-                f"{operation} of lock {request.name!r}: the times of table {self.table_name} are timestamptz, which "
-                f"sessions of different time zones would not understand alike: two would get the lock — "
-                f"ALTER TABLE {self.table_name} {changes}",
-                operation=operation,
-                lock_name=request.name,
-            )
-        self._columns_checked = True
-        changes = ", ".join(
-            f"MODIFY {time} DATETIME(6) {'NULL' if time in EXTRA_COLUMNS else 'NOT NULL'}" for time in times
-        )
-        _logger.warning(
-            "the times of table %s are TIMESTAMP: sessions with different time_zone settings would not understand them "
-            "alike, and two would get the lock; nor can it store the hour that a time zone leaves out in spring — "
-            "with time_zone = '+00:00': ALTER TABLE %s %s",
-            self.table_name,
-            self.table_name,
-            changes,
-        )
+        [[schema, is_there]] = (yield Ask(self._sql.locate, {"formatted": self.table_name})).rows
+        if schema is not None and not schema.startswith("pg_temp") and not set("%:") & set(schema):
+            self._address(schema)
+        self._is_located = bool(is_there)  # else it may be there next time, in another schema of the search path
 
-    def _identity(self, request: LockRequest) -> dict[str, object]:
-        """What is to be locked: the run of one fire time, or any."""
-        if request.fire_time is not None and not self.extra_columns:
-            raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
-        fire_time = request.fire_time and self._sql.clock.to_store(request.fire_time)
-        return {"name": request.name, "fire_time": fire_time}
+    def _address(self, schema: str) -> None:
+        self._table = lock_table(MetaData(), self._table.name, schema)
+        self._sql = Statements(self.dialect, self._table, self.extra_columns)
+
+    @property
+    def verify_sql(self) -> str:
+        return self._sql.verify_sql
+
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Ask, Answer, int | None]:
+        request, operation = claim.request, "take_over" if force else "acquire"
+        values = self._claim_values(claim)
+        yield from self._check_columns(operation, request.name)
+        kind = Kind.ACQUIRE
+        if force:
+            kind = Kind.TAKE_OVER_ABSENT if before is None else Kind.TAKE_OVER
+        if before is not None:
+            values["before_locked_by"] = before.locked_by
+            values["before_locked_at"] = self._sql.clock.to_store(before.locked_at)
+            values["before_token"] = before.fencing_token
+        if self._sql.look is not None and (yield from self._is_held(operation, request, values)) and not force:
+            return None
+        statement = self._sql.claim(kind, has_fire_time=request.fire_time is not None)
+        reply = yield Ask(statement, values, can_grant=True)
+        token = reply.id if statement.replies_with == "id" else reply.rows[0][0] if reply.rows else 0
+        if token == TOO_LATE:
+            raise fire_time_too_late(operation, request, self.fire_time_tolerance)
+        if not token:
+            return None
+        if not self.extra_columns:
+            return 0
+        try:
+            return check_token(token, operation, request.name)
+        except ProviderError:
+            yield from self.undo_claim(request.name, claim.locked_by, request.fire_time and request.fire_time - _BEFORE)
+            raise
+
+    def _is_held(
+        self, operation: str, request: LockRequest, values: Mapping[str, object]
+    ) -> Program[Ask, Answer, bool]:
+        """Whether the lock is held, or the fire time was granted: SQLite has one writer at a time, so a skip reads.
+
+        SQLite takes any value in any column, and compares text with whatever it finds.
+        """
+        reply = yield Ask(self._sql.look or self._sql.record, values)
+        is_held, is_late, name, lock_until, fencing_token, last_fire_time = reply.rows[0]
+        if is_late:
+            raise fire_time_too_late(operation, request, self.fire_time_tolerance)
+        if name is None:
+            return False
+        to_time(lock_until, self._sql.clock, operation, request.name, "lock_until")
+        check_token(fencing_token, operation, request.name)
+        if last_fire_time is not None:
+            to_time(last_fire_time, self._sql.clock, operation, request.name, "last_fire_time")
+        return bool(is_held)
+
+    def _check_columns(self, operation: str, lock_name: str | None) -> Program[Ask, Answer, None]:
+        """Once, before the first time is written or compared: whether it means the same to every session."""
+        yield from self.locate()
+        if self._in_session_zone is not None or self._sql.columns is None:
+            return
+        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
+        reply = yield Ask(self._sql.columns, names)
+        if not reply.rows:
+            return  # no table; it may be there next time
+        columns = [column for column in TIMES if any(name == column and follows for name, follows in reply.rows)]
+        if columns and self.dialect.name == "postgresql":
+            raise refusal(operation, lock_name, self.table_name, columns)
+        if columns:
+            _logger.warning("%s", warning(self.table_name, columns))
+        self._in_session_zone = columns
 
     def _claim_values(self, claim: Claim) -> dict[str, object]:
-        hold_ms = in_milliseconds(claim.request.lock_at_most_for)
-        return {**self._identity(claim.request), "locked_by": claim.locked_by, "hold_ms": hold_ms}
+        request = claim.request
+        if request.fire_time is not None and not self.extra_columns:
+            raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
+        return {
+            "name": request.name,
+            "locked_by": claim.locked_by,
+            "hold_ms": in_milliseconds(request.lock_at_most_for),
+            "tolerance_ms": in_milliseconds(self.fire_time_tolerance),
+            "fire_time": request.fire_time and self._sql.clock.to_store(request.fire_time),
+            "now_us": time.time_ns() // 1000,  # for SQLite, which has no finer clock of its own than milliseconds
+        }
 
-    def _claim(
-        self, claim: Claim, operation: str, statement: Statement, values: dict[str, object]
-    ) -> Program[Ask, Answer, Lease | None]:
-        def undo() -> Ask:
-            return Ask(self._sql.release, {**values, "hold_ms": 0})
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Ask, Answer, bool]:
+        yield from self.locate()
+        values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
+        reply = yield Ask(self._sql.release if releasing else self._sql.extend, values)
+        return bool(reply.changed)
 
-        answer = yield from self._ask(operation, claim.request.name, Ask(statement, values), undo)
-        number = answer.id if statement.replies_with == "id" else answer.rows[0][0] if answer.rows else 0
-        if not number:
-            return None
-        return claim.granted(number if self.extra_columns else None)
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Ask, Answer, Lease | None]:
-        extension = lease.begin_extension(lock_at_most_for)
-        if lease.has_ended():
-            return None
-        values = {**identifiers(lease), "hold_ms": in_milliseconds(extension.lock_for)}
-        answer = yield from self._ask("extend", lease.name, Ask(self._sql.extend, values))
-        if not answer.changed:
-            lease.lose()
-            return None
-        return extension.granted(repeated=answer.repeated)
-
-    def release(self, lease: Lease) -> Program[Ask, Answer, bool]:
-        if lease.has_ended():
-            return False
-        was_trusted = lease.is_trusted()
-        values = {**identifiers(lease), "hold_ms": in_milliseconds(lease.begin_release())}
-        answer = yield from self._ask("release", lease.name, Ask(self._sql.release, values))
-        # If the first of two did it, the second finds nothing to do.
-        is_done = bool(answer.changed) or (answer.repeated and was_trusted)
-        if is_done:
-            lease.end()
-        else:
-            lease.lose()
-        return is_done
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Ask, Answer, bool]:
+        yield from self.locate()
+        former = former_fire_time and self._sql.clock.to_store(former_fire_time)
+        reply = yield Ask(self._sql.undo, {"name": name, "locked_by": locked_by, "former_fire_time": former})
+        return bool(reply.changed)
 
     def force_release(self, name: str) -> Program[Ask, Answer, bool]:
-        answer = yield from self._ask(
-            "force_release", name, Ask(self._sql.force_release, {"name": validate_name(name)})
-        )
-        return bool(answer.changed)
+        yield from self._check_columns("force_release", name)
+        if self._in_session_zone:
+            yield from self._read("force_release", name)
+        reply = yield Ask(self._sql.force_release, {"name": name})
+        return bool(reply.changed)
 
-    def prune(self, unused_for: Duration) -> Program[Ask, Answer, int]:
-        unused = in_milliseconds(parse_duration(unused_for, "unused_for", zero=True))
-        answer = yield from self._ask("prune", None, Ask(self._sql.prune, {"hold_ms": -unused}))
-        return answer.changed
+    def forget_fire_time(self, name: str) -> Program[Ask, Answer, bool]:
+        if not self.extra_columns:
+            raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
+        yield from self.locate()
+        reply = yield Ask(self._sql.forget_fire_time, {"name": name})
+        return bool(reply.changed)
+
+    def prune(self, unused_for: timedelta) -> Program[Ask, Answer, int]:
+        yield from self._check_columns("prune", None)
+        if self._in_session_zone:
+            yield from self._read_all("prune", "")
+        reply = yield Ask(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
+        return reply.changed
 
     def record(self, name: str) -> Program[Ask, Answer, LockRecord | None]:
-        answer = yield from self._ask("record", name, Ask(self._sql.record, {"name": validate_name(name)}))
-        return self._to_record(answer.rows[0]) if answer.rows else None
+        return (yield from self._read("record", name))
 
     def records(self, prefix: str) -> Program[Ask, Answer, list[LockRecord]]:
-        validate_prefix(prefix)
-        answer = yield from self._ask("records", None, Ask(self._sql.records, {"size": len(prefix), "prefix": prefix}))
-        records = [self._to_record(row) for row in answer.rows]
-        # Again here: a table of ShedLock for Java on MySQL may have a collation that folds case.
-        return sorted((record for record in records if record.name.startswith(prefix)), key=lambda record: record.name)
+        return (yield from self._read_all("records", prefix))
 
-    def _to_record(self, row: Sequence[Any]) -> LockRecord:
-        name, locked_by, locked_at, lock_until, fencing_token, last_fire_time, read_at = row
-        moment = self._sql.clock.from_store
-        return LockRecord(
-            name=name,
-            locked_by=locked_by,
-            locked_at=moment(locked_at),
-            lock_until=moment(lock_until),
-            fencing_token=fencing_token,
-            last_fire_time=moment(last_fire_time) if last_fire_time is not None else None,
-            read_at=moment(read_at),
-        )
+    def _read(self, operation: str, name: str) -> Program[Ask, Answer, LockRecord | None]:
+        yield from self._check_columns(operation, name)
+        reply = yield Ask(self._sql.record, {"name": name})
+        if not reply.rows:
+            return None
+        record = to_record(reply.rows[0], self._sql.clock, operation)
+        self._check_zone(operation, record)
+        return record
+
+    def _read_all(self, operation: str, prefix: str) -> Program[Ask, Answer, list[LockRecord]]:
+        """All records with a prefix, but for those that mean nothing: they must not hide the others."""
+        yield from self._check_columns(operation, None)
+        reply = yield Ask(self._sql.records, {"size": len(prefix), "prefix": prefix})
+        records, odd = [], []
+        for row in reply.rows:
+            try:
+                records.append(to_record(row, self._sql.clock, operation))
+            except ProviderError as error:
+                odd.append(str(error))
+        if odd:
+            _logger.warning("left out of the records of table %s: %s", self.table_name, "; ".join(odd))
+        for record in records:
+            self._check_zone(operation, record)
+        return records
+
+    def _check_zone(self, operation: str, record: LockRecord) -> None:
+        shift = other_zone(record) if self._in_session_zone else None
+        if shift is not None:
+            raise written_elsewhere(operation, record.name, shift, self.table_name, self._in_session_zone or ())
 
     def create_table_sql(self) -> str:
-        return create_table_sql(self._table, self.dialect)
+        return create_table_sql(self._as_given, self.dialect)
 
-    def create_schema(self, dialect: Dialect) -> Program[Ask, Answer, None]:
-        """Look, create, look again: several processes may do it at once, and some may not create tables at all.
-
-        ``dialect`` is that of the engine which asks: it knows, once it has looked, whether this is MySQL or MariaDB.
-        """
+    def create_schema(self) -> Program[Ask, Answer, None]:
+        """Look, create, look again: several processes may do it at once, and some may not create tables at all."""
+        yield from self.locate()
         try:
-            yield from self._ask("create_schema", None, Ask(self._sql.probe))
+            yield Ask(self._sql.probe)
         except ProviderError as error:
-            if not isinstance(error.__cause__, Exception) or classify(error.__cause__) is not Failure.NO_TABLE:
+            if missing(error.__cause__) is not Missing.TABLE:
                 raise
         else:
             return
-        ddl = create_table_sql(self._table, dialect)
-        if self.dialect.name == "postgresql":
-            # One at a time: CREATE TABLE IF NOT EXISTS fails when two do it at once.
-            ddl = f"DO $shedlock$ BEGIN PERFORM pg_advisory_xact_lock({_SCHEMA_LOCK}); {ddl}; END $shedlock$"
+        ddl = create_schema_sql(self._table, self._make_dialect())
         failure: ProviderError | None = None
         try:
-            yield from self._ask("create_schema", None, Ask(Statement(ddl, "count", ddl, by_name)))
+            yield Ask(Statement(ddl, "count", ddl, by_name))
         except ProviderError as error:
             failure = error
         try:
-            yield from self._ask("create_schema", None, Ask(self._sql.probe))
+            yield Ask(self._sql.probe)
         except ProviderError:
             if failure is not None:
                 raise failure from failure.__cause__
             raise
 
-    # Asking, and what errors mean
+    # What errors mean
 
-    def _ask(
-        self, operation: str, lock_name: str | None, ask: Ask, undo: Callable[[], Ask] | None = None
-    ) -> Program[Ask, Answer, Answer]:
-        """Ask the database; ask again where that can help, which is safe because statements are idempotent.
+    def classify(self, error: Exception) -> Failure:
+        return classify(error)
 
-        ``undo`` is asked, once, when it stays unknown whether ``ask`` was done.
-        """
-        tries, broken, repeated, started = 1, False, False, self._clock()
-        while True:
-            try:
-                answer = yield ask
-                return answer._replace(repeated=True) if repeated else answer
-            except Exception as error:
-                failure = classify(error)
-                is_late = self._clock() - started >= REPEAT_SECONDS
-                if failure in (Failure.CONFLICT, Failure.ENDED) and tries < MOST_TRIES and not is_late:
-                    tries += 1
-                    repeated = repeated or (failure is Failure.ENDED and not isinstance(error, NotSent))
-                    continue
-                if failure is Failure.GONE and not broken:
-                    broken = repeated = True  # a pooled connection may be older than the server; a new one tells
-                    continue
-                is_unknown = failure in _OUTCOME_UNKNOWN and not isinstance(error, NotSent)
-                if undo is not None and (repeated or is_unknown):
-                    # Nobody will use what may have been granted. If it cannot be undone now, it ends by itself.
-                    with suppress(Exception):
-                        yield undo()
-                if failure is Failure.FOREIGN:
-                    raise
-                cause = error.__cause__ if isinstance(error, NotSent) else error
-                raise self._explained(error, failure, operation, lock_name) from cause
-
-    def _explained(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        what = f"{operation} of lock {lock_name!r}" if lock_name is not None else operation
-        message = f"{what}: {self._redact(reason(error))}"
-        if failure is Failure.NO_TABLE:
+    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
+        message = describe(operation, lock_name, self._redact(reason(error)))
+        lack = missing(error)
+        if lack is Missing.TABLE:
             message += (
                 f" — create the table {self.table_name} once, with provider.create_schema() or "
                 f"provider_from_url(url).create_schema(), or add lock_table(metadata) to your migrations"
             )
-        if failure is Failure.NO_SCHEMA and self._schema is not None:
+        if lack is Missing.SCHEMA and self._schema is not None:
             schema = self.dialect.identifier_preparer.quote_schema(self._schema)
             message += f" — create the schema once: CREATE SCHEMA {schema}"
-        if failure is Failure.NO_COLUMN:
+        if lack is Missing.COLUMN:
             time = "DATETIME(6)" if self.dialect.name in ("mysql", "mariadb") else "TIMESTAMP"
             message += (
                 f" — add the missing columns: ALTER TABLE {self.table_name} ADD COLUMN fencing_token BIGINT; "
@@ -310,8 +317,7 @@ class SqlAlgorithm:
                 " — a pooler such as PgBouncer in transaction mode does not keep prepared statements: take "
                 "postgresql+psycopg; an engine of yours needs connect_args={'prepare_threshold': None}"
             )
-        answered = failure in (Failure.NO_TABLE, Failure.NO_SCHEMA, Failure.NO_COLUMN, Failure.REFUSED)
-        kind = ProviderError if answered else ProviderUnreachable
+        kind = ProviderError if failure is Failure.REFUSED else ProviderUnreachable
         return kind(message, operation=operation, lock_name=lock_name)
 
 
@@ -322,6 +328,4 @@ def identifiers(lease: Lease) -> dict[str, object]:
 
 Redact = Callable[[str], str]
 _logger = logging.getLogger("shedlock_py")
-_SCHEMA_LOCK = 7461353825  # any number that nobody else is likely to use
-
-_OUTCOME_UNKNOWN = (Failure.GONE, Failure.ENDED, Failure.UNREACHABLE, Failure.FOREIGN)
+_BEFORE = timedelta(microseconds=1)

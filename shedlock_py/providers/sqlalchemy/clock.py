@@ -1,15 +1,19 @@
-"""How each database tells its own time inside a statement, and how its times come back.
+"""How each database reads its own clock inside a statement, and how its times come back.
 
 Every expression is evaluated by the database; none is ever filled in from here. Times are UTC without a zone.
 """
 
 from __future__ import annotations
 
-import time
+import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-NOW_US_FUNCTION = "shedlock_now_us"
+EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+LATEST = datetime.max.replace(tzinfo=UTC, hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+"""Stored times beyond these are shown as these. A day is left, so that Python can show them in every time zone."""
+
+_AS_TEXT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True)
@@ -18,61 +22,114 @@ class SqlClock:
 
     now: str
     until: str
+    latest_fire_time: str
+    """``:tolerance_ms`` milliseconds from now. The same moment wherever it stands in a statement."""
     microseconds: str
     """Since 1970, as a whole number."""
     greatest: str
     """The function that picks the greatest of its arguments."""
-    fire_time: str
-    """The parameter ``:fire_time``, with its type where the database must be told."""
+    least: str
+    is_same: str = "="
+    """The operator that compares two values, of which both may be NULL."""
+    moment: str = ":{0}"
+    """A parameter that is a time, with its type where the database must be told; so with the two below."""
+    number: str = ":{0}"
+    text: str = ":{0}"
+    shown: str = "{0}"
+    """A time of the table as it is read. Python ends where its calendar does."""
+    same_time: str = "{0} = {1}"
+    """Whether a time of the table, {0}, is the one that was read before, {1}."""
     times_as_text: bool = False
+
+    @property
+    def fire_time(self) -> str:
+        """The parameter ``:fire_time``."""
+        return self.moment.format("fire_time")
+
+    @property
+    def is_late(self) -> str:
+        """Whether ``:fire_time`` is later than a right clock can have made it."""
+        return f"({self.fire_time} > {self.latest_fire_time})"
 
     def to_store(self, moment: datetime) -> datetime | str:
         """``moment`` as the database compares it."""
         naive = moment.astimezone(UTC).replace(tzinfo=None)
         return naive.isoformat(sep=" ", timespec="microseconds") if self.times_as_text else naive
 
-    def from_store(self, value: datetime | str) -> datetime:
-        """What the database returned, as aware UTC."""
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    def from_store(self, value: object) -> datetime | None:
+        """What the database returned, as aware UTC; None for what is no time.
 
+        SQLite keeps whatever it was given. Drivers of MySQL return ``'0000-00-00 00:00:00'`` as text.
+        """
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value) if _AS_TEXT.fullmatch(value) else None
+            except ValueError:
+                return None
+        if not isinstance(value, datetime):
+            return None
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return min(max(moment, EARLIEST), LATEST)
+
+
+def _literal(moment: datetime) -> str:
+    return f"timestamp '{moment:%Y-%m-%d}'".replace("'1-", "'0001-")  # strftime writes the year 1 as it likes
+
+
+_POSTGRESQL_SHOWN = (
+    f"CASE WHEN {{0}} < {_literal(EARLIEST)} THEN {_literal(EARLIEST)} "
+    f"WHEN {{0}} > {_literal(LATEST)} THEN {_literal(LATEST)} ELSE {{0}} END"
+)
 
 _POSTGRESQL = SqlClock(
     # Never now(), which stands still from the start of the transaction; this one is read after waiting for row locks.
     now="timezone('utc', clock_timestamp())",
-    until="timezone('utc', clock_timestamp()) + CAST(:hold_ms AS bigint) * interval '1 millisecond'",
+    until="timezone('utc', clock_timestamp()) + CAST(:hold_ms AS bigint) * interval '1 ms'",
+    latest_fire_time="timezone('utc', statement_timestamp()) + CAST(:tolerance_ms AS bigint) * interval '1 ms'",
     microseconds="CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
     greatest="GREATEST",
-    fire_time="CAST(:fire_time AS timestamp)",
+    least="LEAST",
+    is_same="IS NOT DISTINCT FROM",
+    moment="CAST(:{0} AS timestamp)",
+    number="CAST(:{0} AS bigint)",
+    text="CAST(:{0} AS varchar)",
+    # Drivers raise for 'infinity' and for times before the year 1 or after 9999.
+    shown=_POSTGRESQL_SHOWN,
+    same_time=f"{_POSTGRESQL_SHOWN} = {{1}}",
 )
 
 _MYSQL = SqlClock(
     # The start of the statement, which is on the safe side. Never NOW(), which follows the session's time zone.
     now="UTC_TIMESTAMP(6)",
     until="UTC_TIMESTAMP(6) + INTERVAL :hold_ms * 1000 MICROSECOND",
+    latest_fire_time="UTC_TIMESTAMP(6) + INTERVAL :tolerance_ms * 1000 MICROSECOND",
     microseconds="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     greatest="GREATEST",
-    fire_time=":fire_time",
+    least="LEAST",
+    is_same="<=>",
 )
+
+_SQLITE_TIME = "(strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', {} / 1000.0)) || '000')"
 
 _SQLITE = SqlClock(
     # 'now' is read once per statement, after it has got the write lock. Always 26 characters, so that text compares
     # as time does, in the format of SQLAlchemy's DateTime.
     now="(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
-    until="(strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', :hold_ms / 1000.0)) || '000')",
-    microseconds=f"{NOW_US_FUNCTION}()",
+    until=_SQLITE_TIME.format(":hold_ms"),
+    latest_fire_time=_SQLITE_TIME.format(":tolerance_ms"),
+    # SQLite has no finer clock than a millisecond, and two acquisitions with a deletion between them can fall into one.
+    # It has no server either: ``:now_us``, the machine's clock just before the statement, is the store's own. If the
+    # statement then waited for the write lock, its own milliseconds are later.
+    microseconds=(
+        "max(:now_us, CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
+        " + CAST(substr(strftime('%f', 'now'), 4, 3) AS INTEGER) * 1000)"
+    ),
     greatest="max",
-    fire_time=":fire_time",
+    least="min",
+    is_same="IS",
+    # Somebody else may have written it with fewer digits.
+    same_time="strftime('%Y-%m-%d %H:%M:%f', {0}) IS strftime('%Y-%m-%d %H:%M:%f', {1})",
     times_as_text=True,
 )
 
 CLOCKS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "mysql": _MYSQL, "mariadb": _MYSQL}
-
-
-def sqlite_now_us() -> int:
-    """The machine's clock in microseconds, for fencing tokens: SQLite has no finer clock than a millisecond.
-
-    Two acquisitions with a deletion between them can fall into one millisecond. SQLite has no server, so this is the
-    store's own clock; it is read inside the writing statement, one writer at a time.
-    """
-    return time.time_ns() // 1000

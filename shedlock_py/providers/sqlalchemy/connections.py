@@ -1,13 +1,12 @@
-"""Statements on the pool's connections, each in a transaction of its own, asked of the driver itself.
+"""Statements on the pool's connections, each in a transaction of its own, carried out by the driver itself.
 
 SQLAlchemy writes the statements, opens and pools the connections, and names the errors. Its own way to execute a
-statement costs as much as the statement; and an application's listeners may have their say there: the recipe that
-begins SQLite's transactions by ``event.listens_for(engine, "begin")`` undid every acquire.
+statement costs as much as the statement; and an application's listeners may take part in it: the recipe that begins
+SQLite's transactions by ``event.listens_for(engine, "begin")`` undid every acquire.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import PoolProxiedConnection, event
@@ -16,124 +15,152 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from shedlock_py._clock import monotonic
+from shedlock_py.providers.kit import NotSent, TimedOut
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
-from shedlock_py.providers.sqlalchemy.clock import NOW_US_FUNCTION, sqlite_now_us
-from shedlock_py.providers.sqlalchemy.confirmation import Heard, listen_for_warnings, unconfirmed
-from shedlock_py.providers.sqlalchemy.engines import ANSWER_SECONDS, socket_number, watchdog
-from shedlock_py.providers.sqlalchemy.failures import NotSent, Unconfirmed, is_of_connecting, translated
+from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings, unconfirmed
+from shedlock_py.providers.sqlalchemy.failures import (
+    FileReplaced,
+    Unconfirmed,
+    is_of_connecting,
+    is_read_only,
+    translated,
+)
+from shedlock_py.providers.sqlalchemy.files import FileIdentity, identity_of, path_of
 from shedlock_py.providers.sqlalchemy.forks import note_openings
-from shedlock_py.providers.sqlalchemy.idle import Idle
+from shedlock_py.providers.sqlalchemy.opening import Watch, open_until, watch_first_queries
 from shedlock_py.providers.sqlalchemy.statements import Statement
 
 
 class Connections:
-    """Those of one engine. ``is_own``: opened by us, so in autocommit and with time limits.
+    """The connections of one engine.
 
-    A user's connection is in a transaction as soon as something is asked. PostgreSQL's drivers can switch that off, and
-    on again, without asking the server; on the others we commit.
+    A connection of the user's engine is in a transaction as soon as a statement is executed. PostgreSQL's drivers can
+    switch that off, and on again, without a round trip; on the others we commit.
+
+    :param is_managed: the engine is ours, so its connections are in autocommit and have time limits.
+    :param watch: how to end a connection whose server is silent; None: its driver or its caller has a time limit.
     """
 
-    def __init__(self, engine: Engine, is_own: bool) -> None:
+    def __init__(self, engine: Engine, is_managed: bool, watch: Watch | None = None) -> None:
         self._engine = engine
         self._dialect = engine.dialect
-        self._is_own = is_own
+        self._is_managed = is_managed
+        self._watch = watch
         self._is_postgres = engine.dialect.name == "postgresql"
-        self._has_time_limit = is_own and self._is_postgres
-        self._switches = not is_own and self._is_postgres
-        self._commits = not is_own and not self._is_postgres
-        # Not on asyncio, where SQLAlchemy warns of connections that nobody gave back.
-        self._idle = Idle(engine.raw_connection) if is_own and not engine.dialect.is_async else None
+        self._is_sqlite = engine.dialect.name == "sqlite"
+        self._switches = not is_managed and self._is_postgres
+        self._commits = not is_managed and not self._is_postgres
         self._outdated_at = 0.0  # nothing has broken yet
-        event.listen(engine, "connect", _note_opening)  # once for each pool, however often it is said
+        event.listen(engine, "connect", _note_opening)  # once for each pool, however often it is registered
         note_openings(engine)
+        if watch is not None:
+            watch_first_queries(engine, watch)
+        self._path = path_of(engine.url) if self._is_sqlite else None
+        if self._is_sqlite:
+            event.listen(engine, "do_connect", self._note_file_before)
+            event.listen(engine, "connect", self._note_file)
 
-    def take(self) -> PoolProxiedConnection:
-        """A connection for :meth:`ask`.
+    def take(self, until: float | None) -> PoolProxiedConnection:
+        """A connection for :meth:`ask`, and if it must be opened, by the moment ``until``.
 
         :raises NotSent: none could be had.
+        :raises TimedOut: not in time.
         """
         try:
-            take = self._engine.raw_connection if self._idle is None else self._idle.take
-            connection = take()
-            replaced = 0
-            while self._outdated_at and self._is_outdated(connection) and replaced < _MOST_REPLACED:
-                connection.invalidate()
-                connection = take()
-                replaced += 1
-            return connection
+            with open_until(until):
+                connection = self._engine.raw_connection()
+                replaced = 0
+                while self._is_outdated(connection) and replaced < _MOST_REPLACED:
+                    connection.invalidate()
+                    connection = self._engine.raw_connection()
+                    replaced += 1
+                return connection
         except Exception as error:
-            known = translated(error, self._dialect)
+            known = translated(error, self._dialect, is_broken=True)
             if is_of_connecting(known):
                 raise NotSent from known
             raise
 
-    def ask(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
-        """The answer to ``ask``; ``connection`` is given back, or ended if it broke."""
+    def ask(self, connection: PoolProxiedConnection, ask: Ask, until: float | None) -> Answer:
+        """The reply to ``ask``; ``connection`` is given back, or closed if it broke."""
         driver: Any = connection.dbapi_connection
-        switches, watched = False, _NOT_WATCHED
+        switches, call_off = False, None
         try:
             if self._switches and not driver.autocommit:
                 connection.rollback()  # what a listener of the application began; ours would be a part of it
                 driver.autocommit = switches = True
-            if self._has_time_limit:
-                watched = self._watch(driver)
-            return self._execute(connection, ask)
+            if self._watch is not None and until is not None:
+                call_off = self._watch(connection, until)
+            return self._execute(connection, ask, until)
         except self._dialect.loaded_dbapi.Error as error:
-            is_broken = self._dialect.is_disconnect(error, connection, None) or _needs_another(connection, error)
+            is_late = call_off is not None and call_off()
+            is_broken = is_late or self._dialect.is_disconnect(error, connection, None)
+            known = translated(error, self._dialect, ask.statement.sql, is_broken=is_broken)
             if is_broken:
                 self._give_up(connection, error)
+            elif is_read_only(known):
+                self._give_up(connection, error, with_older=self._is_managed)
             elif self._commits:
                 self._roll_back(connection)
-            raise translated(error, self._dialect, ask.statement.sql, is_broken=is_broken) from error
+            if is_late:
+                raise TimedOut("a reply", sent=True) from error
+            raise known from error
         except Unconfirmed:
             raise
         except BaseException as error:
-            connection.invalidate(error)  # interrupted, who knows where
+            connection.invalidate(error)  # interrupted, no one knows where
             raise
         finally:
-            if watched != _NOT_WATCHED:
-                watchdog.end(watched)
+            if call_off is not None:
+                call_off()
             if connection.dbapi_connection is not None and (not switches or self._switch_back(connection)):
                 self._give_back(connection)
 
-    def _execute(self, connection: PoolProxiedConnection, ask: Ask) -> Answer:
-        statement, ours = ask.statement, connection.info.get(_OURS) or self._prepared(connection)
-        ours.heard.a_warning = False  # it may have been the application's, and warned about something of its own
-        cursor = ours.cursor or connection.cursor()
-        cursor.execute(statement.text, statement.bind(ask.values))
-        answer = _answer(cursor, statement)
-        if not self._is_own:
-            cursor.close()
-        if ours.heard.a_warning:
+    def _execute(self, connection: PoolProxiedConnection, ask: Ask, until: float | None) -> Answer:
+        warnings = connection.info.get(_WARNINGS) if self._is_postgres else None
+        if self._is_postgres and warnings is None:
+            warnings = connection.info[_WARNINGS] = listen_for_warnings(connection)
+        if warnings is not None:
+            warnings.is_unconfirmed = False  # it may be about a statement of the application's
+        cursor = connection.cursor()
+        if self._is_sqlite and until is not None:
+            milliseconds = max(0, int((until - monotonic()) * 1000))
+            cursor.execute(f"PRAGMA busy_timeout = {milliseconds}")
+        cursor.execute(ask.statement.text, ask.statement.bind(ask.values))
+        answer = _answer(cursor, ask.statement)
+        cursor.close()
+        if warnings is not None and warnings.is_unconfirmed:
             raise unconfirmed()
         if self._commits:
             connection.commit()
-        ours.has_answered = True
+        if self._has_other_file(connection):
+            raise FileReplaced("the file was replaced by another one meanwhile")
         return answer
 
-    def _prepared(self, connection: PoolProxiedConnection) -> _Ours:
-        if self._dialect.name == "sqlite":
-            connection.create_function(NOW_US_FUNCTION, 0, sqlite_now_us)
-        if self._is_own:
-            _let_prepare_statements(connection)
-        ours = connection.info[_OURS] = _Ours(
-            cursor=connection.cursor() if self._is_own else None,
-            heard=listen_for_warnings(connection) if self._is_postgres else Heard(),
-        )
-        return ours
+    # SQLite's files
 
-    def _watch(self, driver: Any) -> int:
-        """PostgreSQL's drivers wait for an answer for ever; the others were told when they connected.
+    def _note_file_before(self, _dialect: object, record: ConnectionPoolEntry, *_: object) -> None:
+        record.info[_FILE_BEFORE] = self._path and identity_of(self._path)
 
-        Cancelled, its async drivers ask the silent server to cancel and wait for that, so their socket is shut, too.
+    def _note_file(self, _connection: object, record: ConnectionPoolEntry) -> None:
+        before: FileIdentity | None = record.info.get(_FILE_BEFORE)
+        now = self._path and identity_of(self._path)
+        record.info[_FILE] = now if before is None or before == now else _REPLACED_MEANWHILE
+
+    def _has_other_file(self, connection: PoolProxiedConnection) -> bool:
+        """Whether the SQLite file was deleted or replaced since the connection was opened.
+
+        SQLite would go on in the old file, which no other process sees.
         """
-        # On asyncio behind SQLAlchemy's adapter. If it is closed, the driver will say so itself.
-        number = socket_number(driver.driver_connection if self._dialect.is_async else driver)
-        return watchdog.begin(number, ANSWER_SECONDS) if number >= 0 else _NOT_WATCHED
+        if not self._path or _FILE not in connection.info:
+            return False
+        return bool(identity_of(self._path) != connection.info[_FILE])
 
-    def _give_up(self, connection: PoolProxiedConnection, error: Exception) -> None:
-        """It broke, and with it probably all that are older than this moment."""
-        if _opened_at(connection) >= self._outdated_at:
+    # Connections that are of no use any more
+
+    def _give_up(self, connection: PoolProxiedConnection, error: Exception, *, with_older: bool = True) -> None:
+        """Close it, and with it all that are older than this moment: they have probably the same fault."""
+        if with_older and _opened_at(connection) >= self._outdated_at:
             self._outdated_at = monotonic()
         connection.invalidate(error)
 
@@ -156,45 +183,32 @@ class Connections:
         return True
 
     def _give_back(self, connection: PoolProxiedConnection) -> None:
-        if self._idle is None:
-            connection.close()
-        elif self._outdated_at and self._is_outdated(connection):
+        if self._is_managed and self._is_older(connection):
             connection.invalidate()
-        elif not self._idle.keep(connection):
+        else:
             connection.close()
 
     def _is_outdated(self, connection: PoolProxiedConnection) -> bool:
-        """Whether it has probably broken with another, or the provider was closed since it was opened."""
-        return _opened_at(connection) < self._outdated_at
+        if self._is_sqlite and _FILE not in connection.info:
+            return True  # the application opened it before there was a provider; no one knows which file it has
+        return self._is_older(connection) or self._has_other_file(connection)
 
-    def close_idle(self) -> None:
-        """Give those that wait for the next statement back to the pool, and keep none of those that are in use."""
-        if self._idle is not None:
-            self._outdated_at = monotonic()
-            for connection in self._idle.forget():
-                connection.close()
+    def _is_older(self, connection: PoolProxiedConnection) -> bool:
+        """Whether it has probably broken with another one, or the provider was closed since it was opened."""
+        return bool(self._outdated_at) and _opened_at(connection) < self._outdated_at
 
-    def abandon_idle(self) -> list[PoolProxiedConnection]:
-        """In a forked child: they are the parent's, and must neither be used nor closed nor forgotten."""
-        idle, self._idle = self._idle, Idle(self._engine.raw_connection) if self._idle is not None else None
-        return idle.connections if idle is not None else []
-
-
-@dataclass(slots=True)
-class _Ours:
-    """What we keep with each connection of the driver, as long as it lives."""
-
-    cursor: DBAPICursor | None
-    """Making one for each statement would take a quarter of a skip. None for a connection of the application's, whose
-    pool may give it to several threads (StaticPool): each needs its own answer."""
-    heard: Heard
-    has_answered: bool = False
+    def close(self) -> None:
+        """Close the connections of a managed engine, those in use as soon as they are given back."""
+        self._outdated_at = monotonic()
+        self._engine.dispose()
 
 
 _MOST_REPLACED = 100
-_NOT_WATCHED = -1
-_OURS = "shedlock_py"
+_WARNINGS = "shedlock_py warnings"
 _OPENED = "shedlock_py opened"
+_FILE = "shedlock_py file"
+_FILE_BEFORE = "shedlock_py file before"
+_REPLACED_MEANWHILE = (-1, -1)
 
 
 def _note_opening(_connection: object, record: ConnectionPoolEntry) -> None:
@@ -205,36 +219,6 @@ def _opened_at(connection: PoolProxiedConnection) -> float:
     """0 for a connection of the application that is older than our provider."""
     opened: float = connection.info.get(_OPENED, 0.0)
     return opened
-
-
-def _let_prepare_statements(connection: PoolProxiedConnection) -> None:
-    """Let psycopg prepare what it executes often, which spares the server half of its work: unless there is a pooler.
-
-    A pooler takes another connection to the server for each transaction. There the statement is missing, or somebody
-    else's: psycopg numbers them. But then the server's process is not the one that was named for cancelling: a pooler
-    must name one of its own, or cancelling would hit whoever else is there.
-    """
-    driver: Any = connection.driver_connection
-    if getattr(driver, "prepare_threshold", 0) is not None:
-        return  # another driver
-    cursor = connection.cursor()
-    cursor.execute("SELECT pg_backend_pid()")
-    [[process]] = cursor.fetchall()
-    cursor.close()
-    if process == driver.info.backend_pid:
-        driver.prepare_threshold = _PREPARE_THRESHOLD
-
-
-_PREPARE_THRESHOLD = 5  # psycopg's default
-
-
-def _needs_another(connection: PoolProxiedConnection, error: Exception) -> bool:
-    """A statement was prepared, and then the table changed: new connections prepare it anew.
-
-    The code alone only says that something cannot be done: on a connection that never did it, that stays so.
-    """
-    ours: _Ours | None = connection.info.get(_OURS)
-    return getattr(error, "sqlstate", None) == "0A000" and ours is not None and ours.has_answered
 
 
 def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-import socket
-import threading
+import math
 import time
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -34,11 +31,8 @@ from shedlock_py.errors import ConfigurationError
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-CONNECT_SECONDS = 3
-ANSWER_SECONDS = 5
-"""How long a statement may take before the server counts as unreachable; also SQLite's wait for the writer."""
-POOL_SECONDS = 5
-"""How long to wait for one of the pool's connections, or for a new one."""
+POOL_SIZE = 5
+"""A skip takes a millisecond: five connections serve hundreds of threads, which wait for one in turn."""
 
 # The first that is installed is taken where the URL names no driver.
 _DRIVERS = {
@@ -126,49 +120,34 @@ def refuse_shared_connection(engine: Engine) -> None:
         )
 
 
-def open_engine(url: URL) -> Engine:
+def open_engine(url: URL, timeout: float) -> Engine:
     """A small engine of our own for ``url``; connects at first use."""
-    engine: Engine = _create(create_engine, url, QueuePool)
+    engine: Engine = _create(create_engine, url, QueuePool, timeout)
     if url.get_backend_name() == "sqlite":
-        event.listen(engine, "connect", _use_write_ahead_log)
+        event.listen(engine, "connect", _WriteAheadLog(timeout))
     return engine
 
 
-def open_async_engine(url: URL) -> AsyncEngine:
+def open_async_engine(url: URL, timeout: float) -> AsyncEngine:
     """:func:`open_engine` for asyncio."""
     from sqlalchemy.ext.asyncio import create_async_engine  # late: loads the ORM
 
-    engine: AsyncEngine = _create(create_async_engine, url, AsyncAdaptedQueuePool)
+    engine: AsyncEngine = _create(create_async_engine, url, AsyncAdaptedQueuePool, timeout)
     if url.get_backend_name() == "sqlite":
-        event.listen(engine.sync_engine, "connect", _use_write_ahead_log)
+        event.listen(engine.sync_engine, "connect", _WriteAheadLog(timeout))
     return engine
 
 
-def socket_number(driver: Any) -> int:
-    """The file descriptor of a driver's connection, or -1: it is closed, or has none."""
-    try:
-        fileno = getattr(driver, "fileno", None)
-        if fileno is not None:
-            number: int = fileno()
-            return number
-        # asyncpg's and MySQL's async drivers have no public way to it.
-        transport = getattr(driver, "_transport", None) or driver._writer
-        return int(transport.get_extra_info("socket").fileno())
-    except Exception:
-        return -1
-
-
-def _create(create: Any, url: URL, pool: type[Pool]) -> Any:
+def _create(create: Any, url: URL, pool: type[Pool], timeout: float) -> Any:
     options: dict[str, Any] = {
         "poolclass": pool,
-        # A skip takes a millisecond: five connections serve hundreds of threads, which wait for one in turn.
-        "pool_size": 5,
+        "pool_size": POOL_SIZE,
         "max_overflow": 0,
-        "pool_timeout": POOL_SECONDS,
+        "pool_timeout": timeout,
         "pool_use_lifo": True,
         "isolation_level": "AUTOCOMMIT",
         "pool_reset_on_return": None,  # nothing but single statements in autocommit: no transaction to roll back
-        "connect_args": {name: value for name, value in _time_limits(url).items() if name not in url.query},
+        "connect_args": {name: value for name, value in _time_limits(url, timeout).items() if name not in url.query},
     }
     if "skip_autocommit_rollback" in inspect.signature(DefaultDialect.__init__).parameters:
         # Since SQLAlchemy 2.0.43. Else it ends its first look around by a ROLLBACK, and with completion_type=CHAIN that
@@ -185,34 +164,39 @@ def _create(create: Any, url: URL, pool: type[Pool]) -> Any:
         raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs") from error
 
 
-def _time_limits(url: URL) -> dict[str, Any]:
-    """Connection arguments: most drivers wait for ever unless told."""
+def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
+    """Connection arguments: most drivers wait for ever unless told.
+
+    What is left of an operation's time is limited elsewhere, and first; these end what nobody waits for any more.
+    """
+    whole = math.ceil(timeout) + 1
     match url.get_driver_name():
         case "psycopg" | "psycopg_async" | "psycopg2":
             limits: dict[str, Any] = {
-                "connect_timeout": CONNECT_SECONDS,
-                "keepalives_idle": ANSWER_SECONDS,
+                "connect_timeout": max(2, whole // _number_of_hosts(url)),  # for each; libpq takes 1 s for 2 s
+                "keepalives_idle": whole,
                 "keepalives_interval": 1,
                 "keepalives_count": 3,
-                "tcp_user_timeout": 1000 * ANSWER_SECONDS,
+                "tcp_user_timeout": 1000 * whole,
             }
             if url.get_driver_name() != "psycopg2":
-                limits["prepare_threshold"] = None  # unless this proves to be no pooler such as PgBouncer
+                limits["prepare_threshold"] = None  # a pooler such as PgBouncer does not keep prepared statements
             return limits
         case "asyncpg":
-            return {"timeout": CONNECT_SECONDS, "prepared_statement_name_func": _statement_name}
+            return {"timeout": timeout, "prepared_statement_name_func": _statement_name}
         case "pymysql" | "mysqldb":
-            return {
-                "connect_timeout": CONNECT_SECONDS,
-                "read_timeout": ANSWER_SECONDS,
-                "write_timeout": ANSWER_SECONDS,
-                "charset": "utf8mb4",
-            }
+            return {"connect_timeout": whole, "read_timeout": whole, "write_timeout": whole, "charset": "utf8mb4"}
         case "aiomysql" | "asyncmy":
-            return {"connect_timeout": CONNECT_SECONDS, "charset": "utf8mb4"}
+            return {"connect_timeout": whole, "charset": "utf8mb4"}
         case "pysqlite" | "aiosqlite":
-            return {"timeout": ANSWER_SECONDS}
+            return {"timeout": timeout}
     return {}
+
+
+def _number_of_hosts(url: URL) -> int:
+    hosts = url.query.get("host", ())
+    names = (hosts,) if isinstance(hosts, str) else hosts
+    return max(1, sum(len(name.split(",")) for name in names))
 
 
 def _statement_name() -> str:
@@ -220,105 +204,32 @@ def _statement_name() -> str:
     return f"shedlock_{uuid4().hex}"
 
 
-def _use_write_ahead_log(connection: Any, _record: object) -> None:
+class _WriteAheadLog:
     """Readers and the writer of a SQLite file in WAL mode do not wait for each other; the file remembers the mode."""
-    cursor = connection.cursor()
-    try:
-        deadline = monotonic() + _WAL_SECONDS
-        cursor.execute("PRAGMA journal_mode")
-        while cursor.fetchone()[0].lower() != "wal" and monotonic() < deadline:
-            # Another process may be switching it at this moment; SQLite then answers "locked" without waiting.
-            try:
-                cursor.execute("PRAGMA journal_mode=WAL")
-                break
-            except Exception as error:
-                if "is locked" not in str(error):
-                    break  # a file that may only be read, say; it works without
-            if hasattr(connection, "run_async"):
-                connection.run_async(lambda _: asyncio.sleep(_WAL_PAUSE))
-            else:
-                time.sleep(_WAL_PAUSE)
+
+    def __init__(self, timeout: float) -> None:
+        self._seconds = min(1.0, timeout / 2)
+
+    def __call__(self, connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        try:
+            deadline = monotonic() + self._seconds
             cursor.execute("PRAGMA journal_mode")
-    finally:
-        cursor.close()
-
-
-_WAL_SECONDS = 1
-_WAL_PAUSE = 0.02
-
-
-class Watchdog:
-    """Shuts a connection's socket when the server is silent for too long, for drivers with no read timeout.
-
-    One daemon thread for all connections. It sleeps until the earliest deadline; ordinary calls do not wake it, which
-    would cost more than their statements.
-    """
-
-    def __init__(self) -> None:
-        self.start_afresh()
-
-    def start_afresh(self) -> None:
-        """After a fork, which the thread did not survive; before there are others, who would race for it."""
-        self._mutex = threading.RLock()  # a signal handler may ask, too, and come at any moment
-        self._changed = threading.Condition(self._mutex)
-        self._watched: dict[int, float] = {}
-        self._wakes_at = float("inf")
-        self._is_used = False
-        self._thread: threading.Thread | None = None
-
-    def begin(self, socket_number: int, seconds: float) -> int:
-        """End the connection once ``seconds`` are over, so that the driver raises; unless :meth:`end` comes first.
-
-        The result is what ``end`` takes.
-        """
-        own = os.dup(socket_number)  # the driver may close its own, and the number be used again
-        try:
-            deadline = monotonic() + seconds
-            with self._mutex:
-                self._watched[own] = deadline
-                self._is_used = True
-                if self._thread is None:
-                    self._start()
-                elif deadline < self._wakes_at:
-                    self._changed.notify()
-        except BaseException:
-            self.end(own)
-            raise
-        return own
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
-        thread.start()
-        self._thread = thread
-
-    def end(self, own: int) -> None:
-        with self._mutex:
-            self._watched.pop(own, None)
-            os.close(own)
-
-    def _watch(self) -> None:
-        with self._changed:
-            while True:
-                now = monotonic()
-                for number, deadline in list(self._watched.items()):
-                    if deadline <= now:
-                        del self._watched[number]
-                        shut(number)
-                # Nobody is there, but was since the last look: the next one will be soon, and need not wake us.
-                soon = now + ANSWER_SECONDS if self._is_used else float("inf")
-                self._is_used = False
-                self._wakes_at = min(self._watched.values(), default=soon)
-                self._changed.wait(self._wakes_at - now if self._wakes_at < float("inf") else None)
-
-
-def shut(socket_number: int) -> None:
-    """End the connection; whoever reads from it or writes to it is told."""
-    with suppress(OSError):
-        duplicate = socket.socket(fileno=os.dup(socket_number))
-        try:
-            duplicate.shutdown(socket.SHUT_RDWR)
+            while cursor.fetchone()[0].lower() != "wal" and monotonic() < deadline:
+                # Another process may be switching it at this moment; SQLite then answers "locked" without waiting.
+                try:
+                    cursor.execute("PRAGMA journal_mode=WAL")
+                    break
+                except Exception as error:
+                    if "is locked" not in str(error):
+                        break  # a file that may only be read, say; it works without
+                if hasattr(connection, "run_async"):
+                    connection.run_async(lambda _: asyncio.sleep(_WAL_PAUSE))
+                else:
+                    time.sleep(_WAL_PAUSE)
+                cursor.execute("PRAGMA journal_mode")
         finally:
-            duplicate.close()
+            cursor.close()
 
 
-watchdog = Watchdog()
+_WAL_PAUSE = 0.02

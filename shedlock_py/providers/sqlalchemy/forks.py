@@ -8,28 +8,25 @@ See https://www.sqlite.org/howtocorrupt.html, 2.6.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Pool, PoolProxiedConnection, event
+from sqlalchemy import Pool, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py.providers.sqlalchemy.engines import watchdog
+from shedlock_py.providers.sqlalchemy.watchdog import watchdog
 
 
 class Inherited:
     """The pool that a forked child has from its parent, whose connections are not the child's to use or to close."""
 
-    def __init__(self, engine: Engine, abandon_idle: Callable[[], list[PoolProxiedConnection]] = list) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._is_sqlite = engine.dialect.name == "sqlite"
-        self._abandon_idle = abandon_idle
         self._pool: Pool | None = None
-        self.idle: list[PoolProxiedConnection] = []
-        """Of the parent: those that wait in front of the pool, which counts them as taken."""
         _process.add(self)
         event.listen(engine, "engine_disposed", _note_disposal)  # once, however often it is said
 
@@ -37,8 +34,6 @@ class Inherited:
         """The child begins."""
         if _disposed_in.get(self._engine) != os.getpid():  # else the application has seen to that itself
             self._pool = self._engine.pool
-        self.idle = self._abandon_idle()
-        keep_for_ever(self.idle)
 
     def abandon(self) -> None:
         """Go without it. To be called before a connection is used.
@@ -128,22 +123,19 @@ class _Process:
         with self._mutex:
             if self.has_left_sqlite:
                 return
-            inheritances = list(self._inheritances)
-            idle = {id(each.dbapi_connection) for inherited in inheritances for each in inherited.idle}
-            pools = [(inherited.sqlite_pool(), len(inherited.idle)) for inherited in inheritances]
+            pools = [pool for inherited in list(self._inheritances) if (pool := inherited.sqlite_pool()) is not None]
             opened = [(record, raw) for record in self._sqlite_of_parent if (raw := _raw(record)) is not None]
             if (
                 self._was_sqlite_opened_too_early
-                or any(record.in_use and id(record.dbapi_connection) not in idle for record, _ in opened)
-                or any(getattr(pool, "checkedout", int)() > of_ours for pool, of_ours in pools)
+                or any(record.in_use for record, _ in opened)
+                or any(getattr(pool, "checkedout", int)() > 0 for pool in pools)
             ):
                 raise RuntimeError(
                     "this process was forked while a connection to SQLite was in use, which must not be: fork earlier, "
                     "or start processes anew (spawn)"
                 )
-            for pool, _ in pools:
-                if pool is not None:
-                    pool.dispose()  # also those from before there was a provider
+            for pool in pools:
+                pool.dispose()  # also those from before there was a provider
             for _, raw in opened:
                 raw.close()
             self._sqlite_of_parent = []

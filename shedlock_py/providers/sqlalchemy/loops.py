@@ -2,31 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import URL, event
+from sqlalchemy import URL, PoolProxiedConnection, event
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.util import greenlet_spawn
 
+from shedlock_py._clock import monotonic
+from shedlock_py.providers.kit import within
+from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from shedlock_py.providers.sqlalchemy.connections import Connections
-from shedlock_py.providers.sqlalchemy.engines import open_async_engine, shut, socket_number
+from shedlock_py.providers.sqlalchemy.engines import POOL_SIZE, open_async_engine
+from shedlock_py.providers.sqlalchemy.watchdog import shut, socket_number
+
+_limit: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("limit", default=None)
+"""Of the connection that this task needs, and until when."""
 
 
 class LoopEngine:
     """A small engine of our own for one event loop, whose connections can be ended when the loop is gone."""
 
-    def __init__(self, url: URL) -> None:
-        self.engine = open_async_engine(url)
-        self.connections = Connections(self.engine.sync_engine, is_own=True)
+    def __init__(self, url: URL, timeout: float) -> None:
+        self.engine = open_async_engine(url, timeout)
+        self._is_postgres = url.get_backend_name() == "postgresql"
+        self._is_mysql = url.get_backend_name() in ("mysql", "mariadb")
+        watch = end_at if self._is_postgres else None
+        self.connections = Connections(self.engine.sync_engine, is_managed=True, watch=watch)
+        event.listen(self.engine.sync_engine, "do_connect", self._connecting)
+        event.listen(self.engine.sync_engine, "connect", self._connected, insert=True)
+        self._free = asyncio.Semaphore(POOL_SIZE)
         self._records: WeakSet[ConnectionPoolEntry] = WeakSet()
         event.listen(self.engine.sync_engine, "connect", self._remember)
 
     def _remember(self, _connection: object, record: ConnectionPoolEntry) -> None:
         self._records.add(record)
         record.info[_SOCKET] = _identity(socket_number(record.driver_connection))
+
+    async def execute(self, ask: Ask, timeout: float) -> Answer:  # noqa: ASYNC109 (what is left of the operation's)
+        """The reply, within ``timeout`` seconds."""
+        until = monotonic() + timeout
+        async with within(timeout, "a free connection", sent=False):
+            await self._free.acquire()
+        try:
+            connection = await self._take(until)
+            # PostgreSQL's drivers have end_at(), and SQLite its busy_timeout.
+            seconds = until - monotonic() if self._is_mysql else None
+            async with within(seconds, "a reply", sent=True):
+                return await greenlet_spawn(self.connections.ask, connection, ask, until)
+        finally:
+            self._free.release()
+
+    async def _take(self, until: float) -> PoolProxiedConnection:
+        async with within(None, "a connection", sent=False) as limit:
+            token = _limit.set((limit, until))
+            try:
+                return await greenlet_spawn(self.connections.take, until)
+            finally:
+                _limit.reset(token)
+
+    def _connecting(self, *_: object) -> None:
+        current = _limit.get()
+        if current is not None:
+            limit, until = current
+            limit.reschedule(asyncio.get_running_loop().time() + until - monotonic())
+
+    def _connected(self, *_: object) -> None:
+        """PostgreSQL's drivers, when cancelled, tell the silent server and wait; but now there is a socket to shut."""
+        current = _limit.get()
+        if current is not None and self._is_postgres:
+            current[0].reschedule(None)
 
     def hang_up(self) -> None:
         """End all connections without the event loop, which is closed: drivers can close nothing without it."""
@@ -45,6 +96,28 @@ class LoopEngine:
                 stopping.join()
             elif hasattr(driver, "_writer"):
                 driver._writer = None  # or MySQL's drivers, when they are collected, ask the closed loop to close it
+
+
+def end_at(connection: Any, until: float) -> Callable[[], bool]:
+    """End a connection of psycopg or asyncpg at the moment ``until``, so that the driver raises. See :data:`Watch`."""
+    driver: Any = connection.driver_connection
+    is_late = False
+
+    def end() -> None:
+        nonlocal is_late
+        is_late = True
+        if hasattr(driver, "terminate"):  # asyncpg
+            driver.terminate()
+        else:
+            shut(socket_number(driver))
+
+    handle = asyncio.get_running_loop().call_later(until - monotonic(), end)
+
+    def call_off() -> bool:
+        handle.cancel()
+        return is_late
+
+    return call_off
 
 
 _SOCKET = "shedlock_py socket"

@@ -62,4 +62,19 @@ def create_table_sql(table: Table, dialect: Dialect) -> str:
     return "\n".join(re.sub(r"^\t", "    ", line).rstrip() for line in statement.strip().split("\n"))
 
 
+def create_schema_sql(table: Table, dialect: Dialect) -> str:
+    """The statement with which a provider creates ``table``, also if other processes do it at the same time."""
+    ddl = create_table_sql(table, dialect)
+    if dialect.name != "postgresql":
+        return ddl
+    # One at a time: PostgreSQL's CREATE TABLE IF NOT EXISTS fails when two do it at once.
+    body = f"BEGIN PERFORM pg_advisory_xact_lock({_SCHEMA_LOCK}); {ddl}; END"
+    tag = "$shedlock$"
+    while tag in body:  # the name of the table would end the body
+        tag = f"{tag[:-1]}_$"
+    return f"DO {tag} {body} {tag}"
+
+
+_SCHEMA_LOCK = 7461353825  # any number that nobody else is likely to use
+
 EXTRA_COLUMNS = ("fencing_token", "last_fire_time")

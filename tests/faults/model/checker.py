@@ -84,7 +84,8 @@ class Model:
             act = force_release if what == "force release" else delete
             yield f"by hand: {what}", act(state)._replace(by_hand=rest), ""
         for me, claim in enumerate(state.claims):
-            for label, following in self.claimants[me].steps(claim, me in self.forceful):
+            token = state.record.token if state.record else 0
+            for label, following in self.claimants[me].steps(claim, me in self.forceful, token):
                 yield f"claim {me} {label}", with_claim(state, me, following), ""
             for message in dict.fromkeys(claim.messages):
                 yield self._execute(state, me, message)

@@ -18,12 +18,15 @@ class Claimant:
     doubts_repeats: bool = True
     """Whether the store may do an extension again although a later one was done."""
 
-    def steps(self, claim: Claim, by_force: bool) -> Iterator[tuple[str, Claim]]:
-        """What it may do next."""
+    def steps(self, claim: Claim, by_force: bool, token: int) -> Iterator[tuple[str, Claim]]:
+        """What it may do next. ``token`` is that of the record, which a take-over reads first; 0 if there is none."""
         if claim.phase == "gone":
             return
         if claim.phase == "new":
-            yield "asks", self._ask(claim, "take over" if by_force else "acquire", self.at_most)._replace(phase="asks")
+            asks = self._ask(claim, "acquire", self.at_most)
+            if by_force:
+                asks = self._ask(claim, "take over", self.at_most, before=token)
+            yield "asks", asks._replace(phase="asks")
             return
         for question in claim.questions:
             if question.reply != NOBODY:
@@ -50,9 +53,9 @@ class Claimant:
             ),
         )
 
-    def _ask(self, claim: Claim, kind: str, length: int, token: int = 0) -> Claim:
+    def _ask(self, claim: Claim, kind: str, length: int, token: int = 0, before: int = 0) -> Claim:
         number = claim.asked
-        question = Question(number, kind, length, length, self.retries, token)
+        question = Question(number, kind, length, length, self.retries, token, before)
         return claim._replace(
             asked=number + 1,
             questions=(*claim.questions, question),
@@ -136,7 +139,7 @@ class Claimant:
 
 def _message(question: Question) -> Message:
     order = question.number if question.kind == "extend" else NOBODY
-    return Message(question.kind, question.length, question.number, question.token, order)
+    return Message(question.kind, question.length, question.number, question.token, order, question.before)
 
 
 def _answered(claim: Claim, question: Question) -> Claim:

@@ -40,6 +40,8 @@ class Message(NamedTuple):
     """Of the acquisition that it extends."""
     order: int = NOBODY
     """Of an extension: its place among those of the claimant."""
+    before: int = 0
+    """Of a take-over: the token of the record that was read; 0 if there was none."""
 
 
 class Question(NamedTuple):
@@ -52,6 +54,7 @@ class Question(NamedTuple):
     """Ticks left of what may be believed if the answer is yes, counted from when it was first asked."""
     retries: int
     token: int = 0
+    before: int = 0
     reply: int = NOBODY
     """The answer that is on its way back: a token, 1 for yes, 0 for no."""
 

@@ -48,6 +48,8 @@ class Store:
             ), 0 if was_released and not by_force else record.token
         if record.left and not by_force:
             return state, 0
+        if by_force and message.before != record.token and "take-overs of any record" not in self.changes:
+            return state, 0
         token = max(record.token + 1, state.clock + 1)
         if "tokens without the clock" in self.changes:
             token = record.token + 1
@@ -79,7 +81,7 @@ class Store:
         if record.is_released and self.dialect != "sql":
             return state, 1
         if not record.left:
-            return state, 0
+            return state, int(message.kind == "undo")  # it is free, as it should be
         # What is undone was never held by anybody.
         kept = 0 if message.kind == "undo" else record.kept
         freed = record._replace(left=message.length, is_released=True, kept=kept)
@@ -91,6 +93,8 @@ class Store:
         by_force = message.kind == "take over"
         is_grant = message.kind in ("acquire", "take over") and new.holder == me and new.token != old.token
         if is_grant:
+            if by_force and message.before != old.token:
+                return f"I1: claim {me} took over what it had not read, from claim {old.holder}"
             return self._broken_by_grant(before, old, new, me, by_force)
         if old.holder != me and new != old:
             return f"I2: {message.kind} of claim {me} changed the record of claim {old.holder}"

@@ -31,13 +31,13 @@ def test_i6_a_question_that_comes_twice_does_not_cut_an_extended_lease(
 
     def execute(ask: Any) -> Any:
         asked.append(ask)
-        return provider._execute(ask)
+        return provider._client.execute(ask, 5.0)
 
-    lease = run(getattr(provider._algorithm, operation)(LockRequest(name, "10s")), execute)
+    lease = run(getattr(provider.programs, operation)(LockRequest(name, "10s")), execute)
     assert lease is not None
     token = lease.fencing_token
     assert provider.extend(lease, "10m")
-    provider._execute(asked[-1])
+    provider._client.execute(asked[-1], 5.0)
     record = provider.record(name)
     assert record is not None
     assert record.remaining > timedelta(minutes=9)
@@ -63,12 +63,12 @@ def test_i6_an_extension_that_was_asked_twice_may_yet_be_done_again(
         asked.append(ask)
         if len(asked) == 1:
             raise OperationalError("", {}, Exception("gone"), connection_invalidated=True)
-        return provider._execute(ask)
+        return provider._client.execute(ask, 5.0)
 
-    assert run(provider._algorithm.extend(lease, timedelta(minutes=1)), execute) is lease
+    assert run(provider.programs.extend(lease, timedelta(minutes=1)), execute) is lease
     assert len(asked) == 2
     assert provider.extend(lease, "1h") is lease
-    provider._execute(asked[0])
+    provider._client.execute(asked[0], 5.0)
     record = provider.record(name)
     assert record is not None
     assert record.remaining < timedelta(minutes=2)

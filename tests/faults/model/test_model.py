@@ -70,6 +70,7 @@ PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
     "extensions do not carry the token": ("mongodb", LATE, "believes in token 1 after"),
     "extensions are done once": ("sql", TWICE, "I6"),
     "overtaken extensions are done": ("redis", TWICE, "I6"),
+    "take-overs of any record": ("sql", TAKE_OVER, "I1"),
 }
 
 

@@ -18,9 +18,9 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from shedlock_py import Lease, LockRequest, ProviderError
+from shedlock_py.providers.kit import Undo
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy import connections as sql_connections
-from shedlock_py.providers.sqlalchemy.algorithm import Answer
+from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from shedlock_py.testing import FakeClock
 from tests.faults.model.checker import Model
 from tests.faults.model.states import NOBODY, Question, State
@@ -37,12 +37,15 @@ class Database:
         self.clock = clock
         self.provider = SqlAlchemyLockProvider(f"sqlite:///{path}")
         event.listen(self.provider._engine, "connect", self._connected)
-        self.provider._algorithm._clock = clock
+        self.provider.programs.clock = clock
+        self.provider.programs.timeout = 1e9  # walks take their time
         self.provider.create_schema()
 
     def _connected(self, connection: Any, _record: object) -> None:
         connection.execute("PRAGMA synchronous = OFF")  # for speed: no machine fails here
-        connection.create_function("strftime", 2, lambda form, now: self._time(timedelta(0)))
+        connection.create_function(
+            "strftime", 2, lambda form, moment: self._time(timedelta(0)) if moment == "now" else moment[:23]
+        )
         connection.create_function("strftime", 3, lambda form, now, more: self._time(_parsed(more)))
 
     def _time(self, more: timedelta) -> str:
@@ -51,9 +54,19 @@ class Database:
     def now(self) -> datetime:
         return EPOCH + timedelta(seconds=self.clock())
 
+    def execute(self, command: Ask) -> Answer:
+        """At this moment of its clock, whenever the program made the command."""
+        now = {"now_us": self.microseconds()} if "now_us" in command.values else {}
+        answer: Answer = self.provider._client.execute(command._replace(values={**command.values, **now}), 5.0)
+        return answer
+
     def microseconds(self) -> int:
         self.ticks = getattr(self, "ticks", 0) + 1  # two statements never see the same microsecond
         return int(self.now().timestamp()) * 1_000_000 + self.ticks
+
+
+NOTHING = Answer(rows=[(0, 0, None, None, None, None)])
+"""What SQLite's look finds where there is no record."""
 
 
 def _parsed(modifier: str) -> timedelta:
@@ -63,7 +76,7 @@ def _parsed(modifier: str) -> timedelta:
 
 
 def no_answer() -> OperationalError:
-    return OperationalError("statement", {}, OSError("database is locked"))
+    return OperationalError("statement", {}, OSError("disk I/O error"))
 
 
 def gone() -> OperationalError:
@@ -78,7 +91,7 @@ class Actor:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.algorithm = database.provider._algorithm
+        self.algorithm = database.provider.programs
         self.lease: Lease | None = None
         self.programs: dict[int, Any] = {}
         self.kinds: dict[int, str] = {}
@@ -92,10 +105,11 @@ class Actor:
             case "acquire":
                 program: Any = self.algorithm.acquire(request)
                 next(program)  # the look, which is to find nothing: time may pass between it and the claim
-                command = program.send(Answer())
+                command = program.send(NOTHING)
             case "take over":
                 program = self.algorithm.take_over(request)
-                command = next(program)
+                program.send(self.database.execute(next(program)))  # the record is read; then the look
+                command = program.send(NOTHING)
             case "extend":
                 program = self.algorithm.extend(self.of_lease(), question.length)
                 command = next(program)
@@ -112,9 +126,13 @@ class Actor:
         return self.lease
 
     def hear(self, number: int) -> object:
-        program = self.programs.pop(number)
+        program, reply = self.programs.pop(number), self.replies.pop(number)
+        if self.kinds[number] == "take over" and not reply.rows:
+            program.send(reply)  # it reads again, which a walk does not
+            program.close()
+            return None
         with pytest.raises(StopIteration) as end:
-            program.send(self.replies.pop(number))
+            program.send(reply)
         result: object = end.value.value
         if self.kinds[number] in ("acquire", "take over") and isinstance(result, Lease):
             self.lease = result
@@ -129,7 +147,12 @@ class Actor:
         self.replies.pop(number, None)
         program = self.programs.pop(number)
         if self.kinds[number] in ("acquire", "take over"):
-            self.commands["undo", 0] = program.throw(no_answer())
+            undo = program.throw(no_answer())
+            assert isinstance(undo, Undo)
+            self.commands["undo", 0] = next(undo.program)
+            with pytest.raises(ProviderError):
+                program.send(None)
+            return
         with pytest.raises(ProviderError):
             program.throw(no_answer())
 
@@ -195,7 +218,7 @@ class Walk:
             messages.remove(message)
         [message] = messages
         command = actor.commands[message.kind, message.length]
-        answer = self.database.provider._execute(command)
+        answer = self.database.execute(command)
         did = bool(answer.rows) or bool(answer.changed)
         assert did is bool(reply), self.told(f"{answer}, not {reply}")
         if message.question != NOBODY and message.question in actor.programs:
@@ -221,11 +244,8 @@ class Walk:
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    clock = FakeClock(0)
-    made = Database.__new__(Database)
-    monkeypatch.setattr(sql_connections, "sqlite_now_us", lambda: made.microseconds())
-    made.__init__(tmp_path / "locks.db", clock)  # type: ignore[misc]  # its functions are registered as it connects
+def database(tmp_path: Path) -> Iterator[Database]:
+    made = Database(tmp_path / "locks.db", FakeClock(0))
     yield made
     made.provider.close()
 
