@@ -93,7 +93,7 @@ def test_i6_another_holder_has_another_clock(
 ) -> None:
     """The one before was on a machine that runs for a hundred years."""
     old = RedisLockProvider(redis_server.url())
-    old._algorithm._clock = lambda: monotonic() + 100 * 365 * 86400
+    old.programs.clock = lambda: monotonic() + 100 * 365 * 86400
     before = acquired(old, name)
     assert old.extend(before, "1m") is before
     if operation == "acquire":
