@@ -174,26 +174,26 @@ class _ManagedClient:
         return pool
 
     def _set_limits(self, options: dict[str, Any]) -> None:
+        """Take those of the URL as upper bounds."""
         longest = self._timeout * ALLOWANCE
         options["socket_connect_timeout"] = min(options.get("socket_connect_timeout") or longest, longest)
+        self.reply_seconds: float | None = options.get("socket_timeout") or None
 
 
 class ManagedClient(_ManagedClient):
     """Connections for a sync provider, opened and limited here."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        self._reply_seconds: float | None = None
         super().__init__(url, timeout, redis.ConnectionPool, Retry)
         self._connections = self._open()
 
     def _set_limits(self, options: dict[str, Any]) -> None:
         super()._set_limits(options)
         longest = self._timeout * ALLOWANCE
-        self._reply_seconds = options.get("socket_timeout") or None
-        options["socket_timeout"] = min(self._reply_seconds or longest, longest)
+        options["socket_timeout"] = min(self.reply_seconds or longest, longest)
 
     def _open(self) -> Connections:
-        return Connections(self._make_pool(), self.size, self._reply_seconds)
+        return Connections(self._make_pool(), self.size, self.reply_seconds)
 
     def execute(self, command: Command, timeout: float | None) -> Any:
         until = monotonic() + (self._timeout if timeout is None else timeout)
@@ -217,6 +217,12 @@ class AsyncManagedClient(_ManagedClient):
         super().__init__(url, timeout, redis.asyncio.ConnectionPool, AsyncRetry)
         self._loops: dict[asyncio.AbstractEventLoop, AsyncConnections] = {}
 
+    def _set_limits(self, options: dict[str, Any]) -> None:
+        super()._set_limits(options)
+        # redis-py would use asyncio.wait_for, which before Python 3.12 can swallow a cancellation, and with it the limit
+        # of the operation.
+        options["socket_timeout"] = None
+
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._connections_here()
@@ -238,7 +244,7 @@ class AsyncManagedClient(_ManagedClient):
         if connections is None:
             for other in [other for other in list(self._loops) if other.is_closed()]:
                 self._loops.pop(other, None)
-            connections = self._loops[loop] = AsyncConnections(self._make_pool(), self.size)
+            connections = self._loops[loop] = AsyncConnections(self._make_pool(), self.size, self.reply_seconds)
         return connections
 
 
