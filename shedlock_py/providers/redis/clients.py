@@ -219,8 +219,7 @@ class AsyncManagedClient(_ManagedClient):
 
     def _set_limits(self, options: dict[str, Any]) -> None:
         super()._set_limits(options)
-        # redis-py would use asyncio.wait_for, which before Python 3.12 can swallow a cancellation, and with it the limit
-        # of the operation.
+        # redis-py would use asyncio.wait_for, which before Python 3.12 can swallow a cancellation, and with it our limit.
         options["socket_timeout"] = None
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
