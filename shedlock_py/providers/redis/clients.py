@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import re
 from typing import Any
@@ -164,6 +165,9 @@ class _ManagedClient:
                 max_connections=2**31,  # counted by Connections
             )
             self._set_limits(pool.connection_kwargs)
+            codecs.lookup(pool.connection_kwargs.get("encoding") or "utf-8")
+            if pool.connection_kwargs.get("socket_read_size", 1) < 1:
+                raise ValueError("socket_read_size is a positive whole number")
             pool.connection_class(**pool.connection_kwargs)  # an unknown option it would refuse much later
             if url.startswith("unix:") and not pool.connection_kwargs.get("path"):
                 raise ValueError("no path of a socket")
@@ -175,6 +179,9 @@ class _ManagedClient:
 
     def _set_limits(self, options: dict[str, Any]) -> None:
         """Take those of the URL as upper bounds."""
+        for option in ("socket_timeout", "socket_connect_timeout"):
+            if not (options.get(option) or 0) >= 0:  # NaN, too
+                raise ValueError(f"{option} is a number of seconds")
         longest = self._timeout * ALLOWANCE
         options["socket_connect_timeout"] = min(options.get("socket_connect_timeout") or longest, longest)
         self.reply_seconds: float | None = options.get("socket_timeout") or None
@@ -219,7 +226,7 @@ class AsyncManagedClient(_ManagedClient):
 
     def _set_limits(self, options: dict[str, Any]) -> None:
         super()._set_limits(options)
-        # redis-py would use asyncio.wait_for, which before Python 3.12 can swallow a cancellation, and with it our limit.
+        # With one redis-py uses asyncio.wait_for, which before Python 3.12 can swallow a cancellation, and so our limit.
         options["socket_timeout"] = None
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
