@@ -1,7 +1,8 @@
 """What happened to a lock, told to listeners.
 
 A listener is any callable that takes one event. It is called in the thread or task where the event happened, so it
-should be quick; one that raises is logged and changes nothing else.
+should be quick; one that raises, whatever it raises, is logged and changes nothing else. Ctrl-C, and what a signal's
+handler raises, is raised again when all listeners were notified.
 
 Each time a lock is asked for there is exactly one of ``LockAcquired``, ``LockSkipped`` and ``ProviderFailed`` (with the
 operation "acquire"); none if the caller was cancelled meanwhile. After ``LockAcquired`` there is exactly one
@@ -16,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, Self
 
 from shedlock_py._values import Value
 from shedlock_py.rules import Lease
@@ -47,6 +48,16 @@ class LockEvent(Event):
     """Base of all events about one lock."""
 
     lock_name: str
+
+    @property
+    def template(self) -> str | None:
+        """What ``lock_name`` was filled from, such as "sync-{tenant}"; None if it was given as it is."""
+        return getattr(getattr(self, "lease", None), "template", None) or self.__dict__.get("_template")
+
+    def filled_from(self, template: str | None) -> Self:
+        """This event, of a lock name that was filled from ``template``; for events that have no lease."""
+        self.__dict__["_template"] = template  # no field: events are compared and shown by what happened
+        return self
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,13 +159,27 @@ class LeaderChanged(ElectionEvent):
 Listener = Callable[[Event], None]
 
 
-def notify(listeners: Iterable[Listener], event: Event) -> None:
-    """Tell every listener. Never raises: one that fails is logged, and the next is told all the same."""
+def notify(
+    listeners: Iterable[Listener],
+    event: Event,
+    is_interruption: Callable[[BaseException], bool] = lambda error: isinstance(error, KeyboardInterrupt),
+) -> None:
+    """Notify every listener. One that raises is logged, whatever it raises, and changes nothing else.
+
+    :param is_interruption: whether an exception is a signal's (Ctrl-C) and not the listener's own. The first of these
+        is raised when every listener was notified: it is meant for the process.
+    """
+    interruption: BaseException | None = None
     for listener in listeners:
         try:
             listener(event)
-        except Exception:
-            logger.exception("listener %r failed on %r", listener, event)
+        except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
+            if not isinstance(error, Exception) and is_interruption(error):
+                interruption = interruption or error
+            else:
+                logger.exception("listener %r failed on %r", listener, event)
+    if interruption is not None:
+        raise interruption
 
 
 def log_listener(event: Event) -> None:
