@@ -22,7 +22,7 @@ from tests.services.proxy import TcpProxy
 from tests.services.redis import RedisServer
 
 LONGEST = 10.0
-"""Seconds. A test's patience on a busy machine; promised are 1 s to connect, 1 s for an answer, and 1 s to undo."""
+"""Seconds. A test's limit on a busy machine; 5 s are promised (I13)."""
 SILENT = r"(?i)timed? ?out|timeout|refused|connection closed|connection reset|connect call failed"
 
 
@@ -115,7 +115,7 @@ def swallowing() -> Iterator[Address]:
 
 @pytest.mark.parametrize("kind", URL_KINDS)
 def test_i5_an_address_that_nobody_answers_from(store: Store, swallowing: Address, name: str) -> None:
-    assert_unreachable(store.provider(swallowing), name, r"(?i)timeout connecting")
+    assert_unreachable(store.provider(swallowing), name, "waited for a connection")
 
 
 class Eventful(redis.Connection):

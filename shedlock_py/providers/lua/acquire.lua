@@ -1,18 +1,25 @@
--- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", keep ms. Reply: fencing token; 0: held or this fire time ran.
+-- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", keep ms, tolerance us. Reply: fencing token; 0: held or this
+-- fire time ran; -1: the fire time is later than the server's clock by more than the tolerance.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time',
     'released_token')
-local token, last_fire_time = tonumber(record[3] or 0), record[4]
+local lock_until, token = number(record[1], 'lock_until') or 0, number(record[3], 'fencing_token') or 0
+local last_fire_time = number(record[4], 'last_fire_time')
 
-if record[2] == ARGV[1] then -- it was granted: asked again because the reply was lost; or late, when it was released
+if record[2] == ARGV[1] then -- it was granted: repeated because the reply was lost; or late, when it was released
     return record[5] == record[3] and 0 or token
 end
-if tonumber(record[1] or 0) > now then
+if lock_until > now then
     return 0
 end
-if ARGV[3] ~= "" and last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3]) then
-    return 0
+if ARGV[3] ~= "" then
+    if last_fire_time and last_fire_time >= tonumber(ARGV[3]) then
+        return 0
+    end
+    if tonumber(ARGV[3]) > now + ARGV[5] then
+        return -1
+    end
 end
 
 token = math.max(token + 1, now)

@@ -1,22 +1,31 @@
 """The operations on Redis: programs that say which script to run and decide what the replies mean.
 
 Each operation is one Lua script, atomic and idempotent per claim id: one that ran but whose reply was lost may be
-asked again, by us or by a client that retries by itself.
+repeated, by the kit or by a client that retries by itself.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
-from shedlock_py.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ProviderError, ProviderUnreachable
-from shedlock_py.providers.redis.failures import Failure, classify, reason
+from shedlock_py.events import logger
+from shedlock_py.providers.kit import (
+    DEFAULT_FIRE_TIME_TOLERANCE,
+    Failure,
+    StorePrograms,
+    describe,
+    fire_time_too_late,
+)
+from shedlock_py.providers.redis.failures import classify, is_refusal, reason
 from shedlock_py.providers.redis.scripts import Script, script
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
+from shedlock_py.rules import Claim, Clock, Lease, LockRecord, validate_prefix
 
 KEPT = timedelta(days=30)
 """How long a lock record outlives its lease. Fencing tokens grow without it: they follow the server's clock."""
@@ -28,8 +37,6 @@ class Call(NamedTuple):
     script: Script
     keys: tuple[bytes, ...]
     args: tuple[bytes | int, ...] = ()
-    by_text: bool = False
-    """Send the script itself, for a server that does not know it yet."""
 
 
 class Scan(NamedTuple):
@@ -38,12 +45,14 @@ class Scan(NamedTuple):
     pattern: bytes
 
 
-Ask = Call | Scan
+Command = Call | Scan
 Redact = Callable[[str], str]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 KEPT_MS = in_milliseconds(KEPT)
+_FIRE_TIME_TOO_LATE = -1
+"""In the place of a fencing token."""
 
 
 class Keys:
@@ -70,102 +79,100 @@ class Keys:
             return None
 
 
-class RedisAlgorithm:
-    """The programs for one Redis server or cluster. ``clock`` is the holder's monotonic clock.
+class RedisPrograms(StorePrograms):
+    """The programs for one Redis server or cluster.
 
+    :param redact: takes the password out of a driver's message.
     :param keys_per_call: how many keys one script may read; one in a cluster, where they lie on different servers.
-    :param has_retries: the client asks again by itself, so a failure to connect may follow a script that ran.
+    :param has_retries: the client retries by itself, so a failure to connect may follow a script that ran.
+    :param clock: the holder's monotonic clock.
     """
+
+    recognises_retries: ClassVar[bool] = True
 
     def __init__(
         self,
         key_prefix: str,
-        clock: Clock,
         redact: Redact,
         *,
         keys_per_call: int = 500,
         has_retries: bool = False,
-        place: str = "",
+        clock: Clock = monotonic,
+        timeout: float | None = None,
+        fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
     ) -> None:
+        super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance)
         self._keys = Keys(key_prefix)
-        self._clock = clock
         self._redact = redact
         self._keys_per_call = keys_per_call
         self._has_retries = has_retries
-        self._place = place
 
-    # The programs
+    def is_write(self, command: Command) -> bool:
+        return isinstance(command, Call) and command.script.name in ("acquire", "take_over")
 
-    def acquire(self, request: LockRequest) -> Program[Ask, Any, Lease | None]:
-        claim = Claim(request, self._clock)
-        token = yield from self._claim("acquire", claim)
-        return claim.granted(token) if token else None
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Command, Any, int | None]:
+        operation = "take_over" if force else "acquire"
+        args = (*claim_args(claim), KEPT_MS, self.fire_time_tolerance // _MICROSECOND)
+        if force:
+            former_token = None if before is None else before.fencing_token
+            args = (*args, b"" if former_token is None else former_token)
+        token: int = yield Call(script(operation), (self._keys.of(claim.request.name),), args)
+        if token == _FIRE_TIME_TOO_LATE:
+            raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance)
+        return token or None
 
-    def take_over(self, request: LockRequest) -> Program[Ask, Any, Lease]:
-        claim = Claim(request, self._clock)
-        token = yield from self._claim("take_over", claim)
-        return claim.granted(token)
-
-    def _claim(self, operation: str, claim: Claim) -> Program[Ask, Any, int]:
-        request, key = claim.request, self._keys.of(claim.request.name)
-        ask = Call(script(operation), (key,), (*claim_args(claim), KEPT_MS))
-
-        def undo() -> Call:
-            # By its text: the server may have forgotten the scripts when it was restarted, but not the records.
-            return Call(script("release"), (key,), (claim.locked_by.encode(), 0, KEPT_MS), by_text=True)
-
-        token: int = yield from self._ask(operation, request.name, ask, undo)
-        return token
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Ask, Any, Lease | None]:
-        extension = lease.begin_extension(lock_at_most_for)
-        if lease.has_ended():
-            return None
-        ask = extend("extend", self._keys.of(lease.name), lease, extension.lock_for, self._clock())
-        if not (yield from self._ask("extend", lease.name, ask)):
-            lease.lose()
-            return None
-        return extension.granted()
-
-    def release(self, lease: Lease) -> Program[Ask, Any, bool]:
-        if lease.has_ended():
-            return False
-        ask = release("release", self._keys.of(lease.name), lease, lease.begin_release())
-        is_done = bool((yield from self._ask("release", lease.name, ask)))
-        if is_done:
-            lease.end()
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
+        key = self._keys.of(lease.name)
+        if releasing:
+            reply = yield release("release", key, lease, lock_for)
         else:
-            lease.lose()
-        return is_done
+            reply = yield extend("extend", key, lease, lock_for, self.clock())
+        return bool(reply)
 
-    def force_release(self, name: str) -> Program[Ask, Any, bool]:
-        ask = Call(script("force_release"), (self._keys.of(validate_name(name)),))
-        return bool((yield from self._ask("force_release", name, ask)))
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
+        args = (locked_by.encode(), _microseconds(former_fire_time), KEPT_MS)
+        return bool((yield Call(script("undo"), (self._keys.of(name),), args)))
 
-    def prune(self, unused_for: Duration) -> Program[Ask, Any, int]:
-        unused = in_milliseconds(parse_duration(unused_for, "unused_for", zero=True))
-        keys = yield from self._scan("prune", "")
+    def force_release(self, name: str) -> Program[Command, Any, bool]:
+        return bool((yield Call(script("force_release"), (self._keys.of(name),), (KEPT_MS,))))
+
+    def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
+        return bool((yield Call(script("forget_fire_time"), (self._keys.of(name),))))
+
+    def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
+        keys = yield from self._scan("")
         deleted = 0
         for some in self._chunks(sorted(keys)):
-            deleted += sum((yield from self._ask("prune", None, Call(script("prune"), some, (unused,)))))
+            deleted += sum((yield Call(script("prune"), some, (in_milliseconds(unused_for),))))
         return deleted
 
-    def record(self, name: str) -> Program[Ask, Any, LockRecord | None]:
-        ask = Call(script("records"), (self._keys.of(validate_name(name)),))
-        reply = yield from self._ask("record", name, ask)
-        return to_record(name, reply[1], reply[0]) if reply[1] else None
+    def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
+        key = self._keys.of(name)
+        now, row = yield Call(script("records"), (key,))
+        if not row:
+            return None
+        try:
+            return to_record(name, row, now)
+        except (ValueError, OverflowError) as error:
+            raise ProviderError(
+                describe("record", name, _odd(key, error)), operation="record", lock_name=name
+            ) from error
 
-    def records(self, prefix: str) -> Program[Ask, Any, list[LockRecord]]:
-        keys = yield from self._scan("records", prefix)
+    def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
+        keys = yield from self._scan(prefix)
         found: list[LockRecord] = []
         for some in self._chunks(sorted(keys)):
-            now, *rows = yield from self._ask("records", None, Call(script("records"), some))
-            found += (to_record(keys[key], row, now) for key, row in zip(some, rows, strict=True) if row)
-        return sorted(found, key=lambda record: record.name)
+            now, *rows = yield Call(script("records"), some)
+            for key, row in zip(some, rows, strict=True):
+                try:
+                    found += [to_record(keys[key], row, now)] if row else []
+                except (ValueError, OverflowError) as error:
+                    logger.warning("records: lock %r is left out: %s", keys[key], _odd(key, error))
+        return found
 
-    def _scan(self, operation: str, prefix: str) -> Program[Ask, Any, dict[bytes, str]]:
+    def _scan(self, prefix: str) -> Program[Command, Any, dict[bytes, str]]:
         """The names, by key, that start with ``prefix``. A scan may find a key twice."""
-        keys: list[bytes] = yield from self._ask(operation, None, Scan(self._keys.pattern(prefix)))
+        keys: list[bytes] = yield Scan(self._keys.pattern(prefix))
         names = {key: self._keys.name(key) for key in keys}
         return {key: name for key, name in names.items() if name is not None and name.startswith(prefix)}
 
@@ -173,47 +180,25 @@ class RedisAlgorithm:
         for start in range(0, len(keys), self._keys_per_call):
             yield tuple(keys[start : start + self._keys_per_call])
 
-    # Asking, and what errors mean
+    def classify(self, error: Exception) -> Failure:
+        return classify(error, has_retries=self._has_retries)
 
-    def call(self, call: Call) -> Program[Ask, Any, Any]:
-        """One script by itself, for the quorum; an error says which server it was."""
-        return self._ask(self._place, None, call)
-
-    def _ask(
-        self, operation: str, lock_name: str | None, ask: Ask, undo: Callable[[], Call] | None = None
-    ) -> Program[Ask, Any, Any]:
-        """Ask the server; ask again where that can help, which is safe because scripts are idempotent.
-
-        ``undo`` is asked, once, when it stays unknown whether ``ask`` was done.
-        """
-        broken = False
-        while True:
-            try:
-                return (yield ask)
-            except Exception as error:
-                failure = classify(error)
-                if failure is Failure.NO_SCRIPT and isinstance(ask, Call) and not ask.by_text:
-                    ask = ask._replace(by_text=True)
-                    continue
-                if failure is Failure.GONE and not broken and not self._has_retries:
-                    broken = True  # a pooled connection may be older than the server; a new one tells
-                    continue
-                was_sent = broken or self._has_retries or failure is not Failure.NOT_CONNECTED
-                if undo is not None and was_sent:
-                    # Nobody will use what may have been granted, be it by a script whose last command was refused
-                    # (ACL). If it cannot be undone now, it ends by itself.
-                    with suppress(Exception):
-                        yield undo()
-                if failure is Failure.FOREIGN:
-                    raise
-                raise explained(error, failure, operation, lock_name, self._redact) from error
+    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
+        message = describe(operation, lock_name, self._redact(reason(error)))
+        if "WRONGTYPE" in str(error):
+            message += " — somebody else's key has this name: choose another key_prefix"
+        kind = ProviderError if is_refusal(error) else ProviderUnreachable
+        return kind(message, operation=operation, lock_name=lock_name)
 
 
 def claim_args(claim: Claim) -> tuple[bytes | int, ...]:
     """Who claims, for how many ms, and for which fire time (us, or nothing)."""
     request = claim.request
-    fire_time = b"" if request.fire_time is None else (request.fire_time - _EPOCH) // _MICROSECOND
-    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), fire_time
+    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), _microseconds(request.fire_time)
+
+
+def _microseconds(moment: datetime | None) -> bytes | int:
+    return b"" if moment is None else (moment - _EPOCH) // _MICROSECOND
 
 
 def release(operation: str, key: bytes, lease: Lease, lock_for: timedelta) -> Call:
@@ -222,7 +207,7 @@ def release(operation: str, key: bytes, lease: Lease, lock_for: timedelta) -> Ca
 
 
 def extend(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: float) -> Call:
-    """The same while it lasts. ``now`` is the holder's clock: what a client asks again may come after a later one."""
+    """The same while it lasts. ``now`` is the holder's clock: what a client repeats may come after a later one."""
     args = (
         lease.locked_by.encode(),
         in_milliseconds(lock_for),
@@ -234,29 +219,40 @@ def extend(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: f
 
 
 def to_record(name: str, row: Sequence[bytes | None], now: int) -> LockRecord:
-    """A row of ``records.lua``."""
+    """A row of ``records.lua``.
+
+    :raises ValueError: a field is not a number, or none that the scripts have written.
+    :raises OverflowError: a number is not a moment that Python knows.
+    """
     locked_by, locked_at, lock_until, fencing_token, last_fire_time = row
+    newest = _number(last_fire_time, "last_fire_time", 18)
     return LockRecord(
         name=name,
         locked_by=(locked_by or b"").decode(errors="replace"),
-        locked_at=_moment(locked_at or 0),
-        lock_until=_moment(lock_until or 0),
-        fencing_token=int(fencing_token) if fencing_token else None,
-        last_fire_time=_moment(last_fire_time) if last_fire_time else None,
+        locked_at=_moment(_number(locked_at, "locked_at") or 0),
+        lock_until=_moment(_number(lock_until, "lock_until") or 0),
+        fencing_token=_number(fencing_token, "fencing_token"),
+        last_fire_time=None if newest is None else _moment(newest),
         read_at=_moment(now),
     )
 
 
-def _moment(microseconds: bytes | int) -> datetime:
-    return _EPOCH + timedelta(microseconds=int(microseconds))
+def _number(value: bytes | None, field: str, longest: int = 16) -> int | None:
+    """As numbers.lua reads them."""
+    if value is None:
+        return None
+    if len(value) > longest or not re.fullmatch(rb"-?[0-9]+", value):
+        raise ValueError(f"{field}: {value[:40].decode(errors='replace')!r}")
+    return int(value)
 
 
-def explained(
-    error: Exception, failure: Failure, operation: str, lock_name: str | None, redact: Redact
-) -> ProviderError:
-    what = f"{operation} of lock {lock_name!r}" if lock_name is not None else operation
-    message = f"{what}: {redact(reason(error))}"
-    if "WRONGTYPE" in str(error):
-        message += " — somebody else's key has this name: choose another key_prefix"
-    kind = ProviderError if failure in (Failure.REFUSED, Failure.NO_SCRIPT) else ProviderUnreachable
-    return kind(message, operation=operation, lock_name=lock_name)
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + microseconds * _MICROSECOND
+
+
+def _odd(key: bytes, error: Exception) -> str:
+    """What is wrong with a record that somebody else has written."""
+    return (
+        f"a field of this lock record is not a number of microseconds or a token ({reason(error)}). Look at it with "
+        f"HGETALL {key.decode()}, and delete the key if nobody holds the lock."
+    )

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import re
 
 from redis import exceptions as redis_errors
 from redis.exceptions import RedisClusterException, RedisError
 
-
-class Failure(enum.Enum):
-    """Each asks for another answer."""
-
-    NO_SCRIPT = "the server does not have the script (any more); nothing was done"
-    NOT_CONNECTED = "no connection could be had for this try"
-    GONE = "the connection broke; whether the script ran is unknown"
-    UNREACHABLE = "no answer, or none that would be different from another replica's"
-    REFUSED = "the server answered with an error"
-    FOREIGN = "not from Redis at all, such as an exception raised by a signal handler"
-
+from shedlock_py.providers.kit import Failure
 
 # Redis gives a code in front of the message; from inside a script, older versions put it further back, with a dash.
 _CODE = re.compile(r"(?:^|-)([A-Z]{3,})\b")
-_UNREACHABLE_CODES = {
+_TEMPORARY_CODES = {
     "READONLY",  # a replica
     "OOM",
     "MISCONF",  # cannot write its snapshot, so takes no writes
@@ -33,42 +22,74 @@ _UNREACHABLE_CODES = {
     "CLUSTERDOWN",
     "TRYAGAIN",
 }
-
-
-def classify(error: Exception) -> Failure:
-    """What ``error`` means for the script that met it."""
-    if isinstance(error, redis_errors.NoScriptError):
-        return Failure.NO_SCRIPT
-    if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
-        return Failure.REFUSED
-    if isinstance(error, redis_errors.BusyLoadingError):
-        return Failure.UNREACHABLE
-    if isinstance(error, redis_errors.ConnectionError):
-        if "No connection available" in str(error) or "Too many connections" in str(error):
-            return Failure.NOT_CONNECTED  # redis-py's own pool
-        return Failure.NOT_CONNECTED if "connecting to" in str(error) else Failure.GONE
-    if isinstance(error, redis_errors.TimeoutError):
-        return Failure.NOT_CONNECTED if "connecting to" in str(error) else Failure.UNREACHABLE
-    if isinstance(error, redis_errors.ResponseError):
-        codes = set(_CODE.findall(str(error)))
-        is_unreachable = codes & _UNREACHABLE_CODES or isinstance(error, _UNREACHABLE_ANSWERS)
-        return Failure.UNREACHABLE if is_unreachable else Failure.REFUSED
-    if isinstance(error, RedisClusterException | redis_errors.ClusterError):
-        return Failure.UNREACHABLE  # no node for the slot, or none at all
-    if isinstance(error, OSError):  # with TimeoutError
-        return Failure.GONE
-    if isinstance(error, RedisError | RuntimeError | UnicodeError):
-        return Failure.REFUSED  # RuntimeError: a client of asyncio used on another event loop
-    return Failure.FOREIGN
-
-
 # redis-py takes their code off the message.
-_UNREACHABLE_ANSWERS = (
+_TEMPORARY_ERRORS = (
+    redis_errors.BusyLoadingError,
     redis_errors.ReadOnlyError,
     redis_errors.OutOfMemoryError,
-    redis_errors.ClusterDownError,
+    redis_errors.ClusterDownError,  # MASTERDOWN, too
     redis_errors.TryAgainError,
 )
+_BAD_CREDENTIALS = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether the server replied that it cannot carry the command out now.
+
+    It refuses the first write of a script, so nothing was done. It may be a former primary: the name of the host may
+    already stand for another server.
+    """
+    if isinstance(error, _TEMPORARY_ERRORS):
+        return True
+    if not isinstance(error, redis_errors.ResponseError):
+        return False
+    return not _TEMPORARY_CODES.isdisjoint(_CODE.findall(str(error)))
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the server, or redis-py, refused: the next try will end in the same way."""
+    if isinstance(error, _BAD_CREDENTIALS):
+        return True
+    if is_temporary(error) or isinstance(error, _NO_REPLY):
+        return False
+    return isinstance(error, _FROM_REDIS)
+
+
+_NO_REPLY = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    RedisClusterException,  # no node for the slot, or none at all
+    redis_errors.ClusterError,
+    OSError,  # with TimeoutError
+)
+_FROM_REDIS = (RedisError, RuntimeError, UnicodeError)  # RuntimeError: an asyncio client used on another event loop
+
+
+def is_not_connected(error: Exception) -> bool:
+    """Whether no connection could be had for this try."""
+    if not isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError):
+        return False
+    # The last two are said by redis-py's own pools.
+    return any(words in str(error) for words in ("connecting to", "No connection available", "Too many connections"))
+
+
+def classify(error: Exception, *, has_retries: bool) -> Failure:
+    """How a program must react to ``error``.
+
+    :param has_retries: the client retries by itself, so what failed last says nothing of what was sent before.
+    """
+    if isinstance(error, _BAD_CREDENTIALS):
+        return Failure.REFUSED
+    if is_temporary(error):
+        return Failure.UNREACHABLE if has_retries else Failure.NOT_DONE
+    if isinstance(error, redis_errors.TimeoutError):
+        return Failure.UNREACHABLE
+    if isinstance(error, redis_errors.ConnectionError | OSError):
+        return Failure.UNREACHABLE if has_retries else Failure.CONNECTION_LOST
+    if isinstance(error, (*_FROM_REDIS, RedisClusterException)):
+        # A refusal, too: the ACL may have stopped a script half-way.
+        return Failure.UNREACHABLE
+    return Failure.NOT_A_STORE_ERROR
 
 
 def reason(error: BaseException) -> str:

@@ -1,131 +1,124 @@
-"""The two shells around the algorithm: one asks Redis directly, one awaits it."""
+"""The sync and the async provider for one Redis."""
 
 from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
 
 import redis
 import redis.asyncio
 
-from shedlock_py._aio import shielded
-from shedlock_py._clock import monotonic
-from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
-from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.providers.redis.algorithm import RedisAlgorithm
-from shedlock_py.providers.redis.clients import AsyncClient, Client, has_retries, place, redactor
-from shedlock_py.rules import Lease, LockRecord, LockRequest
+from shedlock_py.providers.kit import (
+    AsyncProgramProvider,
+    ProgramProvider,
+    parse_timeout,
+    parse_tolerance,
+    split_options,
+)
+from shedlock_py.providers.redis.algorithm import RedisPrograms
+from shedlock_py.providers.redis.clients import (
+    AnyClient,
+    AsyncClient,
+    AsyncManagedClient,
+    Client,
+    ManagedClient,
+    open_async_client,
+    open_client,
+    place,
+    redactor,
+)
 
 
-class RedisLockProvider(LockProvider):
+class RedisLockProvider(ProgramProvider):
     """Locks in one Redis (5 or newer), Valkey or a server that speaks like them; also behind Sentinel or as a cluster.
 
     One asynchronous Redis does not promise mutual exclusion across a fail-over: a replica that is promoted may not have
-    heard of the last lock. Fencing tokens still increase. :class:`RedisQuorumLockProvider` survives a lost server.
+    received the last lock. Fencing tokens still increase. :class:`RedisQuorumLockProvider` survives a lost server.
 
     :param client_or_url: the application's own ``redis.Redis`` (a Sentinel's ``master_for(…)`` is one) or
-        ``redis.RedisCluster``, which we borrow and never close; or a URL (``redis://``, ``rediss://``, ``unix://``),
-        for which we open a client with time limits (connect 1 s, answer 1 s) and no hidden retries.
+        ``redis.RedisCluster``, which is never closed; or a URL (``redis://``, ``rediss://``, ``unix://``), for
+        which the provider opens connections of its own, without hidden retries.
     :param key_prefix: what the keys of the lock records begin with: ``shedlock:{name}``.
-    :raises ConfigurationError: a URL, client or prefix that cannot work.
+    :param timeout: how long one operation may take, everything included (5 s). For a URL, where it can also be written:
+        ``?timeout=3s``. A client of the application has limits of its own.
+    :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock (5 minutes); in a URL
+        ``?fire_time_tolerance=10m``.
+    :raises ConfigurationError: a URL, client, prefix or option that cannot work.
     """
 
-    def __init__(self, client_or_url: redis.Redis | redis.RedisCluster | str, *, key_prefix: str = "shedlock") -> None:
-        self._client = Client(client_or_url)
-        self._algorithm = _algorithm(self._client, key_prefix)
+    _client: Client | ManagedClient
 
-    def acquire(self, request: LockRequest) -> Lease | None:
-        return run(self._algorithm.acquire(request), self._client.execute)
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return run(self._algorithm.extend(lease, lock_at_most_for), self._client.execute)
-
-    def release(self, lease: Lease) -> bool:
-        return run(self._algorithm.release(lease), self._client.execute)
-
-    def record(self, name: str) -> LockRecord | None:
-        return run(self._algorithm.record(name), self._client.execute)
-
-    def records(self, prefix: str = "") -> list[LockRecord]:
-        return run(self._algorithm.records(prefix), self._client.execute)
-
-    def force_release(self, name: str) -> bool:
-        return run(self._algorithm.force_release(name), self._client.execute)
-
-    def take_over(self, request: LockRequest) -> Lease:
-        return run(self._algorithm.take_over(request), self._client.execute)
-
-    def prune(self, unused_for: Duration) -> int:
-        return run(self._algorithm.prune(unused_for), self._client.execute)
+    def __init__(
+        self,
+        client_or_url: redis.Redis | redis.RedisCluster | str,
+        *,
+        key_prefix: str = "shedlock",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        given, seconds, tolerance = _options(client_or_url, timeout, fire_time_tolerance)
+        client = open_client(given, seconds or 0)
+        super().__init__(_programs(client, key_prefix, seconds, tolerance), client)
 
     def create_schema(self) -> None:
         """Nothing to create."""
 
     def close(self) -> None:
-        """Close the connections that we opened ourselves; those of a borrowed client stay as they are."""
+        """Close the connections that the provider has opened; those of the application's client stay as they are."""
         self._client.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {place(self._client)}>"
 
 
-class AsyncRedisLockProvider(AsyncLockProvider):
+class AsyncRedisLockProvider(AsyncProgramProvider):
     """:class:`RedisLockProvider` for asyncio, with a client of ``redis.asyncio`` or a URL.
 
     One from a URL may be used on several event loops; it has connections for each.
     """
 
+    _client: AsyncClient | AsyncManagedClient
+
     def __init__(
-        self, client_or_url: redis.asyncio.Redis | redis.asyncio.RedisCluster | str, *, key_prefix: str = "shedlock"
+        self,
+        client_or_url: redis.asyncio.Redis | redis.asyncio.RedisCluster | str,
+        *,
+        key_prefix: str = "shedlock",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
     ) -> None:
-        self._client = AsyncClient(client_or_url)
-        self._algorithm = _algorithm(self._client, key_prefix)
-
-    async def acquire(self, request: LockRequest) -> Lease | None:
-        return await shielded(
-            run_async(self._algorithm.acquire(request), self._client.execute), when_abandoned=self.release
-        )
-
-    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        # To its end even if cancelled: a release that overtook it would be undone by it.
-        return await shielded(run_async(self._algorithm.extend(lease, lock_at_most_for), self._client.execute))
-
-    async def release(self, lease: Lease) -> bool:
-        return await shielded(run_async(self._algorithm.release(lease), self._client.execute))
-
-    # The others, too: a call that is cancelled costs its connection.
-
-    async def record(self, name: str) -> LockRecord | None:
-        return await shielded(run_async(self._algorithm.record(name), self._client.execute))
-
-    async def records(self, prefix: str = "") -> list[LockRecord]:
-        return await shielded(run_async(self._algorithm.records(prefix), self._client.execute))
-
-    async def force_release(self, name: str) -> bool:
-        return await shielded(run_async(self._algorithm.force_release(name), self._client.execute))
-
-    async def take_over(self, request: LockRequest) -> Lease:
-        return await shielded(
-            run_async(self._algorithm.take_over(request), self._client.execute), when_abandoned=self.release
-        )
-
-    async def prune(self, unused_for: Duration) -> int:
-        return await shielded(run_async(self._algorithm.prune(unused_for), self._client.execute))
+        given, seconds, tolerance = _options(client_or_url, timeout, fire_time_tolerance)
+        client = open_async_client(given, seconds or 0)
+        super().__init__(_programs(client, key_prefix, seconds, tolerance), client)
 
     async def create_schema(self) -> None:
         """Nothing to create."""
 
     async def close(self) -> None:
-        """Close the connections that this event loop opened; those of a borrowed client stay as they are."""
+        """Close the connections that this event loop opened; those of the application's client stay as they are."""
         await self._client.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {place(self._client)}>"
 
 
-def _algorithm(client: Client | AsyncClient, key_prefix: str) -> RedisAlgorithm:
-    return RedisAlgorithm(
+def _options(
+    client_or_url: Any, timeout: Duration | None, tolerance: Duration | None
+) -> tuple[Any, float | None, timedelta]:
+    """The client, or the URL without the options of every provider; and these: the seconds of one operation, …"""
+    is_managed = isinstance(client_or_url, str)
+    given, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})
+    seconds = parse_timeout(timeout, in_url.get("timeout"), is_managed=is_managed)
+    return given, seconds, parse_tolerance(tolerance, in_url.get("fire_time_tolerance"))
+
+
+def _programs(client: AnyClient, key_prefix: str, timeout: float | None, tolerance: timedelta) -> RedisPrograms:
+    return RedisPrograms(
         key_prefix,
-        monotonic,
         redactor(client),
         keys_per_call=1 if client.is_cluster else 500,
-        has_retries=has_retries(client),
+        has_retries=client.has_retries,
+        timeout=timeout,
+        fire_time_tolerance=tolerance,
     )

@@ -21,9 +21,9 @@ from typing import Any
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
-from shedlock_py.providers.redis.algorithm import KEPT_MS, Ask, Call, Keys, RedisAlgorithm, claim_args, extend, release
+from shedlock_py.providers.redis.algorithm import KEPT_MS, Call, Command, Keys, claim_args, extend, release
 from shedlock_py.providers.redis.election import Election, Verdict
-from shedlock_py.providers.redis.rounds import NotAsked, OnEach, Pause, QuorumAsk
+from shedlock_py.providers.redis.rounds import NotAsked, OnEach, Pause, QuorumAsk, QuorumServer
 from shedlock_py.providers.redis.scripts import script
 from shedlock_py.providers.redis.view import majority_view
 from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
@@ -136,7 +136,7 @@ class QuorumAlgorithm:
 
     def _undo(self, claim: Claim) -> OnEach:
         args = (claim.locked_by.encode(), 0, KEPT_MS)
-        call = Call(script("quorum_release"), (self._keys.of(claim.request.name),), args, by_text=True)
+        call = Call(script("quorum_release"), (self._keys.of(claim.request.name),), args)
         return _on_each(call, is_settled=self._is_answered)
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[QuorumAsk, Any, Lease | None]:
@@ -167,26 +167,26 @@ class QuorumAlgorithm:
         return is_done
 
     def force_release(self, name: str) -> Program[QuorumAsk, Any, bool]:
-        call = Call(script("force_release"), (self._keys.of(validate_name(name)),))
+        call = Call(script("force_release"), (self._keys.of(validate_name(name)),), (KEPT_MS,))
         replies = yield from self._majority_of("force_release", name, _on_each(call, is_settled=self._agree))
         is_done: bool = replies.count(0) <= self._size - self._majority
         return is_done
 
     def prune(self, unused_for: Duration) -> Program[QuorumAsk, Any, int]:
-        parse_duration(unused_for, "unused_for", zero=True)
-        on_each = OnEach(lambda server: server.prune(unused_for))
+        unused = parse_duration(unused_for, "unused_for", zero=True)
+        on_each = OnEach(lambda server: server.carry_out(server.place, None, server.prune(unused)))
         counts: list[int] = yield from self._majority_of("prune", None, on_each)
         return max(counts)
 
     def record(self, name: str) -> Program[QuorumAsk, Any, LockRecord | None]:
         validate_name(name)
-        on_each = OnEach(lambda server: server.record(name))
+        on_each = OnEach(lambda server: server.carry_out(server.place, None, server.record(name)))
         found = yield from self._majority_of("record", name, on_each)
         return majority_view(found, self._size)
 
     def records(self, prefix: str) -> Program[QuorumAsk, Any, list[LockRecord]]:
         validate_prefix(prefix)
-        on_each = OnEach(lambda server: server.records(prefix))
+        on_each = OnEach(lambda server: server.carry_out(server.place, None, server.records(prefix)))
         answers = yield from self._majority_of("records", None, on_each)
         by_name = [{record.name: record for record in answer} for answer in answers]
         names = sorted({name for server in by_name for name in server})
@@ -223,7 +223,7 @@ class QuorumAlgorithm:
             if isinstance(reply, Exception):
                 raise self._unreachable("start_new_quorum", None, str(reply)) from reply
 
-    def _join(self, server: RedisAlgorithm, run_ids: set[bytes]) -> Program[Ask, Any, None]:
+    def _join(self, server: QuorumServer, run_ids: set[bytes]) -> Program[Command, Any, None]:
         """Only as long as the server is the one that was empty when all were."""
         _, run_id = yield from server.call(Call(script("quorum_join"), (self._node_key,), (b"",)))
         if run_id in run_ids:

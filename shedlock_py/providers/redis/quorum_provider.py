@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -20,10 +21,9 @@ from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.providers.redis.algorithm import RedisAlgorithm
-from shedlock_py.providers.redis.clients import AsyncClient, Client, has_retries, place, redactor, shown
+from shedlock_py.providers.redis.clients import AnyClient, open_async_client, open_client, place, redactor, shown
 from shedlock_py.providers.redis.quorum import QuorumAlgorithm
-from shedlock_py.providers.redis.rounds import NoAnswer, NotAsked, OnEach, Pause, QuorumAsk
+from shedlock_py.providers.redis.rounds import NoAnswer, NotAsked, OnEach, Pause, QuorumAsk, QuorumServer
 from shedlock_py.rules import Lease, LockRecord, LockRequest
 
 SERVER_SECONDS = 0.5
@@ -59,7 +59,7 @@ class RedisQuorumLockProvider(LockProvider):
         longest_lease: Duration = "1h",
     ) -> None:
         urls, longest_lease = _split(clients_or_urls, longest_lease)
-        self._clients = [Client(client, SERVER_SECONDS) for client in urls]
+        self._clients = [open_client(client, SERVER_SECONDS) for client in urls]
         self._servers = _servers(self._clients, key_prefix)
         self._algorithm = QuorumAlgorithm(len(self._clients), key_prefix, longest_lease, monotonic)
         self._threads: dict[int, list[ThreadPoolExecutor]] = {}  # by process: they do not survive a fork
@@ -121,7 +121,7 @@ class RedisQuorumLockProvider(LockProvider):
         futures: list[Future[Any] | None] = []
         for number, (threads, server) in enumerate(zip(self._threads_here(), self._servers, strict=True)):
             is_asked = ask.only is None or number in ask.only
-            execute = self._clients[number].execute
+            execute = partial(self._clients[number].execute, timeout=SERVER_SECONDS)
             futures.append(threads.submit(run, ask.program(server), execute) if is_asked else None)
         asked = [future for future in futures if future is not None]
         patience = _Patience(ask)
@@ -151,7 +151,7 @@ class AsyncRedisQuorumLockProvider(AsyncLockProvider):
         longest_lease: Duration = "1h",
     ) -> None:
         urls, longest_lease = _split(clients_or_urls, longest_lease)
-        self._clients = [AsyncClient(client, SERVER_SECONDS) for client in urls]
+        self._clients = [open_async_client(client, SERVER_SECONDS) for client in urls]
         self._servers = _servers(self._clients, key_prefix)
         self._algorithm = QuorumAlgorithm(len(self._clients), key_prefix, longest_lease, monotonic)
         self._late: set[asyncio.Task[Any]] = set()  # the event loop itself keeps only weak references
@@ -216,7 +216,8 @@ class AsyncRedisQuorumLockProvider(AsyncLockProvider):
         tasks: list[asyncio.Task[Any] | None] = []
         for number, (client, server) in enumerate(zip(self._clients, self._servers, strict=True)):
             is_asked = ask.only is None or number in ask.only
-            tasks.append(asyncio.create_task(run_async(ask.program(server), client.execute)) if is_asked else None)
+            execute = partial(client.execute, timeout=SERVER_SECONDS)
+            tasks.append(asyncio.create_task(run_async(ask.program(server), execute)) if is_asked else None)
         asked = [task for task in tasks if task is not None]
         self._late.update(asked)
         for task in asked:
@@ -262,18 +263,19 @@ def _outcome(future: Future[Any] | asyncio.Task[Any] | None) -> Any:
     return future.exception() or future.result()
 
 
-def _servers(clients: Sequence[Client | AsyncClient], key_prefix: str) -> list[RedisAlgorithm]:
-    """The algorithm for each server."""
+def _servers(clients: Sequence[AnyClient], key_prefix: str) -> list[QuorumServer]:
+    """The programs for each server."""
     places = [place(client).rpartition("/")[0] for client in clients]
+    servers = []
     for client, where in zip(clients, places, strict=True):
         if client.is_cluster:
             raise ConfigurationError("a quorum is made of independent masters, not of clusters")
         if places.count(where) > 1 and "host" in client.options:
             raise ConfigurationError(f"a quorum needs different servers, but {where} is there twice")
-    return [
-        RedisAlgorithm(key_prefix, monotonic, redactor(client), has_retries=has_retries(client), place=where)
-        for client, where in zip(clients, places, strict=True)
-    ]
+        server = QuorumServer(key_prefix, redactor(client), has_retries=client.has_retries, timeout=SERVER_SECONDS)
+        server.place = where
+        servers.append(server)
+    return servers
 
 
 def _split(clients_or_urls: Any, longest_lease: Duration) -> tuple[list[Any], Duration]:

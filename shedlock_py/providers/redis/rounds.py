@@ -7,7 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from shedlock_py._program import Program
-from shedlock_py.providers.redis.algorithm import Ask, RedisAlgorithm
+from shedlock_py.providers.redis.algorithm import Call, Command, RedisPrograms
+
+
+class QuorumServer(RedisPrograms):
+    """The programs for one server of a quorum; an error says which one it was."""
+
+    place: str
+
+    def call(self, call: Call) -> Program[Command, Any, Any]:
+        """One script by itself."""
+
+        def send() -> Program[Command, Any, Any]:
+            return (yield call)
+
+        return self.carry_out(self.place, None, send())
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +31,7 @@ class OnEach:
     Once the replies settle what is asked, servers that are silent are given a short time only.
     """
 
-    program: Callable[[RedisAlgorithm], Program[Ask, Any, Any]]
+    program: Callable[[QuorumServer], Program[Command, Any, Any]]
     only: frozenset[int] | None = None
     """The servers, by number, that are asked; for the others the reply has :class:`NotAsked`."""
     is_settled: Callable[[Sequence[Any]], bool] | None = None

@@ -1,0 +1,243 @@
+"""The connections of a managed client: which of them are idle, how long is waited for them, and when they are given up.
+
+redis-py makes and uses them. Its own pools open a connection in the caller's thread, where nothing limits the lookup of
+a host name, and keep those on which a server has replied that it is not the primary any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, NamedTuple
+
+import redis
+
+from shedlock_py._clock import monotonic
+from shedlock_py._threads import WorkerPool
+from shedlock_py.providers.kit import NotSent, TimedOut, call_within, within
+from shedlock_py.providers.redis.failures import is_temporary
+
+FREE_CONNECTION = "a free connection"
+CONNECTION = "a connection"
+REPLY = "a reply"
+
+
+class _Session(NamedTuple):
+    connection: Any
+    generation: int
+
+
+class _Idle:
+    """The connections that no request uses, last in, first out.
+
+    A connection that has failed takes all of its time with it: the server has gone, or the name of the host stands for
+    another server now.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: list[_Session] = []
+        self._mutex = threading.Lock()
+        self.generation = 0
+
+    def pop(self) -> _Session | None:
+        with self._mutex:
+            return self._sessions.pop() if self._sessions else None
+
+    def push(self, session: _Session) -> bool:
+        """False: it is of a former time, and not kept."""
+        with self._mutex:
+            if session.generation == self.generation:
+                self._sessions.append(session)
+            return session.generation == self.generation
+
+    def give_up(self, generation: int) -> list[_Session]:
+        """Those that are to be closed, when a connection of that generation has failed."""
+        with self._mutex:
+            if generation != self.generation:
+                return []
+            self.generation += 1
+            sessions, self._sessions = self._sessions, []
+            return sessions
+
+
+class Connections:
+    """Up to ``size`` connections for threads, made by ``pool``.
+
+    :param reply_seconds: no reply is waited for longer, whatever time is left.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool, size: int, reply_seconds: float | None) -> None:
+        self._pool = pool
+        self._permits = threading.Semaphore(size)
+        self._openers = WorkerPool(size, "shedlock-redis-connect")
+        self._reply_seconds = reply_seconds
+        self._idle = _Idle()
+
+    def request(self, words: tuple[Any, ...], until: float) -> Any:
+        """The reply to one command. Texts are bytes."""
+        if not self._permits.acquire(timeout=_left(until)):
+            raise TimedOut(FREE_CONNECTION, sent=False)
+        try:
+            session = self._ready() or self._opened(until)
+            is_good = False
+            try:
+                session.connection.send_command(*words)
+                reply = self._reply(session.connection, until)
+                is_good = True
+                return reply
+            except redis.ResponseError as error:
+                is_good = not is_temporary(error)
+                raise
+            finally:
+                if is_good:
+                    if not self._idle.push(session):
+                        session.connection.disconnect()
+                else:
+                    session.connection.disconnect()
+                    self._close(self._idle.give_up(session.generation))
+        finally:
+            self._permits.release()
+
+    def close(self) -> None:
+        """Close the idle ones now, and the others when they have been used."""
+        self._close(self._idle.give_up(self._idle.generation))
+
+    def _reply(self, connection: Any, until: float) -> Any:
+        seconds = _left(until)
+        if self._reply_seconds is not None and self._reply_seconds < seconds:
+            if not connection.can_read(self._reply_seconds):
+                raise redis.TimeoutError("Timeout reading from socket")
+        elif not connection.can_read(seconds):
+            raise TimedOut(REPLY, sent=True)
+        return connection.read_response(disable_decoding=True)
+
+    def _ready(self) -> _Session | None:
+        """An idle connection that the server has not closed meanwhile."""
+        while (session := self._idle.pop()) is not None:
+            try:
+                if not session.connection.can_read():
+                    return session
+            except (redis.RedisError, OSError):
+                pass  # closed by the server
+            session.connection.disconnect()
+        return None
+
+    def _opened(self, until: float) -> _Session:
+        generation = self._idle.generation
+
+        def connect() -> Any:
+            if not _left(until):
+                raise TimedOut(CONNECTION, sent=False)  # the thread came too late: nobody waits for it
+            connection: Any = self._pool.make_connection()
+            connection.connect()
+            return connection
+
+        try:
+            connection = call_within(
+                self._openers, _left(until), CONNECTION, connect, lambda connection: connection.disconnect()
+            )
+        except (redis.RedisError, OSError) as error:
+            raise NotSent from error
+        return _Session(connection, generation)
+
+    def _close(self, sessions: list[_Session]) -> None:
+        for session in sessions:
+            session.connection.disconnect()
+
+
+class AsyncConnections:
+    """:class:`Connections` for one event loop."""
+
+    def __init__(self, pool: redis.asyncio.ConnectionPool, size: int, reply_seconds: float | None) -> None:
+        self._pool = pool
+        self._permits = asyncio.Semaphore(size)
+        self._reply_seconds = reply_seconds
+        self._idle = _Idle()
+
+    async def request(self, words: tuple[Any, ...], until: float) -> Any:
+        """The reply to one command. Texts are bytes."""
+        if self._permits.locked():
+            async with within(_left(until), FREE_CONNECTION, sent=False):
+                await self._permits.acquire()
+        else:
+            await self._permits.acquire()  # at once
+        try:
+            session = await self._ready() or await self._opened(until)
+            is_good = False
+            try:
+                reply = await self._reply(session.connection, words, until)
+                is_good = True
+                return reply
+            except redis.ResponseError as error:
+                is_good = not is_temporary(error)
+                raise
+            finally:
+                if is_good:
+                    if not self._idle.push(session):
+                        await _disconnect(session.connection)
+                else:
+                    await _disconnect(session.connection)
+                    await self._close(self._idle.give_up(session.generation))
+        finally:
+            self._permits.release()
+
+    async def close(self) -> None:
+        """Close the idle ones now, and the others when they have been used."""
+        for session in self._idle.give_up(self._idle.generation):
+            await session.connection.disconnect()
+
+    async def _reply(self, connection: Any, words: tuple[Any, ...], until: float) -> Any:
+        seconds = _left(until)
+        is_short = self._reply_seconds is not None and self._reply_seconds < seconds
+        try:
+            async with within(self._reply_seconds if is_short else seconds, REPLY, sent=True):
+                await connection.send_command(*words)
+                return await connection.read_response(disable_decoding=True)
+        except TimedOut:
+            if is_short:
+                raise redis.TimeoutError("Timeout reading from socket") from None
+            raise
+
+    async def _ready(self) -> _Session | None:
+        while (session := self._idle.pop()) is not None:
+            try:
+                if not await getattr(session.connection, _CAN_READ)():
+                    return session
+            except (redis.RedisError, OSError):
+                pass  # closed by the server, as hiredis finds out
+            except BaseException:
+                await _disconnect(session.connection)
+                raise
+            await _disconnect(session.connection)
+        return None
+
+    async def _opened(self, until: float) -> _Session:
+        generation = self._idle.generation
+        connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
+        try:
+            async with within(_left(until), CONNECTION, sent=False):
+                await connection.connect()
+        except (redis.RedisError, OSError) as error:
+            await _disconnect(connection)
+            raise NotSent from error
+        except BaseException:
+            await _disconnect(connection)  # it may be connected, and not be the right user yet
+            raise
+        return _Session(connection, generation)
+
+    async def _close(self, sessions: list[_Session]) -> None:
+        for session in sessions:
+            await _disconnect(session.connection)
+
+
+async def _disconnect(connection: Any) -> None:
+    """Waits for nothing, so that it cannot be cancelled half-way."""
+    await connection.disconnect(nowait=True)
+
+
+_CAN_READ = "can_read" if hasattr(redis.asyncio.Connection, "can_read") else "can_read_destructive"
+"""redis-py 8 has renamed it."""
+
+
+def _left(until: float) -> float:
+    return max(0.0, until - monotonic())
