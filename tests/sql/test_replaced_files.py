@@ -1,4 +1,4 @@
-"""I1: a SQLite file that is deleted or replaced while a provider has it open (a cleaner, a redeploy, a restored copy)."""
+"""I1: a SQLite file is deleted or replaced while it is open, by a cleaner, a redeploy or a restored copy."""
 
 import asyncio
 import os

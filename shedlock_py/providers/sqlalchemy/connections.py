@@ -123,11 +123,17 @@ class Connections:
         if warnings is not None:
             warnings.is_unconfirmed = False  # it may be about a statement of the application's
         cursor = connection.cursor()
-        if self._is_sqlite and until is not None:
-            milliseconds = max(0, int((until - monotonic()) * 1000))
-            cursor.execute(f"PRAGMA busy_timeout = {milliseconds}")
-        cursor.execute(ask.statement.text, ask.statement.bind(ask.values))
-        answer = _answer(cursor, ask.statement)
+        try:
+            if self._is_sqlite and until is not None:
+                milliseconds = max(0, int((until - monotonic()) * 1000))
+                cursor.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            cursor.execute(ask.statement.text, ask.statement.bind(ask.values))
+            answer = _answer(cursor, ask.statement)
+        except BaseException:
+            if self._is_sqlite:
+                # The traceback of the error keeps the cursor; a statement that is not at its end keeps the write lock.
+                cursor.close()
+            raise
         cursor.close()
         if warnings is not None and warnings.is_unconfirmed:
             raise unconfirmed()
