@@ -10,17 +10,18 @@ import os
 from contextlib import closing
 from pathlib import Path
 
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.faults.checker import Report
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.scenarios.deletions import with_deletions
-from tests.faults.stores import Store, open_provider
+from tests.faults.stores import Store
 
 
 def replace_file(store: Store, fleet: Fleet) -> None:
     path = Path(store.where(()).removeprefix("sqlite:///"))
     fresh = path.with_name("fresh.db")
-    with closing(open_provider("sql", False, f"sqlite:///{fresh}", {})) as provider:
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{fresh}")) as provider:
         provider.create_schema()
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
