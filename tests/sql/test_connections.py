@@ -145,7 +145,8 @@ def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, 
     provider = SqlAlchemyLockProvider(engine)
     provider.create_schema()
     event.listen(engine, "checkout", lambda _, record, __: record.info.clear())
-    provider._client._connections._outdated_at = float("inf")
+    client: Any = provider._client
+    client._connections._outdated_at = float("inf")
     assert acquired(provider, name)
     engine.dispose()
 

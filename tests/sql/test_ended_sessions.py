@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._program import run
-from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from shedlock_py.providers.sqlalchemy.failures import classify
 from tests.services.polling import wait_until

@@ -1,4 +1,4 @@
-"""I1: a SQLite file that is deleted or replaced while a provider has it open (a cleaner, a redeploy, a restored copy)."""
+"""I1: a SQLite file is deleted or replaced while it is open, by a cleaner, a redeploy or a restored copy."""
 
 import asyncio
 import os
@@ -109,7 +109,7 @@ def test_i1_a_file_that_is_replaced_during_the_statement(file: Path, fresh: Path
             return 1
 
         # A trigger of the application's that calls a function: the file changes in mid-statement.
-        connection.create_function("replaced", 0, replace_once)  # type: ignore[attr-defined]  # sqlite3's
+        connection.create_function("replaced", 0, replace_once)
         cursor = connection.cursor()
         cursor.execute("CREATE TRIGGER hook AFTER INSERT ON shedlock BEGIN SELECT replaced(); END")
         cursor.close()

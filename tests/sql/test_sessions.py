@@ -66,9 +66,8 @@ def test_verify_on_a_connection_that_was_sent_elsewhere(store: Store, other_plac
         reader.verify(lease, connection)
         provider.verify(lease, connection)
     assert provider.release(lease)
-    with reader._engine.connect() as connection:
-        with pytest.raises(LeaseLostError):
-            reader.verify(lease, connection)
+    with reader._engine.connect() as connection, pytest.raises(LeaseLostError):
+        reader.verify(lease, connection)
 
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg"])

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.services.database import Address
@@ -100,7 +102,7 @@ def test_i13_a_server_that_is_stopped(store: Store, name: str) -> None:
     warm.record(name)
     store.server.pause()
     try:
-        outcomes = [failed_after(lambda p=provider: p.record(name)) for provider in (warm, cold, warm)]
+        outcomes = [failed_after(partial(provider.record, name)) for provider in (warm, cold, warm)]
     finally:
         store.server.resume()
     assert all(seconds <= LONGEST for _, seconds in outcomes), outcomes
@@ -228,7 +230,7 @@ def test_i13_a_host_name_that_is_not_looked_up_in_time(
 def test_i13_a_writer_of_sqlite_that_does_not_end(scheme: str, tmp_path: Path, name: str) -> None:
     url = f"{scheme}:///{tmp_path}/locks.db?timeout={TIMEOUT}"
     is_async = "aiosqlite" in scheme
-    provider: LockProvider = (
+    provider: SqlAlchemyLockProvider | BlockingLockProvider = (
         BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(url)) if is_async else SqlAlchemyLockProvider(url)
     )
     with closing(provider), closing(sqlite3.connect(tmp_path / "locks.db", isolation_level=None)) as writer:
@@ -248,7 +250,7 @@ def test_timeout_in_the_url_and_as_an_option(store: Store) -> None:
             store.provider(address, timeout="3s"),
             store.provider(url=store.url(address) + ("&" if "?" in store.url(address) else "?") + "timeout=3s"),
         ):
-            shown = getattr(provider, "async_provider", provider)
+            shown: Any = getattr(provider, "async_provider", provider)
             assert shown.programs.timeout == 3.0
             assert "timeout" not in repr(shown)
 

@@ -91,13 +91,14 @@ def test_a_warning_of_the_application_is_not_about_us(driver: str, store: Store,
 
 
 @pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
-def test_other_notices_do_no_harm(store: Store, name: str) -> None:
-    """A trigger that talks is none of our business."""
+@pytest.mark.parametrize("level", ["NOTICE", "WARNING"])
+def test_what_a_trigger_says_does_no_harm(store: Store, level: str, name: str) -> None:
+    """A trigger that warns is not a standby that has not confirmed."""
     provider = store.provider()
     with store.table() as trigger:
         store.execute(
             f"CREATE FUNCTION {trigger}() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$BEGIN RAISE NOTICE 'somebody took a lock'; RETURN NEW; END$$",
+            f"$$BEGIN RAISE {level} 'somebody took a lock'; RETURN NEW; END$$",
             f"CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE ON shedlock FOR EACH ROW EXECUTE FUNCTION {trigger}()",
         )
         try:

@@ -25,7 +25,7 @@ from shedlock_py.providers.sqlalchemy.failures import (
     is_read_only,
     translated,
 )
-from shedlock_py.providers.sqlalchemy.files import FileIdentity, identity_of, path_of
+from shedlock_py.providers.sqlalchemy.files import has_other_file, is_file_known, note_files, path_of
 from shedlock_py.providers.sqlalchemy.forks import note_openings
 from shedlock_py.providers.sqlalchemy.opening import Watch, open_until, watch_first_queries
 from shedlock_py.providers.sqlalchemy.statements import Statement
@@ -57,8 +57,7 @@ class Connections:
             watch_first_queries(engine, watch)
         self._path = path_of(engine.url) if self._is_sqlite else None
         if self._is_sqlite:
-            event.listen(engine, "do_connect", self._note_file_before)
-            event.listen(engine, "connect", self._note_file)
+            note_files(engine)
 
     def take(self, until: float | None) -> PoolProxiedConnection:
         """A connection for :meth:`ask`, and if it must be opened, by the moment ``until``.
@@ -123,38 +122,25 @@ class Connections:
         if warnings is not None:
             warnings.is_unconfirmed = False  # it may be about a statement of the application's
         cursor = connection.cursor()
-        if self._is_sqlite and until is not None:
-            milliseconds = max(0, int((until - monotonic()) * 1000))
-            cursor.execute(f"PRAGMA busy_timeout = {milliseconds}")
-        cursor.execute(ask.statement.text, ask.statement.bind(ask.values))
-        answer = _answer(cursor, ask.statement)
+        try:
+            if self._is_sqlite and until is not None:
+                milliseconds = max(0, int((until - monotonic()) * 1000))
+                cursor.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            cursor.execute(ask.statement.text, ask.statement.bind(ask.values))
+            answer = _answer(cursor, ask.statement)
+        except BaseException:
+            if self._is_sqlite:
+                # The traceback of the error keeps the cursor; a statement that is not at its end keeps the write lock.
+                cursor.close()
+            raise
         cursor.close()
         if warnings is not None and warnings.is_unconfirmed:
             raise unconfirmed()
         if self._commits:
             connection.commit()
-        if self._has_other_file(connection):
+        if has_other_file(connection, self._path):
             raise FileReplaced("the file was replaced by another one meanwhile")
         return answer
-
-    # SQLite's files
-
-    def _note_file_before(self, _dialect: object, record: ConnectionPoolEntry, *_: object) -> None:
-        record.info[_FILE_BEFORE] = self._path and identity_of(self._path)
-
-    def _note_file(self, _connection: object, record: ConnectionPoolEntry) -> None:
-        before: FileIdentity | None = record.info.get(_FILE_BEFORE)
-        now = self._path and identity_of(self._path)
-        record.info[_FILE] = now if before is None or before == now else _REPLACED_MEANWHILE
-
-    def _has_other_file(self, connection: PoolProxiedConnection) -> bool:
-        """Whether the SQLite file was deleted or replaced since the connection was opened.
-
-        SQLite would go on in the old file, which no other process sees.
-        """
-        if not self._path or _FILE not in connection.info:
-            return False
-        return bool(identity_of(self._path) != connection.info[_FILE])
 
     # Connections that are of no use any more
 
@@ -189,9 +175,9 @@ class Connections:
             connection.close()
 
     def _is_outdated(self, connection: PoolProxiedConnection) -> bool:
-        if self._is_sqlite and _FILE not in connection.info:
-            return True  # the application opened it before there was a provider; no one knows which file it has
-        return self._is_older(connection) or self._has_other_file(connection)
+        if self._path is not None and (not is_file_known(connection) or has_other_file(connection, self._path)):
+            return True
+        return self._is_older(connection)
 
     def _is_older(self, connection: PoolProxiedConnection) -> bool:
         """Whether it has probably broken with another one, or the provider was closed since it was opened."""
@@ -206,9 +192,6 @@ class Connections:
 _MOST_REPLACED = 100
 _WARNINGS = "shedlock_py warnings"
 _OPENED = "shedlock_py opened"
-_FILE = "shedlock_py file"
-_FILE_BEFORE = "shedlock_py file before"
-_REPLACED_MEANWHILE = (-1, -1)
 
 
 def _note_opening(_connection: object, record: ConnectionPoolEntry) -> None:

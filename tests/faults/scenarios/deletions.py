@@ -85,17 +85,17 @@ def empty_all(store: Store, fleet: Fleet) -> None:
 
 @scenario(10, "record deleted in mid-hold", stores=("sqlite", "postgres", "mariadb", "redis", "mongodb"), least=2)
 def record_deleted(store: Store, budget: Budget, seed: int) -> Report:
-    return _deletions(store, budget, seed, delete_records)
+    return with_deletions(store, budget, seed, delete_records)
 
 
 @scenario(10, "table dropped, keys flushed", stores=("sqlite", "postgres", "mariadb", "redis", "mongodb"), least=2)
 def dropped(store: Store, budget: Budget, seed: int) -> Report:
-    return _deletions(store, budget, seed, drop)
+    return with_deletions(store, budget, seed, drop)
 
 
 @scenario(10, "all of a quorum emptied", stores=("quorum",), least=2)
 def quorum_emptied(store: Store, budget: Budget, seed: int) -> Report:
-    return _deletions(store, budget, seed, empty_all)
+    return with_deletions(store, budget, seed, empty_all)
 
 
 @scenario(10, "one of a quorum emptied", stores=("quorum",), least=2)
@@ -114,7 +114,7 @@ def minority_emptied(store: Store, budget: Budget, seed: int) -> Report:
     return report
 
 
-def _deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> Report:
+def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> Report:
     report, worst = Report(), 0.0
     for trial in budget.trials():
         with Fleet(store, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
