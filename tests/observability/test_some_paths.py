@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -192,7 +192,7 @@ def run_job(is_async: bool, provider: Any, task: Any, **executor_options: Any) -
 def test_a_fire_time_that_has_run_under_apscheduler(
     is_async: bool, heard: RecordingListener, store: InMemoryLockProvider
 ) -> None:
-    lease = store.acquire(LockRequest("job", "10m", fire_time=datetime(2131, 5, 1, tzinfo=UTC)))
+    lease = store.acquire(LockRequest("job", "10m", fire_time=datetime.now(UTC) + timedelta(minutes=4)))
     assert lease
     store.release(lease)
     assert run_job(is_async, store, never, once_per_fire_time=True).reason == "already_ran"
