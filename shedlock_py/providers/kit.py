@@ -608,17 +608,28 @@ def call_within(
     """
     if seconds is None:
         return function()
-    from concurrent.futures import Future, wait
+    from concurrent.futures import wait
 
-    future: Future[T] = pool.submit(function)
+    results: list[T] = []
+    first: dict[str, str] = {}  # who is first, the thread with its result or the caller that gives up: one atomic step
+
+    def work() -> T:
+        result = function()
+        results.append(result)
+        if first.setdefault("is", "result") == "caller":
+            discard(result)
+        return result
+
     try:
+        future = pool.submit(work)
         done, _ = wait([future], seconds)
         if not done:
             raise TimedOut(waiting_for, sent=False)
+        return future.result()
     except BaseException:  # of a signal handler, too
-        future.add_done_callback(lambda late: None if late.cancelled() or late.exception() else discard(late.result()))
+        if first.setdefault("is", "caller") == "result":
+            discard(results[0])
         raise
-    return future.result()
 
 
 @asynccontextmanager
