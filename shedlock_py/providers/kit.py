@@ -610,23 +610,32 @@ def call_within(
     """
     if seconds is None:
         return function()
-    from concurrent.futures import Future, wait
+    from concurrent.futures import wait
+
+    results: list[T] = []
+    # Which comes first, the thread with its result or the caller that gives up: setdefault() is one atomic step.
+    first: dict[str, str] = {}
+
+    def work() -> T:
+        result = function()
+        results.append(result)
+        if first.setdefault("is", "result") == "caller":
+            discard(result)
+        return result
 
     try:
-        future: Future[T] = pool.submit(function)
+        future = pool.submit(work)
     except RuntimeError:  # no thread can be started: better without the limit than not at all
         return function()
-    is_done = False
     try:
-        is_done = bool(wait([future], seconds).done)
-    finally:  # also when a signal handler raises
-        if not is_done:
-            future.add_done_callback(
-                lambda late: None if late.cancelled() or late.exception() else discard(late.result())
-            )
-    if not is_done:
-        raise TimedOut(waiting_for, sent=False)
-    return future.result()
+        done, _ = wait([future], seconds)
+        if not done:
+            raise TimedOut(waiting_for, sent=False)
+        return future.result()
+    except BaseException:  # of a signal handler, too
+        if first.setdefault("is", "caller") == "result":
+            discard(results[0])
+        raise
 
 
 @asynccontextmanager

@@ -13,7 +13,9 @@ from sqlalchemy import MetaData, Pool, SingletonThreadPool, StaticPool, create_e
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
+from shedlock_py.providers.sqlalchemy.algorithm import Ask
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.services.polling import wait_until
 from tests.sql.stores import acquired, record_of
@@ -169,6 +171,30 @@ def test_one_token_more_for_each_acquisition(provider: LockProvider, file: Path,
         if i % 2:
             provider.prune(0)  # the record is gone; the token grows all the same
     assert tokens == sorted(set(tokens))
+
+
+def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
+    file: Path, provider: LockProvider, name: str
+) -> None:
+    """The time that it brings is older than the token of the other, whose record is gone."""
+    tokens: list[int] = []
+
+    def execute(ask: Ask) -> object:
+        if ask.can_grant:
+            other = acquired(provider, name)
+            tokens.append(other.fencing_token or 0)
+            assert provider.release(other)
+            assert provider.prune(0) == 1
+            passed = time.time_ns() + 2_000_000  # SQLite's clock has milliseconds
+            wait_until(lambda: time.time_ns() > passed)
+        return slow._client.execute(ask, 5.0)
+
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as slow:
+        lease = run(slow.programs.acquire(LockRequest(name, "1m")), execute)
+        assert lease is not None
+        assert lease.fencing_token is not None
+        assert lease.fencing_token > tokens[0]
+        assert slow.release(lease)
 
 
 def test_i1_threads_on_one_file(provider: LockProvider, name: str) -> None:

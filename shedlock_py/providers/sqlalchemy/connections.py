@@ -110,8 +110,8 @@ class Connections:
             connection.invalidate(error)  # interrupted, no one knows where
             raise
         finally:
-            if call_off is not None:
-                call_off()
+            if call_off is not None and call_off() and connection.dbapi_connection is not None:
+                connection.invalidate()  # the reply came at the same moment
             if connection.dbapi_connection is not None and (not switches or self._switch_back(connection)):
                 self._give_back(connection)
 
