@@ -194,7 +194,7 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
 
     provoked: dict[str, dict[str, Callable[[], object]]] = {
         "sqlite.md": {
-            "no such table: shedlock — create the table": lambda: acquire(f"sqlite:///{tmp_path}/empty.db"),
+            "no such table: main.shedlock — create the table": lambda: acquire(f"sqlite:///{tmp_path}/empty.db"),
             "unable to open database file": lambda: acquire(f"sqlite:///{tmp_path}/no/such/locks.db"),
             "an in-memory SQLite database is private to one connection": lambda: acquire("sqlite://"),
         },
