@@ -37,7 +37,6 @@ PAIRS = [
     ("providers/mongodb/provider.py", "MongoLockProvider", "AsyncMongoLockProvider"),
     ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
     *pairs_of("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider", "verify"),
-    *pairs_of("providers/redis/provider.py", "RedisLockProvider", "__init__"),
     *pairs_of("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "_execute"),
 ]
 
