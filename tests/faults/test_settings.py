@@ -152,7 +152,8 @@ async def test_the_names_of_our_prepared_statements_are_nobody_elses(own_postgre
         await provider.create_schema()
         lease = await provider.acquire(LockRequest("named", "1m"))
         assert lease
-        async with provider._engine_of_this_loop().connect() as connection:
+        client: Any = provider._client  # the provider's own sessions have no public name
+        async with client.of_this_loop().engine.connect() as connection:
             found = await connection.exec_driver_sql("SELECT name FROM pg_prepared_statements")
             mine = {name for (name,) in found}
         assert await provider.release(lease)
