@@ -1,6 +1,7 @@
 """The short form of scenario 8: databases with awkward defaults, and PgBouncer before PostgreSQL."""
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
