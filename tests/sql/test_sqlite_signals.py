@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from sqlalchemy import event
 
 from shedlock_py import LockRequest
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
@@ -60,3 +61,23 @@ def test_i12_a_signal_while_the_statement_waits_for_the_writer(operation: str, t
                 getattr(provider, operation)(LockRequest(name, "1h"))
             interrupting.join()
             assert provider.release(acquired(provider, name)), "nothing stays locked"
+
+
+@pytest.mark.usefixtures("_raising_handler")
+def test_a_provider_survives_signals_while_it_takes_connections(tmp_path: Path, name: str) -> None:
+    """SQLAlchemy's pool counts a connection as taken for ever, if a handler raises while it is handed over."""
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")) as provider:
+        provider.create_schema()
+
+        def raise_once(*_: object) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+
+        for moment in ("checkout", "checkin", "connect"):
+            event.listen(provider._engine, moment, raise_once)
+            for _ in range(10):
+                provider._engine.dispose()
+                with pytest.raises(Interrupted):
+                    provider.record(name)
+            event.remove(provider._engine, moment, raise_once)
+            provider.force_release(name)
+            assert provider.release(acquired(provider, name))

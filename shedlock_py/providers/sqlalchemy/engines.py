@@ -142,7 +142,9 @@ def _create(create: Any, url: URL, pool: type[Pool], timeout: float) -> Any:
     options: dict[str, Any] = {
         "poolclass": pool,
         "pool_size": POOL_SIZE,
-        "max_overflow": 0,
+        # Permits in front of the pool are the limit. The pool's own count loses one for each connection that is being
+        # taken when a signal handler raises, and would refuse all in the end.
+        "max_overflow": -1,
         "pool_timeout": timeout,
         "pool_use_lifo": True,
         "isolation_level": "AUTOCOMMIT",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType, ref
 
 from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Dialect, Engine
@@ -174,8 +175,23 @@ class _Client:
             self._connections.close()
 
 
+class _Slot:
+    """One of :class:`_Slots`. If a signal handler raises as it is handed over, nobody has it, and it goes back."""
+
+    def __init__(self, free: SimpleQueue[_Slot]) -> None:
+        self._free: ReferenceType[SimpleQueue[_Slot]] | None = ref(free)
+
+    def give_back(self) -> None:
+        reference, self._free = self._free, None
+        free = reference() if reference is not None else None
+        if free is not None:
+            free.put(_Slot(free))
+
+    __del__ = give_back
+
+
 class _Slots:
-    """As many as the pool has connections: SQLAlchemy's pool has no time limit for each call.
+    """As many as the pool keeps connections: SQLAlchemy's pool has no time limit for each call.
 
     A ``SimpleQueue``, because a signal handler may need one at any moment.
     """
@@ -184,9 +200,9 @@ class _Slots:
         self._refill()
 
     def _refill(self) -> None:
-        free: SimpleQueue[None] = SimpleQueue()
+        free: SimpleQueue[_Slot] = SimpleQueue()
         for _ in range(POOL_SIZE):
-            free.put(None)
+            free.put(_Slot(free))
         self._free = free
         self._process = os.getpid()
 
@@ -195,9 +211,8 @@ class _Slots:
         """:raises TimedOut: none was free until that moment."""
         if self._process != os.getpid():
             self._refill()  # the threads of the parent process do not give theirs back here
-        free = self._free
         try:
-            free.get(timeout=max(0.0, until - monotonic()))
+            slot = self._free.get(timeout=max(0.0, until - monotonic()))
         except Empty:
             raise TimedOut("a free connection", sent=False) from None
         try:
@@ -205,7 +220,7 @@ class _Slots:
                 raise TimedOut("a free connection", sent=False)
             yield
         finally:
-            free.put(None)
+            slot.give_back()
 
 
 class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
