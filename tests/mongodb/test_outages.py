@@ -17,12 +17,11 @@ from tests.mongodb.stores import PATIENT, Store
 from tests.services.database import Address
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy, _Link
+from tests.services.timing import BUSY
 from tests.sql.stores import acquired, record_of
 
 LIMIT = 2.0
 """Seconds: the time limit of one operation, everything included."""
-BUSY = 1.0
-"""Seconds more that a busy machine may take."""
 
 
 def refused(provider: LockProvider, name: str) -> ProviderUnreachable:

@@ -23,10 +23,11 @@ from tests.services.database import Address
 from tests.services.polling import wait_until
 from tests.services.ports import bind_free_port, free_port
 from tests.services.proxy import TcpProxy
+from tests.services.timing import BUSY, BUSY_HERD
 from tests.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SYNC_DRIVERS, Store, acquired
 
 TIMEOUT = 1.0
-LONGEST = TIMEOUT * 1.1
+LONGEST = TIMEOUT * 1.1 + BUSY
 
 
 @contextmanager
@@ -162,7 +163,7 @@ def test_i13_two_hundred_threads_on_a_silent_server(store: Store, name: str) -> 
         for thread in threads:
             thread.join()
     assert len(seconds) == 200
-    assert max(seconds) <= 2.0 * 1.1
+    assert max(seconds) <= 2.0 * 1.1 + BUSY_HERD
 
 
 @pytest.mark.parametrize("driver", ONE_ASYNC_EACH)
@@ -178,7 +179,7 @@ def test_i13_two_hundred_tasks_on_a_silent_server(store: Store, name: str) -> No
         return await asyncio.gather(*(seconds_of(provider, number) for number in range(200)))
 
     with silent() as address:
-        assert max(asyncio.run(main(address))) <= 2.0 * 1.1
+        assert max(asyncio.run(main(address))) <= 2.0 * 1.1 + BUSY_HERD
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
