@@ -1,27 +1,31 @@
 """Locks in one JSON file, for the processes of one Linux machine. Explained in docs/providers/writing-your-own.md."""
 
-from __future__ import annotations
-
+import asyncio
 import fcntl
 import json
 import os
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.rules import Claim, validate_name, validate_prefix
+from shedlock_py import Lease, LockRecord, ProviderError, ProviderUnreachable
+from shedlock_py.durations import Duration
+from shedlock_py.providers import kit
+from shedlock_py.rules import Claim
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NEW_FILE = '{"boot_id": "", "booted_at": 0, "last_token": 0, "records": {}}'
+
+Record = dict[str, Any]
+Command = Callable[[dict[str, Any], int], Any]
+"""A step that runs alone with the file: it gets the content, which it may change, and the time in microseconds."""
+Program = Generator[Command, Any, Any]
 
 
 def boot_clock() -> float:
@@ -29,132 +33,133 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class JsonFileLockProvider(LockProvider):
-    """Locks in the file ``path`` on a local disk; make it once with :meth:`create_schema`.
+class JsonPrograms(kit.StorePrograms):
+    """The programs: each yields one command."""
 
-    An operation that has waited ``wait_for`` for other processes raises :class:`ProviderUnreachable`.
-    """
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program:
+        request = claim.request
+        fire_time = (request.fire_time - EPOCH) // MICROSECOND if request.fire_time else 0
 
-    def __init__(self, path: str | Path, *, wait_for: Duration = "5s") -> None:
-        self._path = Path(path)
-        self._wait_for = parse_duration(wait_for, "wait_for")
-
-    def acquire(self, request: LockRequest) -> Lease | None:
-        return self._claim("acquire", request)
-
-    def take_over(self, request: LockRequest) -> Lease:
-        lease = self._claim("take_over", request)
-        assert lease is not None
-        return lease
-
-    def _claim(self, operation: str, request: LockRequest) -> Lease | None:
-        claim = Claim(request, boot_clock)  # first of all: the holder's trust counts from here
-        fire_time = (request.fire_time - EPOCH) // MICROSECOND if request.fire_time else None
-        with self._opened(operation, request.name) as (data, now):
-            record = data["records"].get(request.name)
-            ran = record["last_fire_time"] if record else None
-            has_run = fire_time is not None and ran is not None and ran >= fire_time
-            if operation == "acquire" and (has_run or _is_held(record, now)):
+        def grant(data: Record, now: int) -> int | None:
+            record = data["records"].get(request.name) or {"fencing_token": None, "lock_until": 0, "last_fire_time": 0}
+            if force:
+                if record["fencing_token"] != (before.fencing_token if before else None):
+                    return None  # the record has changed since it was read
+            elif record["lock_until"] > now or 0 < fire_time <= record["last_fire_time"]:
                 return None
-            token = data["last_token"] = max(data["last_token"] + 1, now)  # of the file: it outlives the records
+            if fire_time > now + self.fire_time_tolerance // MICROSECOND:
+                raise kit.fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
+            token: int = max(data["last_token"] + 1, now)  # the counter is the file's: it outlives the records
+            data["last_token"] = token
             data["records"][request.name] = {
                 "locked_by": claim.locked_by,
                 "locked_at": now,
                 "lock_until": now + request.lock_at_most_for // MICROSECOND,
                 "fencing_token": token,
-                "last_fire_time": ran if has_run or fire_time is None else fire_time,
+                "last_fire_time": max(record["last_fire_time"], fire_time),
             }
-        return claim.granted(token)  # last of all: the minimum hold counts from here
+            return token
 
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        extension = lease.begin_extension(lock_at_most_for)
-        if not self._hold_for("extend", lease, extension.lock_for):
-            lease.lose()
-            return None
-        return extension.granted()
+        return (yield grant)
 
-    def release(self, lease: Lease) -> bool:
-        if not self._hold_for("release", lease, lease.begin_release()):
-            lease.lose()
-            return False
-        lease.end()
-        return True
-
-    def _hold_for(self, operation: str, lease: Lease, lock_for: timedelta) -> bool:
-        """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it."""
-        if lease.has_ended():
-            return False
-        with self._opened(operation, lease.name) as (data, now):
-            record = data["records"].get(lease.name)
-            ours = lease.locked_by, lease.fencing_token
-            if not _is_held(record, now) or (record["locked_by"], record["fencing_token"]) != ours:
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program:
+        def set_end(record: Record, now: int) -> bool:
+            if record["lock_until"] <= now:
+                return False
+            if (record["locked_by"], record["fencing_token"]) != (lease.locked_by, lease.fencing_token):
                 return False
             record["lock_until"] = now + lock_for // MICROSECOND
-        return True
+            return True
 
-    def record(self, name: str) -> LockRecord | None:
-        with self._opened("record", validate_name(name)) as (data, now):
-            return _to_record(name, data["records"][name], now) if name in data["records"] else None
+        return (yield _on_record(lease.name, set_end))
 
-    def records(self, prefix: str = "") -> list[LockRecord]:
-        validate_prefix(prefix)
-        with self._opened("records") as (data, now):
-            found = sorted((name, record) for name, record in data["records"].items() if name.startswith(prefix))
-            return [_to_record(name, record, now) for name, record in found]
-
-    def force_release(self, name: str) -> bool:
-        with self._opened("force_release", validate_name(name)) as (data, now):
-            record = data["records"].get(name)
-            if not _is_held(record, now):
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program:
+        def undo(record: Record, now: int) -> bool:
+            if record["locked_by"] != locked_by:
                 return False
-            record["lock_until"] = now
-        return True
+            record["lock_until"] = min(record["lock_until"], now)
+            if former_fire_time:
+                former = (former_fire_time - EPOCH) // MICROSECOND
+                record["last_fire_time"] = min(record["last_fire_time"], former)
+            return True
 
-    def prune(self, unused_for: Duration) -> int:
-        unused = parse_duration(unused_for, "unused_for", zero=True) // MICROSECOND
-        with self._opened("prune") as (data, now):
-            old = [name for name, record in data["records"].items() if record["lock_until"] <= now - unused]
-            for name in old:
-                del data["records"][name]
-        return len(old)
+        return (yield _on_record(name, undo))
 
-    def create_schema(self) -> None:
-        with self._opened("create_schema"):
-            pass
+    def force_release(self, name: str) -> Program:
+        def release(record: Record, now: int) -> bool:
+            was_held: bool = record["lock_until"] > now
+            record["lock_until"] = min(record["lock_until"], now)
+            return was_held
 
-    @contextmanager
-    def _opened(self, operation: str, lock_name: str | None = None) -> Iterator[tuple[dict[str, Any], int]]:
-        """The file's content, and the time, for a block that is alone with it; written if the block changed it."""
+        return (yield _on_record(name, release))
+
+    def forget_fire_time(self, name: str) -> Program:
+        def forget(record: Record, now: int) -> bool:
+            was_known = bool(record["last_fire_time"])
+            record["last_fire_time"] = 0
+            return was_known
+
+        return (yield _on_record(name, forget))
+
+    def record(self, name: str) -> Program:
+        return (yield _on_record(name, lambda record, now: _to_record(name, record, now), absent=None))
+
+    def records(self, prefix: str) -> Program:
+        return (yield lambda data, now: [_to_record(name, record, now) for name, record in data["records"].items()])
+
+    def prune(self, unused_for: timedelta) -> Program:
+        def delete(data: Record, now: int) -> int:
+            limit, records = now - unused_for // MICROSECOND, data["records"]
+            data["records"] = {name: record for name, record in records.items() if record["lock_until"] > limit}
+            return len(records) - len(data["records"])
+
+        return (yield delete)
+
+    def create_schema(self) -> Program:
+        yield _create
+
+    def classify(self, error: Exception) -> kit.Failure:
+        if isinstance(error, FileNotFoundError | ValueError | LookupError | TypeError | AttributeError):
+            return kit.Failure.REFUSED  # no file, or one with something else in it
+        return kit.Failure.NOT_DONE if isinstance(error, OSError) else kit.Failure.NOT_A_STORE_ERROR
+
+    def explain(self, error: Exception, failure: kit.Failure, operation: str, lock_name: str | None) -> ProviderError:
+        cure = (
+            " — make its directory, and then provider.create_schema()" if isinstance(error, FileNotFoundError) else ""
+        )
+        kind = ProviderError if failure is kit.Failure.REFUSED else ProviderUnreachable
+        return kind(kit.describe(operation, lock_name, f"{error}{cure}"), operation=operation, lock_name=lock_name)
+
+
+class JsonFile:
+    """The client: carries a command out, alone with the file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def execute(self, command: Command, timeout: float | None) -> Any:
+        number = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            number = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                self._wait_for_our_turn(number)
-                is_new = operation == "create_schema" and not self._path.exists()
-                before = NEW_FILE if is_new else self._path.read_text("utf-8")
-                data = json.loads(before)
-                yield data, _now(data)
-                after = json.dumps(data, ensure_ascii=False, indent=1)
-                if after != before:
-                    self._replace(after)
-            finally:
-                fcntl.flock(number, fcntl.LOCK_UN)  # to close it is not enough if a forked child has it open, too
-                os.close(number)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            is_missing = isinstance(error, FileNotFoundError)
-            kind = ProviderUnreachable if isinstance(error, OSError) and not is_missing else ProviderError
-            what = f"{operation} of lock {lock_name!r}" if lock_name is not None else operation
-            advice = " — make its directory, and then provider.create_schema()" if is_missing else ""
-            message = f"{what} in {self._path}: {error}{advice}"
-            raise kind(message, operation=operation, lock_name=lock_name) from error
+            self._wait_for_lock(number, timeout)
+            before = NEW_FILE if command is _create and not self._path.exists() else self._path.read_text("utf-8")
+            data = json.loads(before)
+            reply = command(data, _now(data))
+            after = json.dumps(data, ensure_ascii=False, indent=1)
+            if after != before:
+                self._replace(after)
+            return reply
+        finally:
+            fcntl.flock(number, fcntl.LOCK_UN)  # closing is not enough if a forked child has it open, too
+            os.close(number)
 
-    def _wait_for_our_turn(self, number: int) -> None:
-        give_up_at = boot_clock() + self._wait_for.total_seconds()
+    def _wait_for_lock(self, number: int, timeout: float | None) -> None:
+        until = boot_clock() + (timeout or 0)
         while True:
             try:
                 return fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if boot_clock() > give_up_at:
-                    raise TimeoutError(f"others have had it for {self._wait_for}") from None
+                if boot_clock() > until:
+                    raise kit.TimedOut(f"the processes that lock {self._path}", sent=False) from None
             time.sleep(random.uniform(0.001, 0.005))
 
     def _replace(self, text: str) -> None:
@@ -163,10 +168,45 @@ class JsonFileLockProvider(LockProvider):
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        new.replace(self._path)  # the last step: whoever fails or is killed before it has changed nothing
+        new.replace(self._path)  # the last step: a process that fails or is killed before it has changed nothing
 
 
-def _now(data: dict[str, Any]) -> int:
+class AsyncJsonFile:
+    """The same in a worker thread."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = JsonFile(path)
+
+    async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (as the kit calls it)
+        return await asyncio.to_thread(self._file.execute, command, timeout)
+
+
+class JsonFileLockProvider(kit.ProgramProvider):
+    """Locks in the file ``path`` on a local disk; make it once with :meth:`create_schema`."""
+
+    def __init__(self, path: str | Path, *, timeout: Duration | None = None) -> None:
+        seconds = kit.parse_timeout(timeout, None, is_managed=True)
+        super().__init__(JsonPrograms(clock=boot_clock, timeout=seconds), JsonFile(path))
+
+
+class AsyncJsonFileLockProvider(kit.AsyncProgramProvider):
+    """:class:`JsonFileLockProvider` for asyncio."""
+
+    def __init__(self, path: str | Path, *, timeout: Duration | None = None) -> None:
+        seconds = kit.parse_timeout(timeout, None, is_managed=True)
+        super().__init__(JsonPrograms(clock=boot_clock, timeout=seconds), AsyncJsonFile(path))
+
+
+def _create(data: Record, now: int) -> None:
+    """The command that may find no file."""
+
+
+def _on_record(name: str, step: Callable[[Record, int], Any], absent: Any = False) -> Command:
+    """A command for one record; its reply is ``absent`` if there is none."""
+    return lambda data, now: step(data["records"][name], now) if name in data["records"] else absent
+
+
+def _now(data: Record) -> int:
     """The store's clock, in microseconds since 1970: set when the machine was started, and not again."""
     since_boot, boot_id = int(boot_clock() * 1_000_000), BOOT_ID.read_text()
     if data["boot_id"] != boot_id:
@@ -176,11 +216,7 @@ def _now(data: dict[str, Any]) -> int:
     return now
 
 
-def _is_held(record: Any, now: int) -> bool:
-    return record is not None and record["lock_until"] > now
-
-
-def _to_record(name: str, record: dict[str, Any], now: int) -> LockRecord:
+def _to_record(name: str, record: Record, now: int) -> LockRecord:
     def moment(microseconds: int) -> datetime:
         return EPOCH + microseconds * MICROSECOND
 
@@ -190,7 +226,7 @@ def _to_record(name: str, record: dict[str, Any], now: int) -> LockRecord:
         locked_at=moment(record["locked_at"]),
         lock_until=moment(record["lock_until"]),
         fencing_token=record["fencing_token"],
-        last_fire_time=None if record["last_fire_time"] is None else moment(record["last_fire_time"]),
+        last_fire_time=moment(record["last_fire_time"]) if record["last_fire_time"] else None,
         read_at=moment(now),
     )
 

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import unquote_plus
 
@@ -46,6 +46,7 @@ MOST_RETRIES = 5
 MOST_TAKE_OVERS = 16
 """For operators and nodes that take over at the same time: one of them succeeds in each round."""
 _BEFORE = timedelta(microseconds=1)
+_EARLIEST = datetime.min.replace(tzinfo=UTC) + _BEFORE
 
 
 class Failure(enum.Enum):
@@ -235,7 +236,7 @@ class StorePrograms(ABC):
     def _undone(self, name: str, locked_by: str, fire_time: datetime | None) -> Program[Any, Any, bool]:
         # The store does not know which fire time was granted before this one. The moment just before it will do: this
         # fire time can be granted again, and those that were granted before cannot.
-        former = None if fire_time is None else fire_time - _BEFORE
+        former = None if fire_time is None else max(fire_time, _EARLIEST) - _BEFORE
         return (yield from self.carry_out("undo", name, self.undo_claim(name, locked_by, former)))
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:

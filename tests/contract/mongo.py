@@ -43,7 +43,8 @@ class MongoStore:
         self._admin = self._resources.enter_context(server.connect())
         self.proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
         # Patient: the server is written in Python, and shares a machine with the tests.
-        self.url = server.url("contract", via=self.proxy.address if self.proxy else None, timeoutMS=20_000)
+        self.url = server.url("contract", via=self.proxy.address if self.proxy else None, timeout="20s")
+        self.users_url = server.url("contract", via=self.proxy.address if self.proxy else None, timeoutMS=20_000)
         self.collection = f"shedlock_{uuid4().hex[:8]}"
         self._is_async = is_async
         self._users_client = users_client
@@ -61,7 +62,7 @@ class MongoStore:
             provider = MongoLockProvider(self.url, collection=self.collection)
             self._resources.callback(provider.close)
             return provider
-        client = self._resources.enter_context(MongoClient[Any](self.url, **HOSTILE))
+        client = self._resources.enter_context(MongoClient[Any](self.users_url, **HOSTILE))
         return MongoLockProvider(client["contract"], collection=self.collection)
 
     def _open_async(self) -> LockProvider:
@@ -69,7 +70,7 @@ class MongoStore:
             return self._resources.enter_context(
                 BlockingLockProvider(lambda: AsyncMongoLockProvider(self.url, collection=self.collection))
             )
-        client = AsyncMongoClient[Any](self.url, **HOSTILE)
+        client = AsyncMongoClient[Any](self.users_url, **HOSTILE)
         facade = self._resources.enter_context(
             BlockingLockProvider(lambda: AsyncMongoLockProvider(client["contract"][self.collection]))
         )
@@ -113,6 +114,7 @@ class MongoContract(ContractBase):
     is_async: ClassVar[bool] = False
     users_client: ClassVar[bool] = False
     via_proxy: ClassVar[bool] = False
+    clock_resolution: ClassVar[float] = 0.002
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -138,7 +140,7 @@ class MongoContract(ContractBase):
 
     @pytest.fixture
     def failing_provider(self) -> Iterator[LockProvider]:
-        url = f"mongodb://127.0.0.1:{free_port()}/shedlock?serverSelectionTimeoutMS=300"
+        url = f"mongodb://127.0.0.1:{free_port()}/shedlock?timeout=300ms"
         if self.is_async:
             with BlockingLockProvider(lambda: AsyncMongoLockProvider(url)) as facade:
                 yield facade

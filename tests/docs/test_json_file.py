@@ -1,4 +1,4 @@
-"""The contract suite on JsonFileLockProvider."""
+"""The contract suite on the JSON-file store."""
 
 import fcntl
 from collections.abc import Iterator
@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from examples.providers.json_file import JsonFileLockProvider
-from shedlock_py import LockProvider
-from shedlock_py.testing.contract import LockProviderContract, LockProviderFactory, ProcessContract
+from examples.providers.json_file import AsyncJsonFileLockProvider, JsonFileLockProvider
+from shedlock_py import AsyncLockProvider, LockProvider
+from shedlock_py.testing.contract import (
+    AsyncLockProviderContract,
+    BlockingLockProvider,
+    LockProviderContract,
+    LockProviderFactory,
+    ProcessContract,
+)
 
 
 @pytest.fixture
@@ -33,4 +39,20 @@ class TestJsonFile(LockProviderContract, ProcessContract):
     def failing_provider(self, path: Path) -> Iterator[LockProvider]:
         with open(f"{path}.lock") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # as a process that stands still in the middle of an operation
-            yield JsonFileLockProvider(path, wait_for="50ms")
+            yield JsonFileLockProvider(path, timeout="50ms")
+
+
+class TestAsyncJsonFile(AsyncLockProviderContract):
+    @pytest.fixture
+    def make_async_provider(self, path: Path) -> Any:
+        return lambda: AsyncJsonFileLockProvider(path)
+
+    @pytest.fixture
+    def failing_provider(self, path: Path) -> Iterator[LockProvider]:
+        def make() -> AsyncLockProvider:
+            return AsyncJsonFileLockProvider(path, timeout="50ms")
+
+        with open(f"{path}.lock") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with BlockingLockProvider(make) as failing:
+                yield failing

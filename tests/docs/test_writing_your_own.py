@@ -182,7 +182,7 @@ def test_after_a_reboot_the_clock_goes_on_where_it_ended(path: Path, monkeypatch
 
 def test_the_file_is_for_people_too(path: Path) -> None:
     provider = JsonFileLockProvider(path)
-    provider.acquire(LockRequest("nachts-größer", LONG, holder="web-1", fire_time=datetime(2026, 1, 31, tzinfo=UTC)))
+    provider.acquire(LockRequest("nachts-größer", LONG, holder="web-1", fire_time=datetime(2024, 1, 31, tzinfo=UTC)))
     text = path.read_text("utf-8")
     assert '"nachts-größer"' in text
     assert '"web-1#' in text

@@ -31,7 +31,7 @@ SETTINGS = settings.get_profile("faults")
 NAMES = ["a", "b", "A"]
 MILLISECOND = timedelta(milliseconds=1)
 lengths = st.integers(1, 20_000).map(lambda milliseconds: milliseconds * MILLISECOND)
-moments = st.integers(0, 5).map(lambda minutes: datetime(2030, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes))
+moments = st.integers(0, 5).map(lambda minutes: datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes))
 
 
 def microseconds(duration: timedelta) -> int:

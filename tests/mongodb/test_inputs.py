@@ -5,6 +5,7 @@ import logging
 import pickle
 import traceback
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderE
 from shedlock_py import ProviderUnreachable as Unreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.mongodb.stores import DATABASE, PATIENT, Store
+from tests.mongodb.stores import PATIENT, Store
 from tests.services.mongodb import PrivateMongoServer
 from tests.services.servers import ServerError
 from tests.sql.stores import acquired, record_of
@@ -108,14 +109,33 @@ def test_what_the_url_says_wins() -> None:
         return store.collection().database.client.options
 
     ours = options("mongodb://h")
-    assert (ours.timeout, ours.server_selection_timeout, ours.retry_writes) == (2, 2, False)
+    assert (ours.server_selection_timeout, ours.retry_writes) == (5, False)
     pool = ours.pool_options
-    assert (pool.max_pool_size, pool.connect_timeout, pool.socket_timeout, pool.appname) == (20, 2, 2, "shedlock_py")
+    assert (pool.max_pool_size, pool.connect_timeout, pool.socket_timeout, pool.appname) == (20, 5, 5, "shedlock_py")
     theirs = options("mongodb://h/?timeoutMS=700&maxPoolSize=3&appName=mine&retryWrites=true")
-    assert (theirs.timeout, theirs.retry_writes) == (0.7, True)
+    assert (theirs.timeout, theirs.server_selection_timeout, theirs.retry_writes) == (0.7, 0.7, True)
     assert (theirs.pool_options.max_pool_size, theirs.pool_options.appname) == (3, "mine")
     theirs = options("mongodb://h/?socketTimeoutMS=700")
-    assert (theirs.timeout, theirs.pool_options.socket_timeout, theirs.server_selection_timeout) == (None, 0.7, 2)
+    assert (theirs.timeout, theirs.pool_options.socket_timeout, theirs.server_selection_timeout) == (None, 0.7, 5)
+
+
+@pytest.mark.parametrize(
+    ("query", "given", "seconds"),
+    [
+        ("", None, 5),
+        ("?timeout=3s", None, 3),
+        ("?timeout=0.5", None, 0.5),
+        ("?timeoutMS=700", None, 0.7),
+        ("", "2s", 2),
+    ],
+)
+def test_i13_the_time_limit(query: str, given: str | None, seconds: float) -> None:
+    assert MongoLockProvider(f"mongodb://h/{query}", timeout=given).programs.timeout == seconds
+
+
+def test_i13_a_users_client_has_limits_of_its_own(store: Store) -> None:
+    with pytest.raises(ConfigurationError, match="timeout= is for providers that are made from a URL"):
+        MongoLockProvider(store.admin["shedlock"], timeout="3s")
 
 
 # Passwords
@@ -209,21 +229,47 @@ def test_names_at_the_end_of_unicode(store: Store) -> None:
     assert [record.name for record in provider.records("a")] == sorted(names[:4])
 
 
-def test_documents_that_are_no_lock_records(store: Store, name: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lockUntil", "soon"),
+        ("fencingToken", "seven"),
+        ("fencingToken", 1.5e300),
+        ("fencingToken", True),
+        ("lastFireTime", "yesterday"),
+        ("lastFireTime", datetime(2024, 1, 1, tzinfo=UTC)),
+        ("lastFireTime", 2**62),
+        ("lockedBy", 7),
+        ("lockedAt", None),
+    ],
+)
+def test_a_document_with_an_odd_value_is_an_error_for_its_name_only(
+    store: Store, name: str, field: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job must not be skipped for ever as held, because of a value that no lock record has."""
     provider = store.provider(**PATIENT)
-    for field, value in {"lockUntil": "soon", "fencingToken": "seven"}.items():
-        assert provider.release(provider.take_over(LockRequest(f"{name}-{field}", "1m")))
-        store.documents.update_one({"_id": f"{name}-{field}"}, {"$set": {field: value}})
-        for operation in (provider.acquire, provider.take_over):
-            if (operation, field) != (provider.take_over, "lockUntil"):  # which does not compare
-                with pytest.raises(ProviderError, match=f"{DATABASE}.{store.collection} is no lock record"):
-                    operation(LockRequest(f"{name}-{field}", "1m"))
-        with pytest.raises(ProviderError, match=f"record of lock '{name}-{field}': its {field} is of type str"):
-            provider.record(f"{name}-{field}")
-    with pytest.raises(ProviderError, match="is no lock record"):
-        provider.records()
+    odd, sound = f"{name}-odd", f"{name}-sound"
+    for lock in (odd, sound):
+        assert provider.release(provider.take_over(LockRequest(lock, "1m")))
+    store.documents.update_one({"_id": odd}, {"$set": {field: value}})
+    with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
+        provider.record(odd)
+    assert [record.name for record in provider.records(name)] == [sound]
+    assert odd in caplog.text
+    request = LockRequest(odd, "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))
+    with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
+        provider.take_over(request)
+    if field in ("lockedBy", "lockedAt"):  # which decide nothing
+        assert provider.release(acquired(provider, odd))
+        assert provider.record(odd)
+    else:
+        with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
+            provider.acquire(request)
+
+
+def test_documents_of_somebody_else_stay(store: Store, name: str) -> None:
+    provider = store.provider(**PATIENT)
     store.documents.insert_one({"_id": name, "text": "of somebody else"})
-    assert provider.prune(0) == 1, "the one with a date and a wrong token"
-    assert store.documents.count_documents({}) == 2
+    provider.prune(0)
     acquired(provider, name)
     assert store.documents.find_one({"_id": name, "text": "of somebody else"})

@@ -17,7 +17,7 @@ from tests.services.polling import wait_until
 from tests.sql.stores import acquired, record_of
 
 HOST = "java-host.example.org"
-FIRE_TIME = datetime(2031, 1, 1, tzinfo=UTC)
+FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 @dataclass

@@ -19,9 +19,9 @@ from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy, _Link
 from tests.sql.stores import acquired, record_of
 
-LIMIT = 4.0
-"""Seconds: two for the answer, two for the undoing."""
-BUSY = 4.0
+LIMIT = 2.0
+"""Seconds: the time limit of one operation, everything included."""
+BUSY = 1.0
 """Seconds more that a busy machine may take."""
 
 
@@ -29,14 +29,14 @@ def refused(provider: LockProvider, name: str) -> ProviderUnreachable:
     started = time.monotonic()
     with pytest.raises(ProviderUnreachable) as unreachable:
         provider.acquire(LockRequest(name, "2s"))
-    assert time.monotonic() - started < LIMIT + BUSY
+    assert time.monotonic() - started < LIMIT * 1.1 + BUSY
     assert (unreachable.value.operation, unreachable.value.lock_name) == ("acquire", name)
     assert unreachable.value.__cause__ is not None
     return unreachable.value
 
 
 def test_i5_a_restart_and_an_outage(store: Store, name: str) -> None:
-    provider = store.provider()
+    provider = store.provider(timeout=f"{LIMIT:g}s")
     lease = acquired(provider, name)
     store.server.restart()
     # Pooled connections are dead now, and nobody notices.
@@ -50,13 +50,13 @@ def test_i5_a_restart_and_an_outage(store: Store, name: str) -> None:
     assert provider.release(acquired(provider, f"{name}-2"))
 
 
-def test_i5_a_server_that_stands_still(store: Store, name: str) -> None:
-    warm, cold = store.provider(), store.provider()
+def test_i13_a_server_that_stands_still(store: Store, name: str) -> None:
+    warm, cold = (store.provider(timeout=f"{LIMIT:g}s") for _ in range(2))
     lease = acquired(warm, f"{name}-held")
     store.server.pause()
     try:
-        refused(warm, name)
-        refused(cold, name)
+        assert "waited for a reply" in str(refused(warm, name))
+        assert f"limit of {LIMIT:g} s (timeout)" in str(refused(cold, name))
         with pytest.raises(ProviderUnreachable):
             warm.extend(lease, "2m")
     finally:
@@ -67,8 +67,8 @@ def test_i5_a_server_that_stands_still(store: Store, name: str) -> None:
     assert warm.release(lease)
 
 
-def test_i5_a_refused_connection(store: Store, proxy: TcpProxy, name: str) -> None:
-    provider = store.provider(proxy.address)
+def test_i13_a_refused_connection(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(proxy.address, timeout=f"{LIMIT:g}s")
     provider.record("warm")
     proxy.refuse()
     proxy.cut()
@@ -88,7 +88,7 @@ def test_the_time_limits_of_the_url_win(store: Store, proxy: TcpProxy, name: str
 
 
 def test_i5_a_step_down(store: Store, name: str) -> None:
-    provider = store.provider()
+    provider = store.provider(timeout=f"{LIMIT:g}s")
     lease = acquired(provider, name)
     with suppress(AutoReconnect):  # a real server hangs up on everybody
         store.admin.admin.command("replSetStepDown", 6, secondaryCatchUpPeriodSecs=1, force=True)

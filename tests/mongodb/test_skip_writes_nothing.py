@@ -10,7 +10,7 @@ from tests.mongodb.stores import DATABASE, PATIENT, Store
 from tests.sql.stores import acquired
 
 SKIPS = 100
-FIRE_TIME = datetime(2031, 1, 1, tzinfo=UTC)
+FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 KINDS = ["held", "held, with a fire time", "already ran", "held by ShedLock for Java"]
 
 

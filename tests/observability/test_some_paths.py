@@ -158,7 +158,7 @@ async def test_a_cancelled_question_tells_nothing(heard: RecordingListener) -> N
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_fire_time_that_has_run(is_async: bool, heard: RecordingListener, store: InMemoryLockProvider) -> None:
-    request = LockRequest("job", "10m", fire_time=datetime(2031, 5, 1, tzinfo=UTC))
+    request = LockRequest("job", "10m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))
     lease = store.acquire(request)
     assert lease
     store.release(lease)

@@ -10,11 +10,16 @@ from tests.services.proxy import TcpProxy, _Link
 class HoldingProxy(TcpProxy):
     def __init__(self, upstream: Address) -> None:
         self._marker = b""
+        self._skip = 0
         self._held: tuple[_Link, bytes] | None = None
         super().__init__(upstream)
 
-    def hold(self, marker: str) -> None:
-        """Keep the next request back that contains `marker`, and close the client's end of its connection."""
+    def hold(self, marker: str, *, skip: int = 0) -> None:
+        """Keep the next request back that contains `marker`, and close the client's end of its connection.
+
+        The first `skip` of them pass.
+        """
+        self._skip = skip
         self._marker = marker.encode()
 
     @property
@@ -31,6 +36,9 @@ class HoldingProxy(TcpProxy):
 
     def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
         if to_server and self._marker and self._marker in chunk:
+            self._skip -= 1
+            if self._skip >= 0:
+                return super()._may_pass(link, chunk, to_server=to_server)
             self._marker = b""
             self._held = link, chunk
             link.client.shutdown(socket.SHUT_RDWR)

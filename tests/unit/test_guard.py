@@ -29,7 +29,7 @@ from shedlock_py import (
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
 
-NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
 class TestHold:

@@ -12,7 +12,7 @@ from shedlock_py import LockRecord, LockRequest, LockSkipped, Settings
 from shedlock_py._values import Value
 from tests.unit.dataclass_twins import as_dataclass_makes_it, assert_frozen
 
-NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 VALUES: list[Any] = [
     LockRequest("job", "10m", "1s", "me", NOON),

@@ -1,11 +1,10 @@
-"""Where the records are: in a collection of the user's client, or of clients that we open ourselves from a URL."""
+"""Where the records are: in a collection of the user's client, or of clients that are opened from a URL."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote_plus
@@ -18,9 +17,11 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import InvalidName, PyMongoError
 from pymongo.read_concern import ReadConcern
-from pymongo.uri_parser import split_options
+from pymongo.uri_parser import split_options as split_uri_options
 
+from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.kit import parse_timeout, split_options
 
 Record = dict[str, Any]
 Found = TypeVar("Found")
@@ -28,8 +29,6 @@ Found = TypeVar("Found")
 COLLECTION = "shedlock"
 DATABASE = "shedlock"
 """Where a URL names none."""
-ANSWER_MS = 2000
-"""How long all of one command may take, from finding a server to the reply, before it counts as unreachable."""
 MAJORITY_MS = 5000
 """How long the server waits for a majority on behalf of a user's client that has no ``timeoutMS``."""
 POOL_SIZE = 20
@@ -49,10 +48,11 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-class Borrowed(Generic[Found]):
+class UserCollection(Generic[Found]):
     """A collection of the user's client, with our settings."""
 
     shown = ""
+    has_limits = True
 
     def __init__(self, collection: Any) -> None:
         self._collection: Found = collection
@@ -65,7 +65,9 @@ class Borrowed(Generic[Found]):
         return message
 
 
-def find_store(given: object, name: str) -> Borrowed[Collection[Record]] | OwnClients:
+def find_store(
+    given: object, name: str, timeout: Duration | None
+) -> UserCollection[Collection[Record]] | ManagedClients:
     """Where ``given`` says: a database, a collection or a URL.
 
     :raises ConfigurationError: it cannot work.
@@ -73,20 +75,22 @@ def find_store(given: object, name: str) -> Borrowed[Collection[Record]] | OwnCl
     if isinstance(given, AsyncDatabase | AsyncCollection | AsyncMongoClient):
         raise ConfigurationError(f"this is an {type(given).__name__}: give it to AsyncMongoLockProvider")
     if isinstance(given, str):
-        return OwnClients(given, name)
-    return Borrowed(_borrowed(given, name, Database, Collection, MongoClient))
+        return ManagedClients(given, name, timeout)
+    return UserCollection(_of_user(given, name, Database, Collection, MongoClient))
 
 
-def find_async_store(given: object, name: str) -> Borrowed[AsyncCollection[Record]] | OwnAsyncClients:
+def find_async_store(
+    given: object, name: str, timeout: Duration | None
+) -> UserCollection[AsyncCollection[Record]] | ManagedAsyncClients:
     """:func:`find_store` for asyncio."""
     if isinstance(given, Database | Collection | MongoClient):
         raise ConfigurationError(f"this is a {type(given).__name__}, which is not async: give it to MongoLockProvider")
     if isinstance(given, str):
-        return OwnAsyncClients(given, name)
-    return Borrowed(_borrowed(given, name, AsyncDatabase, AsyncCollection, AsyncMongoClient))
+        return ManagedAsyncClients(given, name, timeout)
+    return UserCollection(_of_user(given, name, AsyncDatabase, AsyncCollection, AsyncMongoClient))
 
 
-def _borrowed(given: Any, name: str, database: type, collection: type, client: type) -> Any:
+def _of_user(given: Any, name: str, database: type, collection: type, client: type) -> Any:
     if issubclass(type(given), collection):
         if name not in (COLLECTION, given.name):
             raise ConfigurationError(f"collection={name!r}, but a collection was given: {given.name!r}")
@@ -110,9 +114,13 @@ def _collection_of(database: Any, name: str) -> Any:
 
 
 class StoreUrl:
-    """A ``mongodb://`` URL, checked, and what may be shown of it."""
+    """A ``mongodb://`` URL, checked, and what may be shown of it.
 
-    def __init__(self, url: str) -> None:
+    ``has_limits``: it names PyMongo's limits for the parts of an operation, which then count in place of ours.
+    """
+
+    def __init__(self, url: str, timeout: Duration | None) -> None:
+        url, self.options = split_options(url)
         self._url = url
         scheme, separator, rest = url.partition("://")
         if scheme not in ("mongodb", "mongodb+srv") or not separator:
@@ -120,8 +128,12 @@ class StoreUrl:
         self._userinfo, _, location = rest.rpartition("@")
         place, _, query = location.partition("?")
         self.shown = f"{scheme}://{'***@' if self._userinfo else ''}{place}"
-        _check_options(query)
-        self._options = _defaults(query)
+        given = _parsed(query)
+        if given.get("timeoutms"):  # PyMongo's own name for the same limit
+            self.options.setdefault("timeout", str(given["timeoutms"]))
+        seconds = parse_timeout(timeout, self.options.get("timeout"), is_managed=True)
+        self.has_limits = timeout is None and "timeout" not in self.options and bool(_LIMITS & given.keys())
+        self._options = _defaults(given, seconds)
 
     def open(self) -> MongoClient[Record]:
         """A small client of our own; connects at first use."""
@@ -150,39 +162,46 @@ class StoreUrl:
         return message
 
 
-def _check_options(query: str) -> None:
-    """PyMongo itself only warns, and goes without: without a time limit, say."""
+_LIMITS = {"connecttimeoutms", "serverselectiontimeoutms", "sockettimeoutms", "waitqueuetimeoutms"}
+
+
+def _parsed(query: str) -> Mapping[str, Any]:
+    """The options of a URL by their names in small letters. PyMongo itself only warns of bad ones, and goes without."""
+    if not query:
+        return {}
     try:
-        if query:
-            split_options(query, validate=True, warn=False)
+        return {name.lower(): value for name, value in split_uri_options(query, validate=True, warn=False).items()}
     except (PyMongoError, ValueError, TypeError) as error:
         raise ConfigurationError(f"store URL: {error}") from None
 
 
-def _defaults(query: str) -> dict[str, Any]:
-    """What we set; PyMongo prefers it to the URL, so it is only what the URL does not say."""
-    given = {name.lower() for name in re.findall("([^=&;]+)=", query)}
-    limits = dict.fromkeys(
-        ("connectTimeoutMS", "serverSelectionTimeoutMS", "socketTimeoutMS", "waitQueueTimeoutMS"), ANSWER_MS
-    )
+def _defaults(given: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+    """What the URL does not say. PyMongo prefers keyword arguments to the URL.
+
+    Each command has what is left of ``seconds`` (``pymongo.timeout``). The client's own limits are for what PyMongo
+    does besides: its monitors, and connections that it opens in advance.
+    """
+    milliseconds = max(1, round((seconds or 0) * 1000))
     defaults: dict[str, Any] = {
-        **limits,
+        **dict.fromkeys(
+            ("connectTimeoutMS", "serverSelectionTimeoutMS", "socketTimeoutMS", "waitQueueTimeoutMS"), milliseconds
+        ),
         "appname": "shedlock_py",
         "maxPoolSize": POOL_SIZE,
-        # Nothing hidden: the programs know what may be asked again, and a retryable write writes more.
+        # No hidden retries: the kit knows what may be sent again, and a retryable write writes more.
         "retryWrites": False,
         "retryReads": False,
     }
-    if not given & {limit.lower() for limit in limits}:
-        defaults["timeoutMS"] = ANSWER_MS  # the limit of all of them together, which would override each
     return {name: value for name, value in defaults.items() if name.lower() not in given}
 
 
-class OwnClients:
-    """Our own clients of one URL: one for each process, because none survives a fork."""
+class ManagedClients:
+    """The clients of one URL: one for each process, because none survives a fork."""
 
-    def __init__(self, url: str, collection: str) -> None:
-        self._url = StoreUrl(url)
+    def __init__(self, url: str, collection: str, timeout: Duration | None) -> None:
+        self._url = StoreUrl(url, timeout)
+        self.options = self._url.options
+        self.has_limits = self._url.has_limits
         self.shown, self.redact = f" at {self._url.shown}", self._url.redact
         self._name = collection
         self._clients: dict[int, MongoClient[Record]] = {}
@@ -202,11 +221,13 @@ class OwnClients:
             client.close()
 
 
-class OwnAsyncClients:
-    """:class:`OwnClients` for asyncio: one for each event loop, to which connections belong."""
+class ManagedAsyncClients:
+    """:class:`ManagedClients` for asyncio: one for each event loop, to which connections belong."""
 
-    def __init__(self, url: str, collection: str) -> None:
-        self._url = StoreUrl(url)
+    def __init__(self, url: str, collection: str, timeout: Duration | None) -> None:
+        self._url = StoreUrl(url, timeout)
+        self.options = self._url.options
+        self.has_limits = self._url.has_limits
         self.shown, self.redact = f" at {self._url.shown}", self._url.redact
         self._name = collection
         self._clients: dict[asyncio.AbstractEventLoop, AsyncMongoClient[Record]] = {}

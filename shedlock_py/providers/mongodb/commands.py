@@ -1,4 +1,4 @@
-"""What the algorithm asks of MongoDB: each command is one request, and one atomic step on one document.
+"""The commands for MongoDB: each is one request, and one atomic step on one document.
 
 Times are compared as numbers of milliseconds, which every server can; a field that is missing counts as less than any
 number. What comes from users goes into expressions as ``$literal`` only: ``"$name"`` is a fine lock name.
@@ -14,7 +14,7 @@ from typing import Any
 from bson import Int64
 
 from shedlock_py.durations import in_milliseconds
-from shedlock_py.rules import LONGEST_NAME, Claim, Lease
+from shedlock_py.rules import LONGEST_NAME, Claim, Lease, LockRecord
 
 Document = Mapping[str, Any]
 Pipeline = list[dict[str, Any]]
@@ -72,14 +72,7 @@ class ChangeIndex:
     expire_after_seconds: int
 
 
-@dataclass(frozen=True)
-class Pause:
-    """Nothing is asked; some time passes."""
-
-    seconds: float
-
-
-Command = FindOneAndUpdate | UpdateOne | DeleteMany | Aggregate | ListIndexes | CreateIndex | ChangeIndex | Pause
+Command = FindOneAndUpdate | UpdateOne | DeleteMany | Aggregate | ListIndexes | CreateIndex | ChangeIndex
 
 
 @dataclass(frozen=True)
@@ -88,8 +81,6 @@ class Answer:
 
     documents: Sequence[Document] = ()
     count: int = 0
-    repeated: bool = False
-    """Asked twice, because the connection broke: the first may have been done, or may yet be."""
 
 
 # The commands on lock records
@@ -100,51 +91,59 @@ _UNTIL_MS = {"$toLong": "$lockUntil"}
 _IS_HELD = {"$gt": [_UNTIL_MS, _NOW_MS]}
 _IS_RELEASED = {"$eq": ["$releasedToken", "$fencingToken"]}
 _NOW_US = {"$multiply": [_NOW_MS, Int64(1000)]}
-_FIRST_TOKEN = {"$add": [_NOW_US, Int64(1)]}  # not the beginning of a millisecond: it is renumbered
-_REPLY = {"lockedBy": 1, "fencingToken": 1}
+_REPLY = {"lockedBy": 1, "lockedAt": 1, "lockUntil": 1, "fencingToken": 1, "lastFireTime": 1}
+
+TOO_LATE = "shedlock_py: fire time too late"
+"""The text that the server cannot convert to a number: so it refuses the whole command, and says why."""
 
 
-def acquire(claim: Claim) -> FindOneAndUpdate:
+def acquire(claim: Claim, tolerance: timedelta) -> FindOneAndUpdate:
     """Claim the record if it is free, and leave it exactly as it is if not: MongoDB then writes nothing."""
     conditions: list[dict[str, Any]] = [{"$lte": [_UNTIL_MS, _NOW_MS]}]
     if claim.request.fire_time is not None:
-        conditions.append({"$lt": ["$lastFireTime", _literal(_fire_time(claim.request.fire_time))]})
-    return _claim(claim, conditions)
+        conditions.append({"$lt": ["$lastFireTime", _literal(_microseconds(claim.request.fire_time))]})
+    return _claim(claim, conditions, tolerance)
 
 
-def take_over(claim: Claim) -> FindOneAndUpdate:
-    return _claim(claim, [])
+def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta) -> FindOneAndUpdate:
+    """Claim the record if it is still ``before``, whoever holds it."""
+    if before is None:
+        conditions: list[dict[str, Any]] = [{"$not": [_has("lockedBy")]}]
+    elif before.fencing_token is not None:
+        conditions = [{"$eq": ["$fencingToken", _literal(Int64(before.fencing_token))]}]
+    else:  # a record of ShedLock for Java
+        conditions = [
+            {"$eq": ["$lockedBy", _literal(before.locked_by)]},
+            {"$eq": ["$lockedAt", _literal(before.locked_at)]},
+            {"$not": [_has("fencingToken")]},
+        ]
+    return _claim(claim, conditions, tolerance)
 
 
-def _claim(claim: Claim, conditions: list[dict[str, Any]]) -> FindOneAndUpdate:
+def _claim(claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta) -> FindOneAndUpdate:
     request = claim.request
-    # What was done already is not done again: the question may be a repeated one.
+    # A claim that was granted already is not granted again: the command may be a retry.
     is_new = {"$ne": ["$lockedBy", _literal(claim.locked_by)]}
     changes: dict[str, Any] = {
         "lockUntil": _after(in_milliseconds(request.lock_at_most_for)),
         "lockedAt": _NOW,
         "lockedBy": _literal(claim.locked_by),
-        "fencingToken": {"$cond": [_has("fencingToken"), _next_token("$fencingToken"), _FIRST_TOKEN]},
+        "fencingToken": {"$max": [{"$add": ["$fencingToken", Int64(1)]}, _NOW_US]},
     }
     if request.fire_time is not None:
-        changes["lastFireTime"] = {"$max": ["$lastFireTime", _literal(_fire_time(request.fire_time))]}
+        fire_time = _literal(_microseconds(request.fire_time))
+        latest = {"$add": [_NOW_US, Int64(tolerance // MICROSECOND)]}
+        checked = {"$toLong": {"$cond": [{"$gt": [fire_time, latest]}, TOO_LATE, fire_time]}}
+        changes["lastFireTime"] = {"$max": ["$lastFireTime", checked]}
     claimed = {"$mergeObjects": ["$$ROOT", changes]}
     update = {"$replaceWith": {"$cond": [{"$and": [is_new, *conditions]}, claimed, "$$ROOT"]}}
     return FindOneAndUpdate({"_id": request.name}, [update], upsert=True, projection=_REPLY)
 
 
-def renumber(claim: Claim, token: int) -> FindOneAndUpdate:
-    """Give a claim the token after ``token``, once: its lease shall know which it has."""
-    ours = {"_id": claim.request.name, "lockedBy": claim.locked_by}
-    is_old = {"$eq": ["$fencingToken", Int64(token)]}
-    update = {"$set": {"fencingToken": {"$cond": [is_old, _next_token("$fencingToken"), "$fencingToken"]}}}
-    return FindOneAndUpdate(ours, [update], upsert=False, projection=_REPLY)
-
-
 def extend(lease: Lease, lock_for: timedelta) -> UpdateOne:
     """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it and was not released.
 
-    By its token, too: a claim that was asked for twice may be granted again, for nobody, after others had the lock.
+    By its token, too: a late copy of its claim may be granted again, for nobody, after others had the lock.
     """
     ours = {"_id": lease.name, "lockedBy": lease.locked_by, "fencingToken": lease.fencing_token}
     is_open = {"$and": [_IS_HELD, {"$not": [_IS_RELEASED]}]}
@@ -158,8 +157,24 @@ def release(name: str, locked_by: str, lock_for: timedelta) -> UpdateOne:
     return UpdateOne(ours, [{"$set": {"lockUntil": until, "releasedToken": "$fencingToken"}}])
 
 
+def undo(name: str, locked_by: str, former_fire_time: datetime | None) -> UpdateOne:
+    """Free the record at once if it still names ``locked_by``; its fire time goes back."""
+    changes: dict[str, Any] = {
+        "lockUntil": {"$cond": [_IS_HELD, _NOW, "$lockUntil"]},
+        "releasedToken": "$fencingToken",
+    }
+    if former_fire_time is not None:
+        former = _literal(_microseconds(former_fire_time))
+        changes["lastFireTime"] = {"$cond": [{"$gt": ["$lastFireTime", former]}, former, "$lastFireTime"]}
+    return UpdateOne({"_id": name, "lockedBy": locked_by}, [{"$set": changes}])
+
+
 def force_release(name: str) -> UpdateOne:
     return UpdateOne({"_id": name, "$expr": _IS_HELD}, [{"$set": {"lockUntil": _NOW}}])
+
+
+def forget_fire_time(name: str) -> UpdateOne:
+    return UpdateOne({"_id": name, "lastFireTime": {"$ne": None}}, [{"$unset": "lastFireTime"}])
 
 
 def prune(unused: timedelta) -> DeleteMany:
@@ -193,10 +208,6 @@ def _has(field: str) -> dict[str, Any]:
     return {"$ne": [{"$ifNull": [f"${field}", None]}, None]}
 
 
-def _next_token(previous: str) -> dict[str, Any]:
-    return {"$max": [{"$add": [previous, Int64(1)]}, _NOW_US]}
-
-
-def _fire_time(moment: datetime) -> Int64:
+def _microseconds(moment: datetime) -> Int64:
     """Microseconds since 1970: a date of MongoDB has milliseconds only."""
     return Int64((moment - EPOCH) // MICROSECOND)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-
 from bson.errors import BSONError
 from pymongo.errors import (
     AutoReconnect,
@@ -18,29 +16,14 @@ from pymongo.errors import (
     WriteConcernError,
 )
 
-
-class Failure(enum.Enum):
-    """Each asks for another answer."""
-
-    CONFLICT = "undone by the server because of a concurrent write; asking again is safe and may work"
-    DUPLICATE = "somebody else made the record at the same moment; asking again finds it"
-    GONE = "the connection broke, or the server is no primary any more; whether the command was done is unknown"
-    NOT_SENT = "no connection could be had, so nothing was asked"
-    UNREACHABLE = "no answer, or none that would be different from another replica's"
-    NO_RECORD = "the document is there, but is no lock record"
-    INDEX_EXISTS = "there is another index on the field"
-    REFUSED = "the server answered with an error"
-    FOREIGN = "not from the store at all, such as an exception raised by a signal handler"
-
+from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.mongodb.commands import TOO_LATE
 
 # https://www.mongodb.com/docs/manual/reference/error-codes/ — PyMongo has classes of its own for "not primary" and
 # "shutting down".
 _BY_CODE = {
-    11000: Failure.DUPLICATE,
+    11000: Failure.CONFLICT,  # another claim made the record at the same moment; a retry finds it
     112: Failure.CONFLICT,
-    **dict.fromkeys((85, 86), Failure.INDEX_EXISTS),
-    # An operator met a value of the wrong type: $add (16554 before MongoDB 6.1), $toLong.
-    **dict.fromkeys((14, 241, 16554), Failure.NO_RECORD),
     **dict.fromkeys((6, 7, 89, 9001), Failure.UNREACHABLE),  # mongos has lost its connection to a shard
     **dict.fromkeys((24, 50, 202, 262), Failure.UNREACHABLE),  # timeouts
     **dict.fromkeys((133, 134, 11601), Failure.UNREACHABLE),  # no primary, nothing committed yet, killed
@@ -49,26 +32,61 @@ _BY_CODE = {
 }
 
 
+_OTHER_TYPE = (14, 241, 16554)  # an operator met a value of another type: $add (16554 before MongoDB 6.1), $toLong
+_INDEX_EXISTS = (85, 86)
+
+
 def classify(error: Exception) -> Failure:
     """What ``error`` means for the command that met it."""
     match error:
         case ServerSelectionTimeoutError() | WaitQueueTimeoutError():
-            return Failure.NOT_SENT
+            return Failure.NOT_DONE
         case NetworkTimeout() | ExecutionTimeout() | WriteConcernError():
             # A write that no majority has confirmed is in doubt: after a fail-over it may never have been.
             return Failure.UNREACHABLE
         case AutoReconnect() | OSError():
-            return Failure.GONE
+            return Failure.CONNECTION_LOST
         case ConnectionFailure():
             return Failure.UNREACHABLE
         case OperationFailure():
             return _BY_CODE.get(error.code or 0, Failure.REFUSED)
         case ConfigurationError() if type(error.__cause__).__module__.startswith("dns."):
-            return Failure.NOT_SENT  # mongodb+srv:// is looked up when it is first used
+            return Failure.NOT_DONE  # mongodb+srv:// is looked up when it is first used
         case PyMongoError() | BSONError() | RuntimeError():
             # RuntimeError: an async client used from another event loop.
             return Failure.REFUSED
-    return Failure.FOREIGN
+    return Failure.NOT_A_STORE_ERROR
+
+
+def _code(error: object) -> int:
+    return (error.code or 0) if isinstance(error, OperationFailure) else 0
+
+
+def is_fire_time_too_late(error: object) -> bool:
+    """Whether the server refused the fire time of a claim: see :data:`TOO_LATE`."""
+    return _code(error) == 241 and TOO_LATE in str(error)
+
+
+def met_another_type(error: object) -> bool:
+    """Whether an operator met a field that has another type than in a lock record."""
+    return _code(error) in _OTHER_TYPE
+
+
+def index_exists(error: object) -> bool:
+    """Whether there is another index on the field."""
+    return _code(error) in _INDEX_EXISTS
+
+
+def waited_for(error: PyMongoError) -> str | None:
+    """What the driver was waiting for when the time was over; None: it was not."""
+    match error:
+        case WaitQueueTimeoutError():
+            return "a free connection"
+        case ServerSelectionTimeoutError():
+            return "a server that takes writes"
+        case NetworkTimeout() | ExecutionTimeout():
+            return "a reply"
+    return None
 
 
 def reason(error: BaseException) -> str:

@@ -1,12 +1,14 @@
-"""The two shells around the algorithm: one asks the server directly, one awaits it."""
+"""The two providers: one client blocks, one awaits."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import Context
 from typing import Any
 
+import pymongo
 from pymongo import ReturnDocument
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
@@ -14,17 +16,15 @@ from pymongo.collation import Collation
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from shedlock_py._aio import shielded
 from shedlock_py._clock import monotonic
-from shedlock_py._program import run, run_async
 from shedlock_py.durations import Duration
-from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.providers.mongodb.algorithm import MongoAlgorithm
+from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider, parse_timeout, parse_tolerance
 from shedlock_py.providers.mongodb.clients import (
     COLLECTION,
-    OwnAsyncClients,
-    OwnClients,
+    ManagedAsyncClients,
+    ManagedClients,
     Record,
+    UserCollection,
     find_async_store,
     find_store,
 )
@@ -37,22 +37,24 @@ from shedlock_py.providers.mongodb.commands import (
     DeleteMany,
     FindOneAndUpdate,
     ListIndexes,
-    Pause,
     UpdateOne,
 )
-from shedlock_py.rules import Lease, LockRecord, LockRequest
+from shedlock_py.providers.mongodb.programs import MongoPrograms
 
 
-class MongoLockProvider(LockProvider):
+class MongoLockProvider(ProgramProvider):
     """Locks in a collection of MongoDB.
 
     Writes wait for a majority and reads ask the primary, whatever the client's defaults are.
 
     :param database_or_collection_or_url: a ``Database`` or ``Collection`` of the application's own ``MongoClient``,
-        which we borrow and never close; or a ``mongodb://`` URL, for which we open a small client with a time limit of
-        2 s on everything. What the URL says wins; without a database in it, the locks are in ``shedlock``.
+        which is never closed; or a ``mongodb://`` URL, for which a small client is opened. What the URL says wins;
+        without a database in it, the locks are in ``shedlock``.
     :param collection: the collection of the lock records.
     :param expire_after: :meth:`create_schema` lets MongoDB remove records that were not held for so long.
+    :param timeout: how long an operation may take in all, with a URL; 5 s by default, or the URL's ``timeout`` or
+        ``timeoutMS``. PyMongo's limits for parts of it (``socketTimeoutMS``, …) count instead if the URL names them.
+    :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock; 5 minutes by default.
     :raises ConfigurationError: a URL or an object that cannot work.
     """
 
@@ -62,54 +64,89 @@ class MongoLockProvider(LockProvider):
         *,
         collection: str = COLLECTION,
         expire_after: Duration = "30d",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
     ) -> None:
-        self._store = store = find_store(database_or_collection_or_url, collection)
-        self._algorithm = MongoAlgorithm(store.full_name, expire_after, monotonic, store.redact)
-
-    def acquire(self, request: LockRequest) -> Lease | None:
-        return run(self._algorithm.acquire(request), self._execute)
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return run(self._algorithm.extend(lease, lock_at_most_for), self._execute)
-
-    def release(self, lease: Lease) -> bool:
-        return run(self._algorithm.release(lease), self._execute)
-
-    def record(self, name: str) -> LockRecord | None:
-        return run(self._algorithm.record(name), self._execute)
-
-    def records(self, prefix: str = "") -> list[LockRecord]:
-        return run(self._algorithm.records(prefix), self._execute)
-
-    def force_release(self, name: str) -> bool:
-        return run(self._algorithm.force_release(name), self._execute)
-
-    def take_over(self, request: LockRequest) -> Lease:
-        return run(self._algorithm.take_over(request), self._execute)
-
-    def prune(self, unused_for: Duration) -> int:
-        return run(self._algorithm.prune(unused_for), self._execute)
-
-    def create_schema(self) -> None:
-        return run(self._algorithm.create_schema(), self._execute)
+        self._store = store = find_store(database_or_collection_or_url, collection, timeout)
+        super().__init__(
+            _programs(store, expire_after, timeout, fire_time_tolerance), _Client(store.collection, store.has_limits)
+        )
 
     def close(self) -> None:
-        """Close the connections that we opened ourselves; a borrowed client stays as it is."""
-        if isinstance(self._store, OwnClients):
+        """Close the connections of a client that was opened from a URL; a user's client stays as it is."""
+        if isinstance(self._store, ManagedClients):
             self._store.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._store.full_name}{self._store.shown}>"
 
-    def _execute(self, command: Command) -> Answer:
-        # In a context of its own: never in the session or the time limit that the caller's has for PyMongo.
-        return Context().run(self._ask, command)
 
-    def _ask(self, command: Command) -> Answer:
-        if isinstance(command, Pause):
-            time.sleep(command.seconds)
-            return Answer()
-        collection: Collection[Record] = self._store.collection()
+class AsyncMongoLockProvider(AsyncProgramProvider):
+    """:class:`MongoLockProvider` for asyncio: an ``AsyncDatabase`` or ``AsyncCollection`` of yours, or a URL.
+
+    A provider made from a URL may be used from several event loops, one after the other or at once: each has its own
+    small client. An ``AsyncMongoClient`` of yours belongs to one loop, as PyMongo says.
+    """
+
+    def __init__(
+        self,
+        database_or_collection_or_url: AsyncDatabase[Any] | AsyncCollection[Any] | str,
+        *,
+        collection: str = COLLECTION,
+        expire_after: Duration = "30d",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        self._store = store = find_async_store(database_or_collection_or_url, collection, timeout)
+        super().__init__(
+            _programs(store, expire_after, timeout, fire_time_tolerance),
+            _AsyncClient(store.collection, store.has_limits),
+        )
+
+    async def close(self) -> None:
+        """Close the connections that this event loop opened from a URL; a user's client stays as it is."""
+        if isinstance(self._store, ManagedAsyncClients):
+            await self._store.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._store.full_name}{self._store.shown}>"
+
+
+def _programs(
+    store: UserCollection[Any] | ManagedClients | ManagedAsyncClients,
+    expire_after: Duration,
+    timeout: Duration | None,
+    tolerance: Duration | None,
+) -> MongoPrograms:
+    in_url = {} if isinstance(store, UserCollection) else store.options
+    seconds = parse_timeout(timeout, in_url.get("timeout"), is_managed=not isinstance(store, UserCollection))
+    return MongoPrograms(
+        store.full_name,
+        expire_after,
+        store.redact,
+        clock=monotonic,
+        timeout=seconds,
+        fire_time_tolerance=parse_tolerance(tolerance, in_url.get("fire_time_tolerance")),
+    )
+
+
+class _Client:
+    """Carries a command out, and blocks."""
+
+    def __init__(self, collection: Callable[[], Collection[Record]], has_limits: bool) -> None:
+        self._collection = collection
+        self._has_limits = has_limits
+
+    def execute(self, command: Command, timeout: float | None) -> Answer:
+        # In a context of its own: not in the session or the time limit that the caller's context has for PyMongo.
+        return Context().run(self._execute_within, command, None if self._has_limits else timeout)
+
+    def _execute_within(self, command: Command, timeout: float | None) -> Answer:
+        with nullcontext() if timeout is None else pymongo.timeout(timeout):
+            return self._execute(command)
+
+    def _execute(self, command: Command) -> Answer:
+        collection = self._collection()
         match command:
             case FindOneAndUpdate():
                 document = collection.find_one_and_update(**_modification(command))
@@ -134,69 +171,23 @@ class MongoLockProvider(LockProvider):
                 return Answer()
 
 
-class AsyncMongoLockProvider(AsyncLockProvider):
-    """:class:`MongoLockProvider` for asyncio: an ``AsyncDatabase`` or ``AsyncCollection`` of yours, or a URL.
+class _AsyncClient:
+    """Carries a command out on an event loop."""
 
-    A provider made from a URL may be used from several event loops, one after the other or at once: each has its own
-    small client. An ``AsyncMongoClient`` of yours belongs to one loop, as PyMongo says.
-    """
+    def __init__(self, collection: Callable[[], AsyncCollection[Record]], has_limits: bool) -> None:
+        self._collection = collection
+        self._has_limits = has_limits
 
-    def __init__(
-        self,
-        database_or_collection_or_url: AsyncDatabase[Any] | AsyncCollection[Any] | str,
-        *,
-        collection: str = COLLECTION,
-        expire_after: Duration = "30d",
-    ) -> None:
-        self._store = store = find_async_store(database_or_collection_or_url, collection)
-        self._algorithm = MongoAlgorithm(store.full_name, expire_after, monotonic, store.redact)
+    async def execute(self, command: Command, timeout: float | None) -> Answer:  # noqa: ASYNC109 (of the kit's client)
+        seconds = None if self._has_limits else timeout
+        return await asyncio.create_task(self._execute_within(command, seconds), context=Context())
 
-    async def acquire(self, request: LockRequest) -> Lease | None:
-        return await shielded(run_async(self._algorithm.acquire(request), self._execute), when_abandoned=self.release)
-
-    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        # To its end even if cancelled: a release that overtook it would be undone by it.
-        return await shielded(run_async(self._algorithm.extend(lease, lock_at_most_for), self._execute))
-
-    async def release(self, lease: Lease) -> bool:
-        return await shielded(run_async(self._algorithm.release(lease), self._execute))
-
-    # The others, too: a call that is cancelled costs PyMongo its connection.
-
-    async def record(self, name: str) -> LockRecord | None:
-        return await shielded(run_async(self._algorithm.record(name), self._execute))
-
-    async def records(self, prefix: str = "") -> list[LockRecord]:
-        return await shielded(run_async(self._algorithm.records(prefix), self._execute))
-
-    async def force_release(self, name: str) -> bool:
-        return await shielded(run_async(self._algorithm.force_release(name), self._execute))
-
-    async def take_over(self, request: LockRequest) -> Lease:
-        return await shielded(run_async(self._algorithm.take_over(request), self._execute), when_abandoned=self.release)
-
-    async def prune(self, unused_for: Duration) -> int:
-        return await shielded(run_async(self._algorithm.prune(unused_for), self._execute))
-
-    async def create_schema(self) -> None:
-        return await shielded(run_async(self._algorithm.create_schema(), self._execute))
-
-    async def close(self) -> None:
-        """Close the connections that this event loop opened; a borrowed client stays as it is."""
-        if isinstance(self._store, OwnAsyncClients):
-            await self._store.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._store.full_name}{self._store.shown}>"
+    async def _execute_within(self, command: Command, seconds: float | None) -> Answer:
+        with nullcontext() if seconds is None else pymongo.timeout(seconds):
+            return await self._execute(command)
 
     async def _execute(self, command: Command) -> Answer:
-        return await asyncio.create_task(self._ask(command), context=Context())
-
-    async def _ask(self, command: Command) -> Answer:
-        if isinstance(command, Pause):
-            await asyncio.sleep(command.seconds)
-            return Answer()
-        collection: AsyncCollection[Record] = self._store.collection()
+        collection = self._collection()
         match command:
             case FindOneAndUpdate():
                 document = await collection.find_one_and_update(**_modification(command))
@@ -221,10 +212,10 @@ class AsyncMongoLockProvider(AsyncLockProvider):
                 return Answer()
 
 
-# What both shells share
+# What both share
 
 BYTE_BY_BYTE = Collation("simple")
-"""Said each time: a collection may have been made with a collation that folds case."""
+"""Given with each command: a collection may have been made with a collation that folds case."""
 
 
 def _modification(command: FindOneAndUpdate) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -33,6 +33,9 @@ PATIENCE: Final = 15.0
 
 class ContractBase:
     """The hooks: fixtures and methods for subclasses to override."""
+
+    clock_resolution: ClassVar[float] = 0.0
+    """Seconds: a record that is deleted and acquired again within them may get a token that was given before."""
 
     @pytest.fixture
     def make_provider(self) -> Any:

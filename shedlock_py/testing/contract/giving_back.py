@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -59,6 +60,11 @@ class GivingBackContract(ContractBase):
         other.release(acquired(other, LockRequest(name, LONG, fire_time=FIRE_TIME)))
         assert provider.acquire(LockRequest(name, LONG, fire_time=FIRE_TIME)) is None
         assert record_of(provider, name).last_fire_time == FIRE_TIME
+
+    def test_i11_undo_of_the_earliest_fire_time_there_is(self, provider: Any, name: str) -> None:
+        earliest = datetime.min.replace(tzinfo=UTC)
+        with suppress(ProviderError):  # some stores begin later
+            assert provider.undo(acquired(provider, LockRequest(name, LONG, fire_time=earliest))) is True
 
     def test_i11_undo_of_a_run_without_fire_time_leaves_that_of_others(self, provider: Any, name: str) -> None:
         provider.release(acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME)))
