@@ -7,6 +7,7 @@ MAKEFLAGS += --no-builtin-rules
 
 VENV := .venv
 VENV_APS310 := .venv-aps310
+VENV_FLOORS := .venv-floors
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-warn-script-location
 
@@ -36,7 +37,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers demo test test-apscheduler-3.10 faults bench check format docs docs-serve clean
+.PHONY: help setup servers demo test test-apscheduler-3.10 test-floors faults bench check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +64,17 @@ bench: servers $(VENV)/.bench ## measure it beside the floor and other packages,
 test-apscheduler-3.10: servers $(VENV_APS310)/.test ## run the APScheduler tests on APScheduler 3.10.4
 	$(VENV_APS310)/bin/python $(PYTEST) tests/apscheduler $(ARGS)
 
+# What meets the packages of the extras. Not those tests that quote the words of newer releases of click.
+FLOORS_TESTS := tests/unit/test_versions.py tests/contract/test_sqlite.py \
+	$(foreach class,TestUrl TestAsyncUrl,tests/contract/test_redis.py::$(class) tests/contract/test_mongodb.py::$(class)) \
+	tests/apscheduler tests/observability \
+	$(foreach name,main run run_once_per manage show screens watch doctor,tests/cli/test_$(name).py) \
+	--deselect tests/cli/test_main.py::test_a_mistake_is_one_line \
+	--deselect tests/cli/test_run.py::test_a_mistake_is_one_line_with_a_hint
+
+test-floors: servers $(VENV_FLOORS)/.test ## run the tests that meet them on the oldest packages that pyproject.toml allows
+	$(VENV_FLOORS)/bin/python $(PYTEST) $(FLOORS_TESTS) $(ARGS)
+
 check: setup ## ruff, ruff format --check and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -79,7 +91,7 @@ docs-serve: $(VENV)/.docs ## build it at each change, and serve it on http://127
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
 
 clean: ## remove the environments and the caches
-	rm -rf $(VENV) $(VENV_APS310) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	rm -rf $(VENV) $(VENV_APS310) $(VENV_FLOORS) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.setup: pyproject.toml scripts/make-venv.sh
@@ -123,4 +135,11 @@ $(VENV_APS310)/.test: pyproject.toml scripts/make-venv.sh
 	@scripts/make-venv.sh $(VENV_APS310)
 	@echo "==> installing APScheduler 3.10.4 and the tests' tools into $(VENV_APS310) (about a minute)"
 	@$(VENV_APS310)/bin/python $(PIP_INSTALL) -e '.[all]' 'apscheduler==3.10.4' 'setuptools<81' --group test
+	@touch $@
+
+$(VENV_FLOORS)/.test: pyproject.toml scripts/make-venv.sh scripts/floors.py
+	@scripts/make-venv.sh $(VENV_FLOORS)
+	@echo "==> installing the oldest packages that pyproject.toml allows and the tests' tools into $(VENV_FLOORS) (about a minute)"
+	@$(VENV_FLOORS)/bin/python scripts/floors.py > $(VENV_FLOORS)/floors.txt
+	@$(VENV_FLOORS)/bin/python $(PIP_INSTALL) -e '.[all]' 'setuptools<81' --group test --constraint $(VENV_FLOORS)/floors.txt
 	@touch $@

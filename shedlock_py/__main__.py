@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+
+from shedlock_py._versions import require
+from shedlock_py.errors import ConfigurationError
+
+CONFIG = 78
+"""The exit code of the same name in ``cli/common.py``, which needs the packages."""
 
 
 def main() -> None:
     try:
+        _refuse_an_old_click()
         from shedlock_py.cli.app import shedlock
+    except ConfigurationError as error:
+        print(f"shedlock: {error}", file=sys.stderr)
+        sys.exit(CONFIG)
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
@@ -15,8 +26,15 @@ def main() -> None:
             f"shedlock: the command line needs the package {error.name!r}: pip install 'shedlock_py[cli]'",
             file=sys.stderr,
         )
-        sys.exit(78)  # as CONFIG in cli/common.py, which needs them
+        sys.exit(CONFIG)
     shedlock()
+
+
+def _refuse_an_old_click() -> None:
+    from importlib.metadata import PackageNotFoundError, version  # late: only the command line needs it
+
+    with suppress(PackageNotFoundError):  # not installed, or frozen into one file with the application
+        require("click", version("click"))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,20 @@ def test_without_the_extra_it_says_which(package: str) -> None:
     )
 
 
+def test_a_click_that_is_too_old_is_named() -> None:
+    code = (
+        "import importlib.metadata as m\n"
+        "real = m.version\n"
+        "m.version = lambda name: '8.2.1' if name == 'click' else real(name)\n"
+        "import runpy, sys; sys.argv = ['shedlock', 'list']; runpy.run_module('shedlock_py', run_name='__main__')"
+    )
+    done = output(sys.executable, "-c", code)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr == (
+        "shedlock: click 8.2.1 is too old: shedlock_py needs click>=8.3; pip install --upgrade 'shedlock_py[cli]'\n"
+    )
+
+
 def test_an_import_error_of_another_kind_is_not_hidden() -> None:
     code = "import sys; sys.modules['shedlock_py.config'] = None; from shedlock_py.__main__ import main; main()"
     assert "shedlock_py.config" in output(sys.executable, "-c", code).stderr

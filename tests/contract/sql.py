@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy import AsyncAdaptedQueuePool, NullPool, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockProvider
@@ -56,7 +56,7 @@ class SqlStore:
             return self._resources.enter_context(
                 BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(self.url, **self._options))
             )
-        engine = create_async_engine(self.url, pool_size=1, max_overflow=0)
+        engine = create_async_engine(self.url, poolclass=AsyncAdaptedQueuePool, pool_size=1, max_overflow=0)
         facade = self._resources.enter_context(
             BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(engine, **self._options))
         )

@@ -44,7 +44,7 @@ def run_page(page: str, replace: Replace, directory: Path) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", ["sqlite.md", "memory.md"])
+@pytest.mark.parametrize("page", ["sqlite.md", "memory.md", "README.md"])
 def test_the_python_of_a_page_without_a_server(page: str, tmp_path: Path) -> None:
     run_page(page, lambda script: script, tmp_path)
 

@@ -1,12 +1,17 @@
 """The site builds without a warning and needs nobody else's server; its links lead somewhere, on GitHub as well."""
 
+import json
 import re
+import shutil
+import subprocess
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from shedlock_py.cli.app import shedlock
 from tests.docs.pages import DOCS, README, anchors, without_code
 from tests.examples.scripts import PROJECT, run_python
 
@@ -98,6 +103,71 @@ def test_the_reference_shows_what_a_function_takes_and_raises(site: Path) -> Non
     assert re.search(r"Raises:.*ConfigurationError.*for a value that cannot work", text, re.DOTALL)
     html = (site / "reference" / "api" / "configuration.html").read_text()
     assert 'href="#shedlock_py.provider_from_url"' in html
+
+
+def test_long_signatures_are_broken_into_lines(site: Path) -> None:
+    """By ruff; without it each would be one line that is cut."""
+    html = (site / "reference" / "api" / "guards.html").read_text()
+    signature = re.sub(r"<[^>]+>", "", html[html.index('id="shedlock_py.scheduler_lock"') :]).split("Parameters")[0]
+    options = re.findall(r"^    (\w+): ", signature, re.MULTILINE)
+    assert {"lock_at_most_for", "lock_at_least_for", "keep_alive", "on_skip"} <= set(options)
+
+
+def test_make_docs_installs_what_breaks_them() -> None:
+    groups = tomllib.loads((PROJECT / "pyproject.toml").read_text())["dependency-groups"]
+    included = [line["include-group"] for line in groups["docs"] if isinstance(line, dict)]
+    docs = [line for group in ["docs", *included] for line in groups[group] if isinstance(line, str)]
+    assert [line for line in docs if re.match(r"ruff\b", line)]
+
+
+# The search
+
+
+def indexed_text(site: Path) -> str:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    return "\n".join(
+        re.sub(r"<[^>]+>", "", entry["title"] + entry["text"])
+        for entry in index["docs"]
+        if entry["location"].startswith("reference/command-line.html#shedlock")
+    )
+
+
+def test_every_option_of_the_command_line_is_in_the_search_index(site: Path) -> None:
+    text = indexed_text(site)
+    options = {
+        option
+        for command in [shedlock, *shedlock.commands.values()]
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    assert {"--once-per", "--at-most", "--force"} <= options
+    assert {option for option in options if option not in text} == set()
+
+
+def found(site: Path, query: str) -> list[str]:
+    """What the theme's own search finds on the site, best first."""
+    script = PROJECT / "scripts" / "search_site.js"
+    done = subprocess.run(["node", str(script), str(site), query], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="runs the site's own search, which is JavaScript: needs node")
+@pytest.mark.parametrize(
+    ("query", "address"),
+    [
+        ("--once-per", "reference/command-line.html#--once-per-one-run-in-each-period"),
+        ("--at-most", "reference/command-line.html#--at-most-when-the-command-takes-longer"),
+        ("--at-least", "reference/command-line.html#shedlock-run"),
+        ("shedlock run --keep-al", "reference/command-line.html#shedlock-run"),
+        ("once-per", "reference/command-line.html#--once-per-one-run-in-each-period"),
+        ("fencing token", "how-to/fencing-a-table.html"),
+        ("lock_at_most_for", "long-jobs.html#choosing-lock_at_most_for"),
+    ],
+)
+def test_the_search_finds(query: str, address: str, site: Path) -> None:
+    assert address in found(site, query)[:12]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))

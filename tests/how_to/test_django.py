@@ -14,6 +14,7 @@ from sqlalchemy import make_url
 
 from shedlock_py import provider_from_url
 from tests.examples.scripts import PROJECT
+from tests.how_to.pages import Page
 from tests.services.database import DatabaseServer
 
 HOSTS = 3
@@ -61,6 +62,30 @@ def manage(project: Path, command: str, **variables: str) -> None:
     assert (process.returncode, errors) == (0, ""), output
 
 
+def new_project(directory: Path) -> Path:
+    """What a reader has who follows the guide: Django's own project and application, and the code of the page."""
+    project = directory / "mysite"
+    project.mkdir()
+    for arguments in (["startproject", "mysite", "."], ["startapp", "reports"]):
+        subprocess.run([sys.executable, "-m", "django", *arguments], cwd=project, check=True, timeout=60)
+    for block in Page("django").blocks:
+        if block.title and "excerpt" not in block.title:
+            path = project / block.title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+    (installed,) = (block.text for block in Page("django").blocks if "settings.py" in block.title)
+    with (project / "mysite" / "settings.py").open("a") as settings:
+        settings.write(installed.replace("INSTALLED_APPS =", "INSTALLED_APPS +="))
+    return project
+
+
+def run_tests(project: Path, **variables: str) -> str:
+    process = start(project, "test", **variables)
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, output + errors
+    return output + errors
+
+
 def on_all_hosts(project: Path, **variables: str) -> list[str]:
     """What the command prints on each, sorted."""
     processes = [start(project, "nightly_report", **variables) for _ in range(HOSTS)]
@@ -75,6 +100,16 @@ def test_one_of_three_runs(project: Path) -> None:
     record = provider_from_url(f"sqlite:///{project}/db.sqlite3").record("nightly-report")
     assert record is not None
     assert 0 < record.remaining.total_seconds() <= 60
+
+
+def test_the_guide_in_a_new_project_on_sqlite(tmp_path: Path) -> None:
+    """As written: migrate, the tests, and then the command."""
+    project = new_project(tmp_path)
+    assert "\nOK\n" in run_tests(project)
+    assert not (project / "db.sqlite3").exists()  # the tests touch no real database
+    manage(project, "migrate")
+    assert on_all_hosts(project) == [SKIPPED, SKIPPED, "written: 42 pages"]
+    assert "\nOK\n" in run_tests(project)
 
 
 def test_without_locks_all_of_them_run(project: Path) -> None:
@@ -103,3 +138,8 @@ def test_on_postgresql(project: Path, postgres_settings: str) -> None:
     manage(project, "migrate", DJANGO_SETTINGS_MODULE=postgres_settings)
     lines = on_all_hosts(project, DJANGO_SETTINGS_MODULE=postgres_settings)
     assert lines == [SKIPPED, SKIPPED, "written: 42 pages"]
+
+
+def test_the_tests_on_postgresql(project: Path, postgres_settings: str) -> None:
+    """Django drops its test database at the end, which no connection of ours may keep it from."""
+    assert "\nOK\n" in run_tests(project, DJANGO_SETTINGS_MODULE=postgres_settings)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from shedlock_py import LockRequest, ProviderError, provider_from_url
+from shedlock_py import ConfigurationError, LockRequest, ProviderError, provider_from_url
+from shedlock_py.durations import parse_duration
 from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.how_to.pages import Page
@@ -122,3 +124,78 @@ def test_the_key_of_redis(redis_server: RedisEndpoint) -> None:
         assert client.keys() == [key.encode()]
         assert client.type(key) == b"hash"
         client.flushdb()
+
+
+# The time zone in which the columns are changed
+
+FAR_AWAY = "+05:00"
+"""Of the applications' sessions. The server's own is UTC, or this machine's."""
+
+
+def in_zone(connection: Connection, zone: str) -> None:
+    postgres = connection.dialect.name == "postgresql"
+    set_zone = f"SET TIME ZONE INTERVAL '{zone}' HOUR TO MINUTE" if postgres else f"SET time_zone = '{zone}'"
+    connection.execute(text(set_zone))
+
+
+def change_columns(engine: Engine, zone: str) -> None:
+    """The change of the types that the page describes, in a session of that zone."""
+    if engine.dialect.name == "postgresql":
+        script = (
+            ALTER["postgresql"]
+            + "ALTER TABLE shedlock "
+            + ", ".join(f"ALTER COLUMN {column} TYPE timestamp" for column in ("lock_until", "locked_at"))
+        )
+    else:
+        assert "SET time_zone = DEFAULT;" in ALTER["mariadb"]
+        script = ALTER["mariadb"].replace("DEFAULT", f"'{zone}'")
+    with engine.begin() as connection:
+        in_zone(connection, zone)
+        for statement in filter(str.strip, script.split(";")):
+            connection.execute(text(statement))
+
+
+@pytest.mark.parametrize(("zone", "is_held"), [(FAR_AWAY, True), ("+00:00", False)], ids=["theirs", "another"])
+def test_the_columns_are_changed_in_the_zone_of_those_that_wrote_the_rows(
+    engine: Engine, zone: str, is_held: bool
+) -> None:
+    if engine.dialect.name == "postgresql":
+        execute(engine, "ALTER TABLE shedlock ALTER lock_until TYPE timestamptz, ALTER locked_at TYPE timestamptz")
+    with engine.begin() as connection:
+        in_zone(connection, FAR_AWAY)
+        until = IN_A_MINUTE[engine.dialect.name]
+        connection.execute(text(f"INSERT INTO shedlock VALUES ('java', {until}, {until}, 'java-host')"))
+    change_columns(engine, zone)
+    provider = SqlAlchemyLockProvider(engine.url)
+    record = provider.record("java")
+    assert record is not None
+    assert record.is_held is is_held
+    assert (provider.acquire(LockRequest("java", "1m")) is None) is is_held
+    provider.close()
+
+
+# What each side does not know of the other
+
+
+def test_fire_times_do_not_see_javas_runs(engine: Engine) -> None:
+    java_locks(engine)
+    execute(engine, ALTER[engine.dialect.name])
+    provider = SqlAlchemyLockProvider(engine)
+    provider.force_release("java")  # as when its run has ended
+    fire_time = datetime.now(UTC).replace(microsecond=0)
+    lease = provider.acquire(LockRequest("java", "1m", fire_time=fire_time))
+    assert lease is not None
+    assert provider.release(lease)
+    assert provider.acquire(LockRequest("java", "1m", fire_time=fire_time)) is None  # our own runs they do see
+
+
+def test_the_durations_that_java_takes_and_we_refuse() -> None:
+    (paragraph,) = re.findall(r"^Durations may stay.*?\n\n", PAGE.text, re.DOTALL | re.MULTILINE)
+    accepted, _, refused = paragraph.partition("we refuse:")
+    for value in re.findall(r'`"([^"]+)"`', accepted):
+        assert parse_duration(value) == timedelta(minutes=30)
+    values = re.findall(r'`"([^"]+)"`', refused)
+    assert {"1000", "500us", "+10m"} < set(values)
+    for value in values:
+        with pytest.raises(ConfigurationError):
+            parse_duration(value)

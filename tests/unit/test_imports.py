@@ -16,7 +16,7 @@ PACKAGE = Path(shedlock_py.__file__).parent
 # A module sees those of the layers above it in this list, which is below it in the house.
 LAYERS = [
     ["errors", "_values"],
-    ["durations"],
+    ["durations", "_versions"],
     ["rules", "_clock"],
     ["events"],
     ["provider", "_program", "_threads"],
@@ -27,9 +27,9 @@ LAYERS = [
     ["guard", "election"],
     ["decorator", "leader"],
 ]
-PURE = {"errors", "_values", "durations", "rules", "events", "_program", "provider"}
+PURE = {"errors", "_versions", "_values", "durations", "rules", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
-FOR_PROVIDERS = {"errors", "durations", "rules", "_program", "provider", "events", "_clock", "_aio"}
+FOR_PROVIDERS = {"errors", "_versions", "durations", "rules", "_program", "provider", "events", "_clock", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 

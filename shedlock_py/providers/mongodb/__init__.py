@@ -1,5 +1,11 @@
 """MongoDB through PyMongo, which is both sync and async. Needs the extra ``mongodb``."""
 
+import pymongo
+
+from shedlock_py._versions import require
+
+require("pymongo", pymongo.__version__)
+
 from shedlock_py.providers.mongodb.provider import AsyncMongoLockProvider, MongoLockProvider
 
 __all__ = ["AsyncMongoLockProvider", "MongoLockProvider"]

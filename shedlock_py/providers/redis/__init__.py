@@ -1,5 +1,11 @@
 """Locks in Redis, Valkey and what speaks like them: one server, or a majority of several."""
 
+import redis
+
+from shedlock_py._versions import require
+
+require("redis", redis.__version__)
+
 from shedlock_py.providers.redis.provider import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.providers.redis.quorum_provider import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
 

@@ -1,5 +1,11 @@
 """SQL databases through SQLAlchemy Core: SQLite, PostgreSQL, MySQL and MariaDB. Needs the extra ``sqlalchemy``."""
 
+import sqlalchemy
+
+from shedlock_py._versions import require
+
+require("sqlalchemy", sqlalchemy.__version__)
+
 from shedlock_py.providers.sqlalchemy.provider import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.schema import lock_table
 

@@ -33,6 +33,9 @@ def lock_provider(using: str = "default") -> SqlAlchemyLockProvider:
 
 def create_lock_table(using: str, **_: Any) -> None:
     """After "manage.py migrate", and when Django makes its test database."""
+    connection = connections[using]
+    if connection.vendor == "sqlite" and connection.is_in_memory_db():
+        return  # Django's test database: private to Django's own connections, so it can hold no locks
     provider = lock_provider(using)
     provider.create_schema()
     provider.close()

@@ -1,0 +1,68 @@
+"""A package that is too old is named with its version, and the oldest that works is the one that pip is told."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from scripts.floors import floors
+from shedlock_py import ConfigurationError
+from shedlock_py._versions import OLDEST, require
+
+OLD = {
+    "sqlalchemy": ("2.0.23", "sqlite:///locks.db", "sqlalchemy", "SqlAlchemyLockProvider"),
+    "redis": ("4.6.0", "redis://127.0.0.1", "redis", "RedisLockProvider"),
+    "pymongo": ("4.12.1", "mongodb://127.0.0.1", "mongodb", "MongoLockProvider"),
+}
+"""A release below the oldest one that works, a URL that needs the package, and the provider for it."""
+
+
+def test_they_are_those_of_pyproject() -> None:
+    declared = floors()
+    assert OLDEST.items() <= declared.items()
+    assert set(OLD) < set(OLDEST)
+    assert {"apscheduler", "rich", "prometheus-client", "opentelemetry-api"} == declared.keys() - OLDEST
+
+
+@pytest.mark.parametrize("package", OLD)
+@pytest.mark.parametrize("way", ["from a URL", "from the class", "async, from a URL"])
+def test_a_package_that_is_too_old_is_named(package: str, way: str) -> None:
+    version, url, module, name = OLD[package]
+    made = {
+        "from a URL": f"shedlock_py.provider_from_url({url!r})",
+        "from the class": f"import shedlock_py.providers.{module} as m; m.{name}({url!r})",
+        "async, from a URL": f"shedlock_py.async_provider_from_url({url!r})",
+    }[way]
+    script = (
+        f"import {package}, shedlock_py\n"
+        f"{package}.__version__ = {version!r}\n"
+        "try:\n"
+        f"    {made}\n"
+        "except shedlock_py.ConfigurationError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    oldest, extra = OLDEST[package]
+    assert done.stdout == (
+        f"{package} {version} is too old: shedlock_py needs {package}>={oldest}; "
+        f"pip install --upgrade 'shedlock_py[{extra}]'\n"
+    )
+
+
+@pytest.mark.parametrize("version", ["2.0.24", "2.0.24.post1", "2.0.100", "2.1", "2.1.0b2", "3"])
+def test_new_enough(version: str) -> None:
+    require("sqlalchemy", version)
+
+
+@pytest.mark.parametrize("version", ["2.0.23", "2.0.9", "2.0", "1.4.54", "2"])
+def test_too_old(version: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"sqlalchemy {version} is too old")):
+        require("sqlalchemy", version)
+
+
+def test_a_floor_that_ends_with_a_zero_is_the_shorter_one() -> None:
+    require("click", "8.3.0")
+    require("click", "8.3")
