@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from shedlock_py._clock import monotonic
+from shedlock_py._threads import is_from_signal
 from shedlock_py._values import Value
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
@@ -177,8 +178,8 @@ def _checked(listeners: object) -> list[Listener]:
 
 
 def emit(event: Event) -> None:
-    """Tell the configured listeners."""
-    notify(_settings.listeners, event)
+    """Notify the configured listeners."""
+    notify(_settings.listeners, event, is_from_signal)
 
 
 def is_routine_heard() -> bool:

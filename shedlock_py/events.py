@@ -1,7 +1,8 @@
 """What happened to a lock, told to listeners.
 
 A listener is any callable that takes one event. It is called in the thread or task where the event happened, so it
-should be quick; one that raises is logged and changes nothing else.
+should be quick; one that raises, whatever it raises, is logged and changes nothing else. Ctrl-C, and what a signal's
+handler raises, is raised again when all listeners were notified.
 
 Each time a lock is asked for there is exactly one of ``LockAcquired``, ``LockSkipped`` and ``ProviderFailed`` (with the
 operation "acquire"); none if the caller was cancelled meanwhile. After ``LockAcquired`` there is exactly one
@@ -148,13 +149,27 @@ class LeaderChanged(ElectionEvent):
 Listener = Callable[[Event], None]
 
 
-def notify(listeners: Iterable[Listener], event: Event) -> None:
-    """Tell every listener. Never raises: one that fails is logged, and the next is told all the same."""
+def notify(
+    listeners: Iterable[Listener],
+    event: Event,
+    is_interruption: Callable[[BaseException], bool] = lambda error: isinstance(error, KeyboardInterrupt),
+) -> None:
+    """Notify every listener. One that raises is logged, whatever it raises, and changes nothing else.
+
+    :param is_interruption: whether an exception is a signal's (Ctrl-C) and not the listener's own. The first of these
+        is raised when every listener was notified: it is meant for the process.
+    """
+    interruption: BaseException | None = None
     for listener in listeners:
         try:
             listener(event)
-        except Exception:
-            logger.exception("listener %r failed on %r", listener, event)
+        except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
+            if not isinstance(error, Exception) and is_interruption(error):
+                interruption = interruption or error
+            else:
+                logger.exception("listener %r failed on %r", listener, event)
+    if interruption is not None:
+        raise interruption
 
 
 def log_listener(event: Event) -> None:

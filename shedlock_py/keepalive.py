@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import threads_here
+from shedlock_py._threads import RETRY_SECONDS, as_exception, is_from_signal, timer, worker_pool
 from shedlock_py.config import emit
 from shedlock_py.context import Held
 from shedlock_py.errors import ConfigurationError, LeaseLostError
@@ -29,7 +29,7 @@ OnLost = str | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a call."""
 
 MOST_UNANSWERED = 3
-"""Heartbeats of one lease that wait for an answer at the same time."""
+"""Heartbeats of one lease that wait for a worker or a reply at the same time."""
 PATIENCE = 10.0
 """Seconds to wait, at the end of a task, for a heartbeat that the store has not answered."""
 
@@ -61,6 +61,8 @@ class _Heart:
         self.lease = lease = held.lease
         self._held = held
         self.unanswered = 0
+        self.is_queued = False
+        """Whether a heartbeat waits for a worker. Over a slow link one is enough: more would delay other leases'."""
         self.has_ended = False
         self.lost: LeaseLost | None = None
         self.pauses = 0
@@ -81,13 +83,26 @@ class _Heart:
         if not self._beats or now < self._plan.due:
             return False
         self._plan.asked(self.lease.lock_at_most_for, now)
-        if self.unanswered >= MOST_UNANSWERED or self.pauses:
+        if self.unanswered >= MOST_UNANSWERED or self.is_queued or self.pauses:
             return False
         self.unanswered += 1
         return True
 
+    def may_send(self) -> bool:
+        """Whether a heartbeat that has waited for a worker is still wanted; if so, it counts as sent now."""
+        is_wanted = self.is_queued and not self.pauses and self.is_alive() and self.lease.is_trusted()
+        self.is_queued = False
+        if is_wanted:
+            self._plan.asked(self.lease.lock_at_most_for, monotonic())
+        return is_wanted
+
+    def is_alive(self) -> bool:
+        """Whether the task runs and its lease is not known to be lost."""
+        return not self.has_ended and self.lost is None
+
     def extended(self) -> None:
         """A heartbeat, or the task itself, has extended the lease; or the task has tried to."""
+        self.is_queued = False
         self._plan.answered(self.lease.lock_at_most_for, self._believed_since())
         # While an earlier, shorter extension is in doubt, less is believed than was asked for: not at once again.
         believed = self.lease.trusted_for().total_seconds()
@@ -148,40 +163,86 @@ class _ThreadHeart:
         self._on_lost = on_lost
         self._changed = threading.Condition()
         self._process = os.getpid()
+        self._pool = worker_pool(store, "heartbeats") if keep_alive else None
+        self._in_flight = 0
+        """Heartbeats that a worker has begun and the store has not answered."""
+        self._unreported: list[Exception] = []
+        """Why heartbeats could not be sent: for the next worker to report."""
+        self._untold: LeaseLost | None = None
+        """The lease is lost, and nobody was notified yet."""
 
     def start(self) -> None:
-        threads_here().wake(self, self._heart.wakes_at())
+        """:raises RuntimeError: the timer's thread could not be started: nothing would keep the lease alive."""
+        if self._pool is not None:
+            self._pool.reserve()
+        try:
+            timer().schedule(self, self._heart.wakes_at())
+        except BaseException as error:
+            self.stop()
+            if not isinstance(error, RuntimeError):
+                raise
+            raise RuntimeError(f"lock {self._heart.lease.name!r}: the task does not run, unwatched: {error}") from error
 
     def wake(self) -> None:
-        """In the thread that watches the clock, which must not wait for anything."""
+        """In the timer's thread, which must not wait for anything."""
         with self._changed:
             heart = self._heart
-            if heart.has_ended or heart.lost:
-                return
-            reason = heart.over()
-            if reason is not None:
-                lost = heart.lose(reason)
-                if lost:  # whoever is told may be slow
-                    threading.Thread(target=_tell, args=(lost, self._on_lost), daemon=True).start()
-                return
-            if heart.must_beat():
-                threads_here().ask(self._store, self._beat)
-            threads_here().wake(self, heart.wakes_at())
+            if heart.is_alive():
+                reason = heart.over()
+                if reason is None:
+                    if heart.must_beat():
+                        self._submit_beat()
+                    timer().schedule(self, heart.wakes_at())
+                    return
+                self._untold = heart.lose(reason)
+            if self._untold is not None:
+                self._tell_in_thread()
+
+    def _submit_beat(self) -> None:
+        heart = self._heart
+        try:
+            assert self._pool is not None
+            self._pool.submit(self._beat)
+            heart.is_queued = True
+        except RuntimeError as error:  # no thread could be started: as if the store had failed, so soon again
+            heart.unanswered -= 1
+            heart.failed()
+            self._unreported.append(error)
+
+    def _tell_in_thread(self) -> None:
+        """Listeners and ``on_lost`` may be slow, so they get a thread of their own."""
+        try:
+            threading.Thread(target=self._tell_untold, name="shedlock-on-lost", daemon=True).start()
+        except RuntimeError:
+            timer().schedule(self, monotonic() + RETRY_SECONDS)
+
+    def _tell_untold(self) -> None:
+        with self._changed:
+            lost, self._untold = self._untold, None
+        if lost is not None:
+            _tell(lost, self._on_lost)
 
     def _beat(self) -> None:
-        heart, believed_until = self._heart, self._heart.lease.trusted_until
+        """In a worker thread. Whatever it calls may raise anything."""
+        heart = self._heart
+        with self._changed:
+            believed_until = heart.lease.trusted_until
+            if not heart.may_send():  # it has waited for a worker
+                heart.unanswered -= 1
+                return
+            self._in_flight += 1
         lost: LeaseLost | None = None
         error: Exception | None = None
         is_ours: Lease | None = None
         try:
-            if heart.lease.is_trusted():  # it may have waited for a thread
-                is_ours = self._store.extend(heart.lease, heart.lease.lock_at_most_for)
-        except Exception as raised:
-            error = raised
+            is_ours = self._store.extend(heart.lease, heart.lease.lock_at_most_for)
+        except BaseException as raised:
+            error = as_exception(raised, "extend", heart.lease.name)
         with self._changed:
             heart.unanswered -= 1
+            self._in_flight -= 1
             self._changed.notify_all()
-            if heart.has_ended or heart.lost:
+            if not heart.is_alive():
                 return
             if error is not None:
                 heart.failed()
@@ -189,13 +250,24 @@ class _ThreadHeart:
                 heart.extended()
             else:
                 lost = heart.refused(believed_until)
-            threads_here().wake(self, heart.wakes_at())
+            self._schedule()
+        self._report_unsent()
         _report(heart.lease, error, is_ours)
         if lost:
             _tell(lost, self._on_lost)
 
+    def _schedule(self) -> None:
+        with suppress(RuntimeError):  # the timer's thread; it stays scheduled
+            timer().schedule(self, self._heart.wakes_at())
+
+    def _report_unsent(self) -> None:
+        with self._changed:
+            errors, self._unreported = self._unreported, []
+        for error in errors:
+            _report(self._heart.lease, error, None)
+
     def is_busy(self, *, is_async: bool) -> bool:
-        return self._heart.unanswered > 0 and self._process == os.getpid()
+        return self._in_flight > 0 and self._process == os.getpid()
 
     def pause(self) -> None:
         if self._process == os.getpid():
@@ -207,7 +279,7 @@ class _ThreadHeart:
             with self._changed:
                 self._heart.pauses -= 1
                 self._heart.extended()
-                threads_here().wake(self, self._heart.wakes_at())
+                self._schedule()
 
     def tell_lost(self) -> None:
         if self._process != os.getpid():
@@ -220,24 +292,34 @@ class _ThreadHeart:
     def stop(self) -> None:
         if self._process != os.getpid():
             return  # a forked child that leaves the block: nothing of this runs here
-        with self._changed:
-            self._heart.has_ended = True
-            threads_here().forget(self)
-            # A heartbeat that came after the release would prolong a minimum hold.
-            self._changed.wait_for(lambda: not self._heart.unanswered, PATIENCE)
+        try:
+            with self._changed:
+                self._heart.has_ended = True
+                timer().cancel(self)
+                # A heartbeat that came after the release would prolong a minimum hold.
+                self._changed.wait_for(lambda: not self._in_flight, PATIENCE)
+        finally:
+            if self._pool is not None:
+                self._pool.unreserve()
+        self._report_unsent()  # no thread has done it
+        self._tell_untold()
 
 
 def _tell(lost: LeaseLost, on_lost: OnLost) -> None:
-    """Tell the listeners and ``on_lost``."""
-    emit(lost)
-    _call(on_lost, lost)
+    """Notify the listeners and ``on_lost``."""
+    try:
+        emit(lost)
+    finally:  # also after Ctrl-C
+        _call(on_lost, lost)
 
 
 def _call(on_lost: OnLost, lost: LeaseLost) -> object:
     if callable(on_lost):
         try:
             return on_lost(lost)
-        except Exception:
+        except BaseException as error:  # sys.exit() too: it ends neither a thread of ours nor an event loop
+            if is_from_signal(error):
+                raise
             logger.exception("on_lost of lock %r failed", lost.lock_name)
     return None
 
@@ -292,6 +374,12 @@ class _TaskHeart:
         import asyncio
 
         self._watch = asyncio.create_task(self._run())
+        self._watch.add_done_callback(self._watch_ended)
+
+    def _watch_ended(self, watch: asyncio.Task[None]) -> None:
+        """Code that shuts down by cancelling all tasks has cancelled this one, while the guarded task goes on."""
+        if watch.cancelled() and self._heart.is_alive() and not self._loop.is_closed():
+            self.start()
 
     async def _run(self) -> None:
         import asyncio
@@ -310,6 +398,8 @@ class _TaskHeart:
             self._tell(heart.lose(reason))
 
     async def _beat(self) -> None:
+        import asyncio
+
         heart, believed_until = self._heart, self._heart.lease.trusted_until
         self._patient_until = monotonic() + heart.lease.lock_at_most_for.total_seconds() / HeartbeatPlan.ANSWER
         lost: LeaseLost | None = None
@@ -317,11 +407,15 @@ class _TaskHeart:
         is_ours: Lease | None = None
         try:
             is_ours = await self._store.extend(heart.lease, heart.lease.lock_at_most_for)
-        except Exception as raised:
-            error = raised
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as raised:
+            if is_from_signal(raised):
+                raise
+            error = as_exception(raised, "extend", heart.lease.name)
         finally:
             heart.unanswered -= 1
-        if heart.has_ended or heart.lost:
+        if not heart.is_alive():
             return
         if error is not None:
             heart.failed()
@@ -335,8 +429,10 @@ class _TaskHeart:
 
     def _tell(self, lost: LeaseLost | None) -> None:
         if lost is not None:
-            emit(lost)
-            self._react(lost)
+            try:
+                emit(lost)
+            finally:  # also after Ctrl-C
+                self._react(lost)
 
     def _react(self, lost: LeaseLost) -> None:
         import asyncio
@@ -402,7 +498,13 @@ _unfinished: set[Any] = set()  # the event loop itself keeps only weak reference
 
 
 async def _finish(lost: LeaseLost, answer: Awaitable[object]) -> None:
+    import asyncio
+
     try:
         await answer
-    except Exception:
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # asyncio would let sys.exit() out of the event loop, past all tasks
+        if is_from_signal(error):
+            raise
         logger.exception("on_lost of lock %r failed", lost.lock_name)

@@ -1,27 +1,42 @@
-"""SIGTERM: by default it ends a process without running any ``finally``, and its leases last until they expire."""
+"""SIGTERM: by default it ends a process without running any ``finally``, and its leases last until they expire.
+
+The signal's handler does not wait. Python calls it in the main thread, in the middle of whatever runs there, and the
+tasks to wait for may need a lock that the main thread holds. A thread waits, and then sends the signal to the main
+thread once more. The second signal, whoever sends it, ends the process.
+"""
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
+from contextlib import suppress
 from types import FrameType
 
 from shedlock_py._clock import monotonic
-from shedlock_py.context import find_live, running
+from shedlock_py.context import Held, find_live, running
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 
 _MOMENT = 0.01
+_LATE_SECONDS = 1.0
+"""For so long the waiting thread's own signal can be on its way; and the log gets so long to write a warning."""
 
 
 class _Shutdown:
     def __init__(self) -> None:
-        self.process = 0
-        """Which is shutting down; a child that it forked is not."""
         self.wait = 0.0
         self.previous: object = None
+        self.process = 0
+        """Which is shutting down; a child that it forked is not."""
+        self.is_waiting = False
+        """A thread waits for guarded tasks."""
+        self.is_ending = False
+        """The previous handler was called, SystemExit was raised, or the interpreter ends anyway."""
+        self.is_sending = False
+        """The waiting thread's own signal may be on its way."""
 
 
 _shutdown = _Shutdown()
@@ -40,30 +55,53 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
     to end, and with them their leases; what runs longer is named in a warning, and its lease is left to expire,
     because its task may go on to the last moment. Then the handler that was there before is called, or, if there was
     none, ``SystemExit(143)`` is raised in the main thread, whose own tasks and event loop end with their ``finally``.
-    A second SIGTERM does not wait.
+    A second SIGTERM does not wait. Meanwhile the main thread goes on; if it ends by itself, the interpreter waits for
+    the tasks of daemon threads, too, before it ends.
 
     Call it in the main thread, after frameworks have installed their own handlers. Calling it again changes ``wait``.
 
     :param wait: shorter than what the platform gives between SIGTERM and SIGKILL (Kubernetes: 30 s).
     :raises ConfigurationError: not in the main thread, or no duration.
     """
-    import signal  # late: half a millisecond, needed by few
+    import atexit  # late: needed by few
+    import signal  # half a millisecond
 
     seconds = parse_duration(wait, "wait", zero=True).total_seconds()
     if threading.current_thread() is not threading.main_thread():
         raise ConfigurationError("release_on_sigterm() must be called in the main thread, as signal handlers are")
     _shutdown.wait = seconds
     if signal.getsignal(signal.SIGTERM) is not _on_sigterm:
+        atexit.unregister(_before_exit)  # again the first of those that were registered until now
+        atexit.register(_before_exit)
         _shutdown.previous = signal.signal(signal.SIGTERM, _on_sigterm)
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """In the main thread, in the middle of what runs there: it must neither wait nor take a lock."""
+    state = _shutdown
+    if state.process != os.getpid():
+        state.is_waiting = state.is_ending = state.is_sending = False
+        state.process = os.getpid()
+        until = monotonic() + state.wait
+        if _others():
+            try:
+                state.is_waiting = True
+                # threading.Thread takes a lock of its module, which the interrupted code may hold.
+                _thread.start_new_thread(_wait_and_send, (number, until))
+            except RuntimeError:  # no thread can be started; better a main thread that waits than tasks cut short
+                _wait_for_others(until)
+                state.is_waiting = False
+            else:
+                return
+    elif state.is_ending and state.is_sending:
+        return  # the waiting thread's, overtaken by somebody's second signal
+    _end(number, frame)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
     import signal  # it is loaded already
 
-    is_second = _shutdown.process == os.getpid()
-    _shutdown.process = os.getpid()
-    if not is_second:
-        _wait_for_others(monotonic() + _shutdown.wait)
+    _shutdown.is_ending = True
     previous = _shutdown.previous
     if callable(previous):
         previous(number, frame)
@@ -71,11 +109,73 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
 
+def _wait_and_send(number: int, until: float) -> None:
+    """The waiting thread. It has no ``threading.Thread``."""
+    import signal
+
+    state = _shutdown
+    try:
+        _wait_for_others(until)
+        if state.is_ending or signal.getsignal(number) is not _on_sigterm or _is_event_loops(state.previous):
+            return
+        state.is_sending = True
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(_main_thread(), number)  # to the main thread, so that it interrupts a system call there
+        else:
+            signal.raise_signal(number)
+    finally:
+        state.is_waiting = False
+    time.sleep(_LATE_SECONDS)
+    state.is_sending = False
+
+
+def _is_event_loops(handler: object) -> bool:
+    """Whether it is of ``loop.add_signal_handler``: Python has notified the loop already, past all handlers."""
+    owner = type(getattr(handler, "__self__", None)).__module__
+    return any(
+        str(name).partition(".")[0] in ("asyncio", "uvloop") for name in (owner, getattr(handler, "__module__", ""))
+    )
+
+
+def _before_exit() -> None:
+    """The main thread has ended by itself, while a thread still waits for the tasks of daemon threads."""
+    state = _shutdown
+    if state.process != os.getpid() or state.is_ending:
+        return
+    state.is_ending = True
+    with suppress(SystemExit):  # a second SIGTERM
+        while state.is_waiting:
+            time.sleep(_MOMENT)
+
+
+def _main_thread() -> int:
+    return threading.main_thread().ident or 0
+
+
+def _others() -> list[Held]:
+    """The guarded tasks of this process that run in other threads than the main one."""
+    here, main = os.getpid(), _main_thread()
+    return [held for held in list(running) if held.process == here and held.thread != main]
+
+
 def _wait_for_others(until: float) -> None:
-    here, me = os.getpid(), threading.get_ident()
-    while others := [held for held in list(running) if held.process == here and held.thread != me]:
+    while others := _others():
         if monotonic() >= until:
-            names = ", ".join(sorted({held.lease.name for held in others}))
-            logger.warning("SIGTERM: still running, their leases are left to expire: %s", names)
+            _warn(", ".join(sorted({held.lease.name for held in others})))
             return
         time.sleep(_MOMENT)
+
+
+def _warn(names: str) -> None:
+    """Write it to the log, but do not wait long for that: the log may be what hangs."""
+    written = threading.Event()
+
+    def write() -> None:
+        logger.warning("SIGTERM: still running, their leases are left to expire: %s", names)
+        written.set()
+
+    try:
+        _thread.start_new_thread(write, ())
+    except RuntimeError:
+        write()
+    written.wait(_LATE_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -27,6 +28,7 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
+from shedlock_py.durations import Duration
 from shedlock_py.testing import RecordingListener
 from tests.keepalive.stores import MoodyProvider
 from tests.services.polling import wait_until
@@ -272,6 +274,25 @@ def test_fifty_at_once_do_not_take_fifty_threads(store: MoodyProvider, heard: Re
     assert store.most_at_once <= 4
     assert not heard.of(LeaseLost)
     assert len(heard.of(TaskFinished)) == 50
+
+
+def test_many_leases_over_a_slow_link(heard: RecordingListener) -> None:
+    """Heartbeats that wait for a thread are not sent again and again: that would take the threads from other leases."""
+
+    class Far(MoodyProvider):
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+            time.sleep(0.1)  # the round trip
+            return super().extend(lease, lock_at_most_for)
+
+    store = Far()
+    with ExitStack() as stack:
+        for number in range(60):
+            stack.enter_context(hold(f"job-{number}", lock_at_most_for="3s", keep_alive=True, provider=store))
+        until = time.monotonic() + 8
+        wait_until(lambda: time.monotonic() > until)
+        assert not heard.of(LeaseLost)
+        ended_at = time.monotonic()
+    assert time.monotonic() - ended_at < 5, "releases wait for heartbeats that nobody has begun"
 
 
 def test_a_store_that_hangs_does_not_delay_another_one(heard: RecordingListener, store: MoodyProvider) -> None:

@@ -2,21 +2,44 @@
 
 KIND is where its guarded task runs: "main", "thread", "asyncio", "scheduler"; "default" (without release_on_sigterm),
 "chained" (another handler was there), or "stubborn" (a thread that does not end in time).
+
+While a task in a daemon thread is waited for: "locked" (the main thread holds a lock that the task needs), "log" (that
+is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
+main thread's event loop), "loop" (the event loop has a handler of its own), "ends" (the main thread ends by itself),
+"patient" (a thread that does not end for a long time), "chained-thread" (another handler was there), "no-threads" (the
+process cannot start any; its store is in memory).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import resource
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from types import FrameType
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from shedlock_py import LockProvider, configure, hold, provider_from_url, release_on_sigterm, scheduler_lock
+from shedlock_py import (
+    Executed,
+    InMemoryLockProvider,
+    LockProvider,
+    attempt,
+    configure,
+    hold,
+    hold_async,
+    provider_from_url,
+    release_on_sigterm,
+    scheduler_lock,
+)
 
+has_begun = threading.Event()
 STEP = 0.3
 """Seconds that a task in a thread takes to notice nothing and end."""
 
@@ -24,6 +47,7 @@ STEP = 0.3
 @scheduler_lock("job", lock_at_most_for="1h")
 def job(seconds: float) -> None:
     print("held", flush=True)
+    has_begun.set()
     time.sleep(seconds)
     print("task ended", flush=True)
 
@@ -35,12 +59,49 @@ async def job_async() -> None:
 
 
 def main(url: str, kind: str) -> None:
-    provider: LockProvider = provider_from_url(url)
+    provider: LockProvider = InMemoryLockProvider() if kind == "no-threads" else provider_from_url(url)
     configure(provider=provider)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    if kind == "loop":
+        asyncio.run(loop_with_a_handler())
+        return
     if kind != "default":
-        signal.signal(signal.SIGTERM, say_it) if kind == "chained" else None
+        signal.signal(signal.SIGTERM, say_it) if kind.startswith("chained") else None
         release_on_sigterm("500ms" if kind == "stubborn" else "20s")
     match kind:
+        case "locked" | "log":
+            lock = threading.Lock() if kind == "locked" else logging.getLogger().handlers[0].lock
+            assert lock is not None
+            with lock:
+                in_daemon_thread(needs, lock)
+                time.sleep(STEP)
+            later()
+        case "blocked":
+            in_daemon_thread(job, STEP)
+            threading.Event().wait()
+        case "both":
+            asyncio.run(both())
+        case "ends":
+            in_daemon_thread(job, 3 * STEP)
+            with suppress(InterruptedError):
+                signal.sigtimedwait([signal.SIGUSR1], STEP)
+            print("main thread ends", flush=True)
+        case "chained-thread":
+            in_daemon_thread(job, STEP)
+            later()
+        case "patient":
+            in_daemon_thread(job, 30)
+            has_begun.wait()
+            while isinstance(attempt("other", time.monotonic, lock_at_most_for="1m"), Executed):
+                time.sleep(0.05)
+            print("shutting down", flush=True)
+            later()
+        case "no-threads":
+            in_daemon_thread(job, 10 * STEP)
+            has_begun.wait()
+            refuse_threads()
+            print("no more threads", flush=True)
+            later()
         case "main" | "default" | "chained":
             job(60)
         case "asyncio":
@@ -56,6 +117,47 @@ def main(url: str, kind: str) -> None:
                 later()
             finally:
                 scheduler.shutdown()
+
+
+def in_daemon_thread(task: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=task, args=args, daemon=True).start()
+
+
+@scheduler_lock("job", lock_at_most_for="1h")
+def needs(lock: AbstractContextManager[object]) -> None:
+    print("held", flush=True)
+    with lock:
+        print("task ended", flush=True)
+
+
+async def both() -> None:
+    in_daemon_thread(job, 5 * STEP)
+    async with hold_async("kept", lock_at_most_for=STEP, keep_alive=True) as lease:
+        assert lease is not None
+        try:
+            await asyncio.sleep(60)
+        finally:
+            print("kept alive:", lease.is_trusted(), flush=True)
+
+
+async def loop_with_a_handler() -> None:
+    must_stop = asyncio.Event()
+
+    def stop() -> None:
+        print("the loop's handler", flush=True)
+        must_stop.set()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    release_on_sigterm("20s")
+    in_daemon_thread(job, 3 * STEP)
+    await must_stop.wait()
+
+
+def refuse_threads() -> None:
+    if os.getuid() == 0:
+        os.setgid(50000)
+        os.setuid(50000 + os.getpid() % 10000)  # the limit counts all processes of a user, and does not bind root
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
 def later() -> None:

@@ -98,6 +98,75 @@ def test_the_former_handler_is_called(url: str) -> None:
     assert is_free(provider_from_url(url))
 
 
+# While a thread waits for tasks in other threads
+
+
+@pytest.mark.parametrize("kind", ["locked", "log"])
+def test_a_task_that_needs_what_the_main_thread_holds_can_end(url: str, kind: str) -> None:
+    """The handler runs in the main thread: if it waited there, neither would go on."""
+    began = time.monotonic()
+    with application(url, kind) as process:
+        status, said, err = terminated(process)
+    assert (status, said, err) == (143, ["task ended", "a new task is skipped"], "")
+    assert is_free(provider_from_url(url))
+    assert time.monotonic() - began < 15
+
+
+def test_a_main_thread_that_waits_for_a_lock_is_interrupted(url: str) -> None:
+    with application(url, "blocked") as process:
+        status, said, _ = terminated(process)
+    assert (status, said) == (143, ["task ended"])
+    assert is_free(provider_from_url(url))
+
+
+def test_the_event_loop_of_the_main_thread_goes_on(url: str) -> None:
+    with application(url, "both") as process:
+        status, said, err = terminated(process)
+    assert (status, said) == (143, ["task ended", "kept alive: True"]), err
+    assert is_free(provider_from_url(url))
+
+
+def test_an_event_loop_with_a_handler_is_notified_once_and_the_interpreter_waits(url: str) -> None:
+    with application(url, "loop") as process:
+        status, said, err = terminated(process)
+    assert (status, said, err) == (0, ["the loop's handler", "task ended"], "")
+    assert is_free(provider_from_url(url))
+
+
+def test_a_main_thread_that_ends_by_itself_lets_tasks_of_daemon_threads_end(url: str) -> None:
+    with application(url, "ends") as process:
+        status, said, err = terminated(process)
+    assert (status, said, err) == (0, ["main thread ends", "task ended"], "")
+    assert is_free(provider_from_url(url))
+
+
+def test_a_second_signal_does_not_wait(url: str) -> None:
+    began = time.monotonic()
+    with application(url, "patient") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "shutting down\n"  # two at the same time are one
+        status, said, err = terminated(process)
+    assert (status, said, err) == (143, ["a new task is skipped"], "")
+    assert time.monotonic() - began < 15
+    assert not is_free(provider_from_url(url))
+
+
+def test_the_former_handler_is_called_once_and_after_the_wait(url: str) -> None:
+    with application(url, "chained-thread") as process:
+        status, said, _ = terminated(process)
+    assert (status, said) == (7, ["task ended", "the former handler", "a new task is skipped"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_without_a_thread_to_wait_the_main_thread_waits(url: str) -> None:
+    with application(url, "no-threads") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "no more threads\n"
+        status, said, err = terminated(process)
+    assert (status, said[0]) == (143, "task ended"), err
+
+
 def test_without_it_the_lease_lasts(url: str) -> None:
     with application(url, "default") as process:
         status, _, _ = terminated(process)
@@ -144,8 +213,9 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(caplog: pytest.Log
         threading.Thread(target=job, args=["child"], daemon=True).start()
         assert is_held.wait(10)
         release_on_sigterm("100ms")
+        os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(SystemExit):
-            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)  # a thread waits, and interrupts this
         assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["child"]
 
     thread = threading.Thread(target=job, args=["parent"])

@@ -29,7 +29,7 @@ LAYERS = [
 ]
 PURE = {"errors", "_versions", "_values", "durations", "rules", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
-FOR_PROVIDERS = {"errors", "_versions", "durations", "rules", "_program", "provider", "events", "_clock", "_aio"}
+FOR_PROVIDERS = PURE - {"_values"} | {"_clock", "_threads", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 

@@ -1,0 +1,78 @@
+"""Two stores in one process: one does not answer, and the other's leases are kept alive all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import ExitStack
+from uuid import uuid4
+
+from shedlock_py import Event, LeaseLost, LockExtended, attempt_async, configure, hold_async
+from shedlock_py._clock import monotonic
+from tests.faults.checker import Finding, Report
+from tests.faults.faulty import FaultyProxy
+from tests.faults.registry import Budget, scenario
+from tests.faults.stores import WITH_NETWORK, Store, open_provider
+
+POLLERS = 30
+LEASE = 0.9
+LEASES = 3
+
+
+@scenario(15, "async code: a silent store beside a healthy one", stores=WITH_NETWORK, kinds=("sync",))
+def silent_neighbour(store: Store, budget: Budget, seed: int) -> Report:
+    """Thirty tasks poll through proxies that pass nothing; a lease on the same store, reached directly, is kept alive.
+
+    Sync providers under asyncio: each asks in threads of its own.
+    """
+    report = Report()
+    for trial in budget.trials():
+        report.add(_trial(store, seed + trial))
+    return report
+
+
+def _trial(store: Store, seed: int) -> Report:
+    events: list[Event] = []
+    name = f"neighbour-{uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        logging.disable()  # each poller that fails is a line
+        stack.callback(logging.disable, logging.NOTSET)
+        stack.enter_context(configure(listeners=[events.append]))
+        proxies = [stack.enter_context(FaultyProxy(address, seed=seed)) for address in store.addresses]
+        silent = open_provider(store.family, False, store.where([proxy.address for proxy in proxies]), store.options)
+        healthy = store.open()
+        stack.callback(healthy.close)
+
+        async def poll() -> None:
+            await attempt_async(f"{name}-polled", lambda: asyncio.sleep(0), lock_at_most_for="1m", provider=silent)
+
+        async def main() -> Report:
+            await poll()  # connected
+            for proxy in proxies:
+                proxy.stall()
+            began = monotonic()
+            async with hold_async(name, lock_at_most_for=LEASE, keep_alive=True, provider=healthy) as lease:
+                assert lease is not None
+                pollers = [asyncio.create_task(poll()) for _ in range(POLLERS)]
+                await asyncio.sleep(LEASES * LEASE)
+                is_trusted = lease.is_trusted()
+                still_polling = sum(not poller.done() for poller in pollers)
+            for proxy in proxies:
+                proxy.resume()
+            await asyncio.gather(*pollers, return_exceptions=True)
+            return _judged(name, events, began, still_polling, is_trusted=is_trusted)
+
+        try:
+            return asyncio.run(main())
+        finally:
+            getattr(silent, "close", lambda: None)()
+
+
+def _judged(name: str, events: list[Event], began: float, still_polling: int, *, is_trusted: bool) -> Report:
+    report = Report(trials=1)
+    report.counts["heartbeat"] = sum(isinstance(event, LockExtended) for event in events)
+    report.counts["poller without an answer"] = still_polling
+    lost = [event.reason for event in events if isinstance(event, LeaseLost) and event.lock_name == name]
+    if lost or not is_trusted:
+        report.findings.append(Finding("neighbour", name, f"the healthy store's lease was lost: {lost}", began))
+    return report
