@@ -57,7 +57,7 @@ async def test_i13_a_reply_that_has_not_arrived_does_not(line: Line, is_blocked:
     with pytest.raises(TimedOut, match="waited for a reply") as caught:
         await task
     assert caught.value.sent
-    assert LIMIT <= time.monotonic() - began
+    assert time.monotonic() - began >= LIMIT
     assert task.cancelling() == 0
 
 

@@ -1,4 +1,6 @@
--- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms. Reply: 1; 0: refused.
+-- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token. Reply: 1; 0:
+-- refused. By force, the lock is taken from any holder, but only where the record still has the former token ("": it has
+-- none).
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
@@ -6,12 +8,16 @@ local record = redis.call('HMGET', KEYS[1],
 local is_held, last_fire_time = tonumber(record[1] or 0) > now, record[4]
 
 if is_held and record[2] == ARGV[1] and record[3] == ARGV[4] then
-    return 1 -- asked again because the reply was lost
+    return 1 -- repeated because the reply was lost
 end
 if tonumber(record[3] or 0) >= tonumber(ARGV[4]) then
-    return 0 -- whoever took over meanwhile may have ended already
+    return 0 -- a take-over was here meanwhile, and may have ended already
 end
-if ARGV[5] ~= 'force' and (is_held or record[5] ~= ARGV[1] or tonumber(record[6]) <= now) then
+if ARGV[5] == 'force' then
+    if (record[3] or '') ~= ARGV[7] then
+        return 0
+    end
+elseif is_held or record[5] ~= ARGV[1] or tonumber(record[6]) <= now then
     return 0
 end
 

@@ -1,5 +1,6 @@
 -- KEYS: record. ARGV: locked_by, hold ms, keep ms, fencing token, the holder's clock us. Reply: 1; 0: it is not ours, has
 -- ended or was released. One that a later one has overtaken changes nothing: it may be shorter than what that promised.
+-- PEXPIRE comes first: see release.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'released_token', 'extended_at')
@@ -13,6 +14,6 @@ end
 if tonumber(record[5] or 0) > tonumber(ARGV[5]) then
     return 1
 end
-redis.call('HSET', KEYS[1], 'lock_until', string.format('%.0f', now + ARGV[2] * 1000), 'extended_at', ARGV[5])
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[3]))
+redis.call('HSET', KEYS[1], 'lock_until', string.format('%.0f', now + ARGV[2] * 1000), 'extended_at', ARGV[5])
 return 1
