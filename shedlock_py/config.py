@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from reprlib import repr as short_repr
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -87,6 +88,7 @@ class Settings(Value):
         :raises ConfigurationError: a provider is of the wrong kind, or a value cannot work.
         """
         global _settings
+        check_keep_alive(self.keep_alive)
         if self.provider is not None and is_async_provider(self.provider):
             kind = type(self.provider).__name__
             raise ConfigurationError(f"{kind} is an async provider: configure(async_provider=…)")
@@ -192,6 +194,7 @@ def lock_request(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     fire_time: datetime | None = None,
+    template: str | None = None,
 ) -> LockRequest:
     """A request with the configured defaults for what is None.
 
@@ -208,22 +211,37 @@ def lock_request(
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     if fire_time is None:
         try:
-            return _same_request(name, at_most, at_least, settings.holder, os.getpid())
+            return _same_request(name, at_most, at_least, settings.holder, template, os.getpid())
         except TypeError:
             pass  # not hashable, so nothing that can work: the error below says what it should be
-    return LockRequest(name, at_most, at_least, settings.holder, fire_time)
+    return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
 
 
 @lru_cache(maxsize=1000, typed=True)  # typed: True is not 1 second
 def _same_request(
-    name: str, lock_at_most_for: Duration, lock_at_least_for: Duration, holder: str | None, _process: int
+    name: str,
+    lock_at_most_for: Duration,
+    lock_at_least_for: Duration,
+    holder: str | None,
+    template: str | None,
+    _process: int,
 ) -> LockRequest:
     """Most jobs ask for the same each time; the default holder is another one in a forked process."""
-    return LockRequest(name, lock_at_most_for, lock_at_least_for, holder)
+    return LockRequest(name, lock_at_most_for, lock_at_least_for, holder, template=template)
+
+
+def check_keep_alive(keep_alive: object) -> None:
+    """:raises ConfigurationError: ``keep_alive`` is neither a bool nor None; "no" would be true."""
+    if keep_alive is not None and not isinstance(keep_alive, bool):
+        raise ConfigurationError(f"keep_alive must be True or False, not {short_repr(keep_alive)}")
 
 
 def is_kept_alive(keep_alive: bool | None) -> bool:
-    """What a lock says, or else the default; nothing is kept alive where nothing is locked."""
+    """What a lock says, or else the default; nothing is kept alive where nothing is locked.
+
+    :raises ConfigurationError: it is no bool.
+    """
+    check_keep_alive(keep_alive)
     return (_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
 
 
@@ -307,11 +325,32 @@ def is_async_provider(provider: object) -> bool:
     """
     if isinstance(provider, type):
         raise ConfigurationError(f"{provider.__name__} is a class: make a provider of it, as in {provider.__name__}(…)")
-    if not callable(getattr(provider, "acquire", None)) or not callable(getattr(provider, "release", None)):
-        raise ConfigurationError(
-            f"{type(provider).__name__} is not a lock provider: wrap it in one, such as SqlAlchemyLockProvider(engine)"
-        )
+    package = type(provider).__module__.partition(".")[0]
+    has_methods = callable(getattr(provider, "acquire", None)) and callable(getattr(provider, "release", None))
+    if not has_methods or package in _CURES:
+        cure = _CURES.get(package, "wrap it in one, such as SqlAlchemyLockProvider(engine)")
+        origin = f", but of the package {package}" if package in _CURES else ""
+        raise ConfigurationError(f"{type(provider).__name__} is not a lock provider{origin}: {cure}")
     return _is_async(provider)
+
+
+_ONE_PROCESS = "such a lock is for the threads or tasks of one process; a store that all replicas share is needed"
+_CURES = {
+    "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio one",
+    "sqlalchemy": "wrap the engine: SqlAlchemyLockProvider(engine), AsyncSqlAlchemyLockProvider(engine)",
+    "pymongo": "wrap the database: MongoLockProvider(client['name']), AsyncMongoLockProvider(client['name'])",
+    **dict.fromkeys(
+        ("psycopg", "psycopg2", "pymysql", "MySQLdb", "sqlite3", "asyncpg", "aiosqlite", "aiomysql", "asyncmy"),
+        "give a URL or an SQLAlchemy engine instead of a connection: provider_from_url('postgresql://…')",
+    ),
+    **dict.fromkeys(
+        ("apscheduler", "flask_apscheduler", "django_apscheduler"),
+        "the provider is the store of the locks, as provider_from_url(…) makes it; "
+        "a scheduler gets them with shedlock_py.integrations.apscheduler.install(scheduler, provider)",
+    ),
+    **dict.fromkeys(("_thread", "threading", "asyncio", "multiprocessing"), _ONE_PROCESS),
+}
+"""What to do with objects of other packages that are taken for a provider; some have methods of the same names."""
 
 
 def _is_async(provider: Any) -> bool:

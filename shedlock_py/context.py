@@ -1,23 +1,30 @@
-"""The leases that the running code is inside of: per thread and task, through a context variable.
+"""The leases that the running code is inside of.
 
-Tasks made by the job inherit it. A new thread does not, unless it runs in ``contextvars.copy_context()``
-(``asyncio.to_thread`` does so by itself).
+Inside is what the guarded task calls or awaits, in the same process, while its lease lives: its own code, the tasks
+that it makes, and threads that run in a copy of its context (``asyncio.to_thread``). A context variable carries the
+lease there. asyncio also copies the context into what the task only sets off: the callbacks of timers, and the tasks
+that those make. They are not inside, nor is a forked child; see :meth:`Held.is_here`.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from threading import get_ident
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shedlock_py.config import as_async_provider, as_provider, emit
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
 from shedlock_py.rules import Lease
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Heart(Protocol):
@@ -45,6 +52,7 @@ class Held:
         self.outer = innermost.get()
         self.process = process
         self.thread = get_ident()
+        self._loop, self._task = _running_task()
         self.finished = False
         self.ended_at = 0.0  # when the task ended, if something was waited for after it
         self.heart: Heart | None = None
@@ -55,14 +63,32 @@ class Held:
         """Whether the task is still running and its lease may be believed."""
         return not self.finished and self.lease.is_trusted()
 
+    def is_here(self) -> bool:
+        """Whether the running code, which has the task's context, is called or awaited by the task.
+
+        A forked child is not. Nor is a callback of an event loop, or anything on another loop: a timer that the task
+        has armed, such as a scheduler's, has its context too.
+        """
+        if self.process != os.getpid():
+            return False
+        loop, task = _running_task()
+        if loop is None:
+            return True  # ordinary code, in this thread or in one that was given the context
+        if self._task is None:
+            return self.thread == get_ident()  # the task is ordinary code, which runs this loop itself
+        return loop is self._loop and task is not None
+
     def enter(self) -> None:
         if self.outer is not None:
             _forget_finished(self)
+        if self._task is not None:
+            _wrap_task_factory(self._loop)
         running.add(self)
         innermost.set(self)
 
     def leave(self) -> None:
         self.finished = True
+        self._loop = self._task = None  # whose context refers to this lease
         running.discard(self)
         innermost.set(_unfinished(innermost.get()))  # locks need not be left in the order of nesting
 
@@ -89,6 +115,53 @@ def _forget_finished(held: Held) -> None:
 innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
 
 
+def _running_task() -> tuple[Any, object]:
+    """The event loop that runs in this thread, and its current task; a callback of the loop has none."""
+    loaded = sys.modules.get("asyncio")  # not imported here: most programs do without
+    if loaded is None:
+        return None, None
+    try:
+        loop = loaded.get_running_loop()
+    except (RuntimeError, AttributeError):  # AttributeError: another thread is just importing it
+        return None, None
+    return loop, loaded.current_task(loop)
+
+
+def _wrap_task_factory(loop: asyncio.AbstractEventLoop) -> None:
+    factory = loop.get_task_factory()
+    if not isinstance(factory, _TaskFactory):
+        with suppress(NotImplementedError):  # an event loop of a kind of its own
+            loop.set_task_factory(_TaskFactory(factory))
+
+
+class _TaskFactory:
+    """Lets a task that a callback of the event loop makes begin outside of every lease.
+
+    asyncio copies the context of a task into the timers that it arms, and from there into the tasks that these make: a
+    scheduler to which a guarded task adds a job would run all its later jobs inside that task's lease. asyncio does not
+    record which task made which, so the factory sees to it when the task is made.
+    """
+
+    def __init__(self, wrapped: Callable[..., asyncio.Future[Any]] | None) -> None:
+        self._wrapped = wrapped
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
+        if innermost.get() is not None:
+            running, maker = _running_task()
+            if running is not None and maker is None:
+                context = copy_context()
+                context.run(innermost.set, None)
+                return context.run(self._make, loop, coro, options)
+        return self._make(loop, coro, options)
+
+    def _make(self, loop: asyncio.AbstractEventLoop, coro: Any, options: dict[str, Any]) -> asyncio.Future[Any]:
+        if self._wrapped is not None:
+            return self._wrapped(loop, coro, **options)
+        import asyncio
+
+        return asyncio.Task(coro, loop=loop, **options)
+
+
 def find_live(name: str | None = None, providers: Sequence[object] = (), mark: object = None) -> Held | None:
     """The innermost live lease around the running code: of ``name`` and on one of ``providers``, where given.
 
@@ -99,7 +172,7 @@ def find_live(name: str | None = None, providers: Sequence[object] = (), mark: o
         is_wanted = not providers or any(held.provider is provider for provider in providers)
         is_named = name is None or (is_wanted and name == held.lease.name)
         stands_in = mark is not None and held.stands_for == (mark, name)
-        if (is_named or stands_in) and held.is_live():
+        if (is_named or stands_in) and held.is_live() and held.is_here():
             return held
         held = held.outer
     return None

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import string
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from datetime import datetime
-from types import MethodType
-from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar, cast, overload
+from datetime import datetime, timedelta
+from types import MethodType, ModuleType
+from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
-from shedlock_py.config import check_provider, lock_request
+from shedlock_py._methods import bind_in_class
+from shedlock_py.config import check_keep_alive, check_provider, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.guard import (
@@ -32,6 +34,7 @@ from shedlock_py.rules import LockRequest, check_hold_times, validate_name
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
+T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
@@ -59,18 +62,22 @@ class LockSpec:
         if not isinstance(name, str):
             raise ConfigurationError(f"lock name must be a string, not {name!r}: @scheduler_lock('name', …)")
         self.template = name
-        self.fields = _template_fields(name)
+        self._placeholders = _placeholders(name)
+        self.fields = {_parameter(field) for field in self._placeholders}
         self.name = None if self.fields else validate_name(name.format())
         at_most, at_least = lock_at_most_for, lock_at_least_for
         self.lock_at_most_for = None if at_most is None else parse_duration(at_most, "lock_at_most_for")
         self.lock_at_least_for = None if at_least is None else parse_duration(at_least, "lock_at_least_for", zero=True)
-        if self.lock_at_most_for is not None and self.lock_at_least_for is not None:
-            check_hold_times(self.lock_at_most_for, self.lock_at_least_for)
+        if self.lock_at_most_for is not None:
+            check_hold_times(self.lock_at_most_for, self.lock_at_least_for or timedelta(0))
         check_provider(provider)
+        check_keep_alive(keep_alive)
         check_on_lost_async(on_lost)
         self.provider = provider
         self.keep_alive = keep_alive
         self.on_lost = on_lost
+        self.filled_template = name if self.fields else None
+        """The template, if it is filled from each call."""
 
     def check_fields(self, signature: inspect.Signature) -> None:
         """:raises ConfigurationError: the name template asks for something that is not a parameter."""
@@ -97,6 +104,7 @@ class LockSpec:
             lock_at_most_for if self.lock_at_most_for is None else self.lock_at_most_for,
             lock_at_least_for if self.lock_at_least_for is None else self.lock_at_least_for,
             fire_time,
+            self.filled_template,
         )
 
     def guard(self, kind: type[G], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> G:
@@ -127,9 +135,24 @@ class LockSpec:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
         try:
+            for field, placeholder in self._placeholders.items():
+                self._check_text(field, _FORMATTER.get_field(field, (), call.arguments)[0], placeholder, call.arguments)
             return self.template.format_map(call.arguments)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
             raise ConfigurationError(f"lock name {self.template!r} cannot be filled for this call: {error}") from error
+
+    def _check_text(self, field: str, value: object, placeholder: str, arguments: dict[str, Any]) -> None:
+        """:raises ConfigurationError: each process would have a text, and so a lock, of its own."""
+        if isinstance(value, str):
+            return
+        if isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments)):
+            raise ConfigurationError(
+                f"lock name {self.template!r}: the text of {{{field}}}, a {type(value).__qualname__}, is another one "
+                f"in each process, and so would be its lock. Name what identifies it, as in {{{field}.id}}, or give "
+                f"its class a __str__"
+            )
 
 
 _declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # weak: closures may be decorated, and gone
@@ -141,34 +164,67 @@ def declared_lock_names() -> set[str]:
     return {spec.name for spec in specs if spec is not None and spec.name is not None}
 
 
-def _template_fields(template: str) -> set[str]:
-    """The parameters that a name template asks for: "{user.id}" asks for "user"."""
+_FORMATTER = string.Formatter()
+_ADDRESS = " at 0x[0-9a-fA-F]{6,}"
+"""What Python writes of an object that has no text of its own: "<app.Job object at 0x7f3a5c0d1e50>"."""
+
+
+def _placeholders(template: str) -> dict[str, str]:
+    """What a name template asks for, and how: ``{"user.id": "{user.id!r}"}`` for "sync-{user.id!r}"."""
     try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+        found = {
+            field: f"{{{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
+            for _, field, spec, conversion in _FORMATTER.parse(template)
+            if field is not None
+        }
     except ValueError as error:
         raise ConfigurationError(f"lock name {template!r} is not a valid template: {error}") from error
-    names = {field.split(".")[0].split("[")[0] for field in fields}
-    if any(not name.isidentifier() for name in names):
+    if any(not _parameter(field).isidentifier() for field in found):
         raise ConfigurationError(
             f"lock name {template!r}: name the parameter inside the braces, as in 'sync-{{tenant}}'"
         )
-    return names
+    return found
 
 
-class GuardedFunction(Protocol[P, R_co, A_co]):
-    """A function behind a lock: called as before; ``attempt`` tells whether it ran."""
+def _parameter(field: str) -> str:
+    """The parameter that a field of a template is of: "user" for "user.id"."""
+    return field.split(".")[0].split("[")[0]
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+class GuardedFunction(Generic[P, R_co, A_co]):
+    """What a guarded function is to type checkers: called as before; ``attempt`` tells whether it ran.
+
+    When a program runs, it is an ordinary function.
+    """
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the function if its lock is free; otherwise return what ``on_skip`` says."""
+        raise NotImplementedError
 
     def attempt(self, *args: P.args, **kwargs: P.kwargs) -> A_co:
         """Like calling it, but returns ``Executed(value, lease)`` or ``Skipped``; ``on_skip`` is not used.
 
-        It is the function's own attribute: for a method write ``Class.method.attempt(instance, …)``.
+        It is bound as the function is: ``obj.method.attempt(7)``, or ``Class.method.attempt(obj, 7)``; of a class or
+        static method ``Class.method.attempt(7)``.
         """
+        raise NotImplementedError
 
+    # The first parameter decides what is bound to it: the class, the instance, or, for a static method, nothing.
+    @overload
     def __get__(
-        self: GuardedFunction[Concatenate[Any, Q], R_co, A_co], instance: object, owner: type | None = None, /
-    ) -> Callable[Q, R_co]: ...
+        self: Callable[Concatenate[T, Q], object], instance: object, owner: T, /
+    ) -> GuardedFunction[Q, R_co, A_co]: ...
+
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Q], object], instance: T, owner: object = None, /
+    ) -> GuardedFunction[Q, R_co, A_co]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: object = None, /) -> GuardedFunction[P, R_co, A_co]: ...
+
+    def __get__(self, instance: object, owner: object = None, /) -> object:
+        raise NotImplementedError
 
 
 class _Decorator(Protocol[S_co]):
@@ -302,6 +358,7 @@ def scheduler_lock(
         # The original carries the mark too: a scheduler's decorator that was put below this one registers the original.
         for marked in (function, wrapper):
             _mark(marked, spec)
+        bind_in_class(function, wrapper)
         _declared[id(spec)] = spec
         return wrapper
 
@@ -316,7 +373,7 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
 
     def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
         if args or kwargs or needs_arguments:
-            signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
+            _check_call(function, signature, args, kwargs)
         return spec.guard(Block, function, args, kwargs)
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
@@ -341,7 +398,7 @@ def _guard_async(
 
     def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
         if args or kwargs or needs_arguments:
-            signature.bind(*args, **kwargs)  # a wrong call is a TypeError before it takes the lock
+            _check_call(function, signature, args, kwargs)
         return spec.guard(AsyncBlock, function, args, kwargs)
 
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
@@ -357,6 +414,17 @@ def _guard_async(
         return await instead if inspect.isawaitable(instead) else instead
 
     return _dressed(guarded, attempt_call, signature)
+
+
+def _check_call(
+    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """:raises TypeError: a wrong call, before it takes the lock."""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise TypeError(f"{name}{signature}: {error}") from None
 
 
 def _needs_arguments(signature: inspect.Signature) -> bool:

@@ -141,6 +141,8 @@ class Election:
         self.settings = settings
         self.holder = settings.holder or default_holder()
         self.wishes: set[Wish] = set()
+        self.is_over = False
+        """Whether the program has ended, for whatever reason: it never leads again."""
         self.lease: Lease | None = None
         self._clock = clock
         self._tell = tell
@@ -161,8 +163,20 @@ class Election:
         self._asked_at = self._seen_at = self._unchanged_since = 0.0
 
     def is_leader(self) -> bool:
-        """Computed from the clock on each question, never a flag that a stalled thread forgets to clear."""
-        return self._is_leading and self._clock() < self._believes_until
+        """Computed from the clock on each question, never a flag that a stalled thread forgets to clear.
+
+        False from the moment that the node wishes to resign or to stop, however long it keeps its lease for that.
+        """
+        return (
+            self._is_leading
+            and "stop" not in self.wishes
+            and "resign" not in self.wishes
+            and self._clock() < self._believes_until
+        )
+
+    def may_lead(self) -> bool:
+        """Whether this node can still become the leader."""
+        return not self.is_over and "stop" not in self.wishes
 
     @property
     def term(self) -> int | None:
@@ -185,6 +199,12 @@ class Election:
         """The program has failed. The lease ends by itself, and nobody may believe in it until then."""
         if self.lease is not None:
             self._step_down(self.lease, "unreachable")
+
+    def forget(self) -> None:
+        """As :meth:`give_up`, but without an event: of a program that nothing can be carried out for any more."""
+        lease, self.lease, self._is_leading = self.lease, None, False
+        if lease is not None:
+            lease.lose()
 
     # Leading
 

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, Self
 
 from shedlock_py._values import Value
 from shedlock_py.rules import Lease
@@ -48,6 +48,16 @@ class LockEvent(Event):
     """Base of all events about one lock."""
 
     lock_name: str
+
+    @property
+    def template(self) -> str | None:
+        """What ``lock_name`` was filled from, such as "sync-{tenant}"; None if it was given as it is."""
+        return getattr(getattr(self, "lease", None), "template", None) or self.__dict__.get("_template")
+
+    def filled_from(self, template: str | None) -> Self:
+        """This event, of a lock name that was filled from ``template``; for events that have no lease."""
+        self.__dict__["_template"] = template  # no field: events are compared and shown by what happened
+        return self
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any, Generic, Never, TypeVar
+from typing import Any, Generic, Never, TypeVar, cast
 
 from shedlock_py._clock import monotonic
 from shedlock_py._values import Value
@@ -28,7 +28,7 @@ from shedlock_py.config import (
 )
 from shedlock_py.context import Held, find_live, innermost
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -167,6 +167,8 @@ class Guard:
     ``mark`` is the ``__shedlock__`` of the guarded function, if it has one; the provider was checked with it.
     """
 
+    _store: LockProvider | AsyncLockProvider
+
     def __init__(
         self,
         lock: str | LockRequest,
@@ -175,7 +177,7 @@ class Guard:
         provider: object,
         keep_alive: bool | None = None,
         on_lost: OnLost = "continue",
-        mark: object = None,
+        mark: Any = None,
     ) -> None:
         self.provider = provider
         self.keep_alive = is_kept_alive(keep_alive)
@@ -188,11 +190,12 @@ class Guard:
         self._asked_at = self._answered_at = 0.0
         self._skip_reason: SkipReason = "held"
         self._lease: Lease | None = None  # from the grant until the block is left
+        self._is_unused = False  # granted, but the task will not run
         self._held: Held | None = None
         if isinstance(lock, LockRequest):
-            self.name, self._request = lock.name, lock
+            self.name, self._request, self._template = lock.name, lock, lock.template
         else:
-            self.name = lock
+            self.name, self._template = lock, None if mark is None else mark.filled_template
         if mark is None:
             self._check()
 
@@ -232,10 +235,10 @@ class Guard:
 
     def request(self) -> LockRequest:
         """What the store is to be asked for."""
-        return self._request or lock_request(self.name, self._at_most, self._at_least)
+        return self._request or lock_request(self.name, self._at_most, self._at_least, template=self._template)
 
     def failed(self, operation: str, error: Exception, lease: Lease | None = None) -> None:
-        emit(ProviderFailed(self.name, operation, error, lease))
+        emit(ProviderFailed(self.name, operation, error, lease).filled_from(self._template))
 
     def _elapsed(self) -> timedelta:
         return timedelta(seconds=self._answered_at - self._asked_at)
@@ -245,8 +248,8 @@ class Guard:
         """Around the look-up of why a run is skipped: it is skipped in any case."""
         try:
             yield
-        except ProviderError as error:
-            logger.debug("lock %r: could not look up why it is skipped: %s", self.name, error)
+        except Exception as error:  # of any kind: a provider of another package may raise what it likes
+            logger.debug("lock %r: could not look up why it is skipped: %r", self.name, error)
 
     def explain_skip(self, fire_time: datetime, record: LockRecord | None) -> None:
         if record and not record.is_held and record.last_fire_time and record.last_fire_time >= fire_time:
@@ -255,7 +258,8 @@ class Guard:
     def skipped(self, reason: SkipReason | None = None) -> None:
         self._skip_reason = reason or self._skip_reason
         if is_routine_heard():
-            emit(LockSkipped(self.name, self._skip_reason, self._elapsed()))
+            event = LockSkipped(self.name, self._skip_reason, self._elapsed())
+            emit(event if self._template is None else event.filled_from(self._template))
 
     def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Held:
         """The task begins, unless the grant took so long that it may be over.
@@ -295,6 +299,17 @@ class Guard:
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""
         return not lease.has_ended() and self._process == os.getpid()
+
+    @property
+    def give_back(self) -> Callable[[Lease], Any]:
+        """The provider's operation that ends the lease.
+
+        A lease under which no task ran is undone: free at once, without minimum hold, and its fire time can be granted
+        again. A provider without ``undo`` releases it.
+        """
+        store: Any = self._store
+        undo: Callable[[Lease], Any] | None = getattr(store, "undo", None) if self._is_unused else None
+        return undo or cast(Callable[[Lease], Any], store.release)
 
     def released(self, lease: Lease, was_ours: bool) -> None:
         if self._held is None:
@@ -342,6 +357,7 @@ class Block(Guard):
                 self._beating = heart
             return lease
         except BaseException as error:
+            self._is_unused = True
             self.__exit__(type(error), error, error.__traceback__)
             raise
 
@@ -364,7 +380,7 @@ class Block(Guard):
     def _release(self, lease: Lease) -> None:
         if self.must_release(lease):
             try:
-                self.released(lease, self._store.release(lease))
+                self.released(lease, self.give_back(lease))
             except Exception as error:  # must not replace what the task returned or raised
                 self.failed("release", error, lease)
 
@@ -406,6 +422,7 @@ class AsyncBlock(Guard):
                 self._beating = heart
             return lease
         except BaseException as error:
+            self._is_unused = True
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
 
@@ -432,7 +449,7 @@ class AsyncBlock(Guard):
     async def _release(self, lease: Lease) -> None:
         if self.must_release(lease):
             try:
-                self.released(lease, await self._store.release(lease))
+                self.released(lease, await self.give_back(lease))
             except Exception as error:  # must not replace what the task returned or raised
                 self.failed("release", error, lease)
 
@@ -463,8 +480,14 @@ _UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)
 def refuse_unfinished(value: T) -> T:
     """``value``, if the task's work is done.
 
-    :raises TypeError: the task returned a coroutine or generator, whose body would run after the release.
+    :raises TypeError: the task returned a coroutine or generator, whose body would run after the release; or a Task or
+        Future, whose work may end after it.
     """
+    if hasattr(type(value), "add_done_callback"):  # as futures of all libraries have; the type, for mocks have anything
+        raise TypeError(
+            f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
+            f"it an 'async def' that awaits the work, or wait for its result before returning"
+        )
     if not isinstance(value, _UNFINISHED):
         return value
     if isinstance(value, CoroutineType):

@@ -9,10 +9,12 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
@@ -22,6 +24,7 @@ from shedlock_py.config import (
     as_provider,
     check_provider,
     emit,
+    is_async_provider,
 )
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election import (
@@ -56,6 +59,19 @@ R = TypeVar("R")
 Callback = Callable[[], Any]
 
 
+class _Call:
+    """One call of a callback."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+
+
+_current_calls: ContextVar[tuple[_Call, ...]] = ContextVar("shedlock_current_calls", default=())
+"""The calls of callbacks, of any elector, that the current code is a part of."""
+
+
 class _Elector:
     """What both kinds of electors share, which waits for nothing."""
 
@@ -71,6 +87,7 @@ class _Elector:
         self._stopped = [on_stopped_leading] if on_stopped_leading else []
         self._renewed: list[Callback] = []
         self._new = [on_new_leader] if on_new_leader else []
+        self._calls: set[_Call] = set()
         self._process = os.getpid()
         self._election = self._new_election()
 
@@ -119,20 +136,44 @@ class _Elector:
         return f"<{type(self).__name__} {self.name!r}: {self.holder!r} {state}>"
 
     def _tell(self, event: Event) -> None:
-        emit(event)
-        match event:
-            case LeadershipStarted():
-                self._call(*self._started)
-            case LeadershipStopped():
-                self._call(*self._stopped)
-            case LeaderChanged(_, holder):
-                self._call(*(functools.partial(callback, holder) for callback in self._new))
-        self._changed_state()
+        try:
+            self._emit(event)
+        finally:  # also if a listener ends the program
+            match event:
+                case LeadershipStarted():
+                    self._call(*self._started)
+                case LeadershipStopped():
+                    self._call(*self._stopped)
+                case LeaderChanged(_, holder):
+                    self._call(*(functools.partial(callback, holder) for callback in self._new))
+            self._changed_state()
 
-    def _fail(self) -> None:
-        """The campaign has raised what nobody expects: nothing is renewed any more, so nobody may believe."""
-        logger.exception("election %r: the elector has failed, and takes no part any more", self.name)
-        self._election.give_up()
+    def _emit(self, event: Event) -> None:
+        emit(event)
+
+    def _fail(self, election: Election, error: BaseException) -> None:
+        """The campaign of ``election`` has raised what nobody expects: nothing is renewed any more."""
+        kind = type(error).__name__
+        logger.exception("election %r: the elector has failed (%s), and takes no part any more", self.name, kind)
+        self._give_up(election)
+
+    def _give_up(self, election: Election) -> None:
+        try:
+            election.give_up()
+        except BaseException:  # of a listener or a callback: what ended the campaign is to be raised
+            logger.exception("election %r: a callback could not be called", self.name)
+
+    def _is_here(self) -> bool:
+        """Whether the elector was started, in this process; it may have been stopped since."""
+        raise NotImplementedError
+
+    def _is_decided(self) -> bool:
+        """Whether nothing is left to wait for: this node leads, or will not."""
+        return self.is_leader() or not self._election.may_lead()
+
+    def _is_in_callback(self) -> bool:
+        """Whether the current code is a part of a callback of this elector, which has not returned yet."""
+        return any(call in self._calls for call in _current_calls.get())
 
     def _was_renewed(self) -> None:
         self._call(*self._renewed)
@@ -145,8 +186,8 @@ class _Elector:
         raise NotImplementedError
 
     def _is_busy(self) -> bool:
-        """Whether a callback of this node's leadership is still running."""
-        raise NotImplementedError
+        """Whether a callback of this node's leadership is running, or has yet to be called."""
+        return bool(self._calls)
 
 
 class LeaderElector(_Elector):
@@ -196,10 +237,16 @@ class LeaderElector(_Elector):
         if isinstance(provider, str):
             provider = provider_from_url(provider)
         check_provider(provider)
+        if is_async_provider(provider):
+            raise ConfigurationError(
+                f"{type(provider).__name__} is an async provider, which LeaderElector cannot await: use"
+                " AsyncLeaderElector, or give LeaderElector a provider for ordinary functions"
+            )
         self._provider: LockProvider = as_provider(provider)
         self._changed = threading.Condition()
         self._changes = self._seen = 0
-        self._callbacks: set[threading.Thread] = set()
+        self._waiting: deque[_Call] = deque()
+        """Calls that have no thread yet."""
         self._thread: threading.Thread | None = None
         settings = ElectionSettings.parsed(name, lease_duration, renew_deadline, retry_period, holder, takeover)
         super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)
@@ -209,28 +256,44 @@ class LeaderElector(_Elector):
     def start(self) -> None:
         """Take part in the election, in a daemon thread.
 
-        :raises RuntimeError: it takes part already.
+        :raises RuntimeError: it takes part already; or no thread could be started, and ``start()`` may be repeated.
         """
         if self._thread is not None and self._thread.is_alive() and self._process == os.getpid():
             raise RuntimeError(f"{self!r} was started already")
         if self._process != os.getpid():
             self._changed = threading.Condition()  # in the parent, a thread may have it; here, some wait for it already
-        self._callbacks = set()
-        self._election = self._new_election()
+        self._calls = set()
+        self._waiting = deque()
+        self._election = election = self._new_election()
         self._process = os.getpid()  # after the parent's election is out of sight
-        self._thread = threading.Thread(target=self._campaign, name=f"shedlock-elector-{self.name}", daemon=True)
-        self._thread.start()
+        name = f"shedlock-elector-{self.name}"
+        self._thread = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError) as error:
+            self._thread = None
+            raise RuntimeError(
+                f"{self!r} could not start its thread ({error}), perhaps because of a limit on processes or threads:"
+                " it takes no part in the election; call start() again when there is room"
+            ) from error
 
     def stop(self, timeout: Duration | None = None) -> bool:
         """Leave the election. A leader tells its callbacks, waits until they have returned, and then resigns.
 
-        :param timeout: for how long to wait for that; None: as long as it takes. False: it was not over by then.
+        ``is_leader()`` is False at once. In one of its own callbacks ``stop()`` does not wait for that callback.
+
+        :param timeout: for how long to wait for that; None: as long as it takes; 0: do not wait. False: it was not over
+            by then, and goes on in the background.
         """
-        if self._thread is None or self._process != os.getpid():
+        seconds = _seconds(timeout)
+        thread = self._thread
+        if thread is None or self._process != os.getpid():
             return True
         self._wish("stop")
-        self._thread.join(_seconds(timeout))
-        return not self._thread.is_alive()
+        if self._is_in_callback() or thread is threading.current_thread():  # the latter: in a listener
+            return False
+        thread.join(seconds)
+        return not thread.is_alive()
 
     def __enter__(self) -> Self:
         self.start()
@@ -242,10 +305,16 @@ class LeaderElector(_Elector):
     # Questions and wishes
 
     def wait_until_leader(self, timeout: Duration | None = None) -> bool:
-        """Wait until this node leads; False: it did not within ``timeout``."""
-        seconds = _seconds(timeout, zero=True)
+        """Wait until this node leads. False: it did not within ``timeout``, or was stopped.
+
+        An elector that was not started yet may be within ``timeout``; without one it returns False at once.
+        """
+        seconds = _seconds(timeout)
+        if seconds is None and not self._is_here():
+            return False
         with self._changed:
-            return self._changed.wait_for(self.is_leader, seconds)
+            self._changed.wait_for(self._is_decided, seconds)
+        return self.is_leader()
 
     def leader(self) -> LockRecord | None:
         """Ask the store who leads; None: nobody."""
@@ -259,13 +328,15 @@ class LeaderElector(_Elector):
         """Lead by force. The store refuses whoever led at once; waits until that node cannot believe any more.
 
         That is ``renew_deadline`` at most, if somebody led or, with ``takeover="observed"``, may have. False: this node
-        did not lead within ``timeout``, or another took over from it at once.
+        did not lead within ``timeout``, another took over from it at once, or it takes no part in the election.
         """
-        seconds = _seconds(timeout, zero=True)
+        seconds = _seconds(timeout)
+        if not self._is_here():
+            return False
         if not self.is_leader():
             self._wish("take_over")
         with self._changed:
-            self._changed.wait_for(lambda: self.is_leader() or not self._election.is_seizing(), seconds)
+            self._changed.wait_for(lambda: self._is_decided() or not self._election.is_seizing(), seconds)
         self._election.wishes.discard("take_over")
         return self.is_leader()
 
@@ -283,15 +354,27 @@ class LeaderElector(_Elector):
 
     # In the thread
 
-    def _campaign(self) -> None:
+    def _campaign(self, election: Election) -> None:
         try:
-            run(self._election.run(), self._execute)
-        except Exception:
-            self._fail()
+            run(election.run(), self._execute)
+        except BaseException as error:  # also SystemExit: a thread that ends must not leave a leader behind
+            self._fail(election, error)
+        finally:
+            election.is_over = True
+            self._changed_state()
+            while self._waiting:  # nobody will start their threads; nothing is left for this one to do
+                self._run_callback(self._waiting.popleft())
+
+    def _emit(self, event: Event) -> None:
+        try:
+            emit(event)
+        except BaseException:  # sys.exit() in this thread would end the election, and nothing else
+            logger.exception("election %r: a listener failed on %r", self.name, event)
 
     def _execute(self, command: Command) -> Any:
         match command:
             case Wait(until):
+                self._start_waiting()
                 with self._changed:  # what changed since the last wait counts as well
                     self._changed.wait_for(lambda: self._changes != self._seen, max(0.0, until - monotonic()))
                     self._seen = self._changes
@@ -314,23 +397,40 @@ class LeaderElector(_Elector):
         with self._changed:
             self._changed.notify_all()
 
+    def _is_here(self) -> bool:
+        return self._thread is not None and self._process == os.getpid()
+
     def _call(self, *callbacks: Callback) -> None:
         for callback in callbacks:
-            thread = threading.Thread(target=self._run_callback, args=(callback,), daemon=True)
-            self._callbacks.add(thread)
-            thread.start()
+            call = _Call(callback)
+            self._calls.add(call)
+            self._waiting.append(call)
+        self._start_waiting()
 
-    def _run_callback(self, callback: Callback) -> None:
+    def _was_renewed(self) -> None:
+        waiting = [call.callback for call in self._waiting]
+        self._call(*(callback for callback in self._renewed if callback not in waiting))
+
+    def _start_waiting(self) -> None:
+        """Start a thread for each call that has none; what cannot be started is tried again at the next wake-up."""
+        while self._waiting:
+            call = self._waiting[0]
+            try:
+                threading.Thread(target=self._run_callback, args=(call,), daemon=True).start()
+            except (RuntimeError, MemoryError) as error:  # "can't start new thread"
+                logger.warning("election %r: callback %r has to wait: %s", self.name, call.callback, error)
+                return
+            self._waiting.popleft()
+
+    def _run_callback(self, call: _Call) -> None:
+        _current_calls.set((*_current_calls.get(), call))
         try:
-            callback()
-        except Exception:
-            logger.exception("election %r: callback %r failed", self.name, callback)
+            call.callback()
+        except BaseException:  # whatever it is: it ends this call, and nothing else
+            logger.exception("election %r: callback %r failed", self.name, call.callback)
         finally:
-            self._callbacks.discard(threading.current_thread())
+            self._calls.discard(call)
             self._wake()
-
-    def _is_busy(self) -> bool:
-        return bool(self._callbacks)
 
 
 class AsyncLeaderElector(_Elector):
@@ -362,7 +462,6 @@ class AsyncLeaderElector(_Elector):
         self._provider: AsyncLockProvider = as_async_provider(provider)
         self._woken: asyncio.Event = asyncio.Event()
         self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
-        self._callbacks: set[asyncio.Future[Any]] = set()
         self._task: asyncio.Task[None] | None = None
         settings = ElectionSettings.parsed(name, lease_duration, renew_deadline, retry_period, holder, takeover)
         super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)
@@ -377,22 +476,34 @@ class AsyncLeaderElector(_Elector):
             raise RuntimeError(f"{self!r} was started already")
         here = asyncio.get_running_loop()
         self._woken = asyncio.Event()  # it may have been started on another event loop before
-        self._waiters = {waiter: loop for waiter, loop in self._waiters.items() if loop is here}
-        self._callbacks = set()
-        self._election = self._new_election()
+        is_child = self._process != os.getpid()  # the event loops of the parent process do not run here
+        self._waiters = {
+            waiter: loop for waiter, loop in self._waiters.items() if loop is here or not (is_child or loop.is_closed())
+        }
+        self._calls = set()
+        self._election = election = self._new_election()
         self._process = os.getpid()  # after the parent's election is out of sight
-        self._task = asyncio.create_task(self._campaign(), name=f"elector {self.name}")
+        self._task = asyncio.create_task(self._campaign(election), name=f"elector {self.name}")
 
     async def stop(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (as its twin; a Duration)
         """See :meth:`LeaderElector.stop`."""
         import asyncio
 
-        if self._task is None or not self._takes_part():
+        seconds = _seconds(timeout)
+        task, election = self._task, self._election
+        if task is None or not self._takes_part():
             return True
         self._wish("stop")
-        seconds = _seconds(timeout)
-        done, _ = await asyncio.wait({self._task}, timeout=seconds)
-        return bool(done)
+        if self._is_in_callback():
+            return False
+        if task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait({task}, timeout=seconds)
+            return task.done()
+        await self._wait_while(lambda: not election.is_over, None if seconds is None else monotonic() + seconds)
+        return election.is_over
+
+    def _is_here(self) -> bool:
+        return self._task is not None and self._process == os.getpid()
 
     def _takes_part(self) -> bool:
         task = self._task
@@ -414,7 +525,8 @@ class AsyncLeaderElector(_Elector):
     async def wait_until_leader(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
         """See :meth:`LeaderElector.wait_until_leader`."""
         until = _moment(timeout)
-        await self._wait_while(lambda: not self.is_leader(), until)
+        if until is not None or self._is_here():
+            await self._wait_while(lambda: not self._is_decided(), until)
         return self.is_leader()
 
     async def leader(self) -> LockRecord | None:
@@ -428,9 +540,11 @@ class AsyncLeaderElector(_Elector):
     async def take_over(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
         """See :meth:`LeaderElector.take_over`."""
         until = _moment(timeout)
+        if not self._is_here():
+            return False
         if not self.is_leader():
             self._wish("take_over")
-        await self._wait_while(lambda: not self.is_leader() and self._election.is_seizing(), until)
+        await self._wait_while(lambda: not self._is_decided() and self._election.is_seizing(), until)
         self._election.wishes.discard("take_over")
         return self.is_leader()
 
@@ -445,11 +559,26 @@ class AsyncLeaderElector(_Elector):
 
     # On the event loop
 
-    async def _campaign(self) -> None:
+    async def _campaign(self, election: Election) -> None:
+        import asyncio
+
         try:
-            await run_async(self._election.run(), self._execute)
-        except Exception:
-            self._fail()
+            await run_async(election.run(), self._execute)
+        except GeneratorExit:  # the garbage collector found it: its event loop was closed, or is the parent process's
+            election.forget()
+            raise
+        except asyncio.CancelledError:
+            if election.lease is not None:
+                logger.warning("election %r: cancelled, and not stopped: the lease has to end by itself", self.name)
+            self._give_up(election)
+            raise
+        except BaseException as error:
+            self._fail(election, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            election.is_over = True
+            self._changed_state()
 
     async def _execute(self, command: Command) -> Any:
         import asyncio
@@ -491,46 +620,81 @@ class AsyncLeaderElector(_Elector):
 
     def _wish(self, wish: Wish) -> None:
         self._election.wishes.add(wish)
-        self._woken.set()
+        if self._task is not None and self._is_here():  # not of the parent process, whose event loop it would wake
+            _set(self._woken, self._task.get_loop())
+            self._changed_state()
 
     def _changed_state(self) -> None:
-        for waiter in self._waiters:
-            waiter.set()
+        for waiter, loop in list(self._waiters.items()):
+            _set(waiter, loop)
 
     def _call(self, *callbacks: Callback) -> None:
         import asyncio
 
         for callback in callbacks:
+            call = _Call(callback)
+            context = copy_context()
+            context.run(_current_calls.set, (*_current_calls.get(), call))
+            self._calls.add(call)
             try:
-                answer = callback()
+                reply = context.run(callback)
+                if inspect.isawaitable(reply):
+                    work = reply if inspect.iscoroutine(reply) else _awaited(reply)
+                    task = asyncio.get_running_loop().create_task(work, context=context)
+                    task.add_done_callback(functools.partial(self._callback_ended, call))
+                    continue
             except Exception:
                 logger.exception("election %r: callback %r failed", self.name, callback)
-                continue
-            if inspect.isawaitable(answer):
-                task = asyncio.ensure_future(answer)
-                self._callbacks.add(task)
-                task.add_done_callback(self._callback_ended)
+            except BaseException:
+                self._calls.discard(call)
+                raise
+            self._calls.discard(call)
 
-    def _callback_ended(self, task: asyncio.Future[Any]) -> None:
-        self._callbacks.discard(task)
+    def _callback_ended(self, call: _Call, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("election %r: a callback failed", self.name, exc_info=task.exception())
+            logger.error("election %r: callback %r failed", self.name, call.callback, exc_info=task.exception())
         self._woken.set()
 
-    def _is_busy(self) -> bool:
-        return bool(self._callbacks)
+
+async def _awaited(reply: Any) -> Any:
+    return await reply
 
 
-def _seconds(timeout: Duration | None, *, zero: bool = False) -> float | None:
-    return None if timeout is None else parse_duration(timeout, "timeout", zero=zero).total_seconds()
+def _set(event: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
+    """Set the event of an event loop, which may run in another thread."""
+    import asyncio
+
+    with suppress(RuntimeError):
+        if asyncio.get_running_loop() is loop:
+            event.set()
+            return
+    with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+        loop.call_soon_threadsafe(event.set)
+
+
+def _seconds(timeout: Duration | None) -> float | None:
+    return None if timeout is None else parse_duration(timeout, "timeout", zero=True).total_seconds()
 
 
 def _moment(timeout: Duration | None) -> float | None:
-    seconds = _seconds(timeout, zero=True)
+    seconds = _seconds(timeout)
     return None if seconds is None else monotonic() + seconds
 
 
-def leader_only(elector: LeaderElector | AsyncLeaderElector) -> Callable[[Callable[P, R]], Callable[P, Any]]:
+class _LeaderOnly(Protocol):
+    """What ``@leader_only(elector)`` makes of a function: one that may return None."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+
+
+def leader_only(elector: LeaderElector | AsyncLeaderElector) -> _LeaderOnly:
     """Run the function on the leader only: elsewhere a call returns None, at once and without asking the store.
 
     ::
@@ -544,19 +708,19 @@ def leader_only(elector: LeaderElector | AsyncLeaderElector) -> Callable[[Callab
     if not isinstance(elector, _Elector):
         raise ConfigurationError("@leader_only needs an elector: @leader_only(elector)")
 
-    def decorate(function: Callable[P, R]) -> Callable[P, Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async def guarded_async(*args: Any, **kwargs: Any) -> Any:
                 return await function(*args, **kwargs) if elector.is_leader() else None
 
             return guarded_async
 
         @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs) if elector.is_leader() else None
 
         return guarded
 
-    return decorate
+    return cast(_LeaderOnly, decorate)

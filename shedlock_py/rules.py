@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from reprlib import repr as short_repr
+from typing import Any
 
 from shedlock_py._values import Value
 from shedlock_py.durations import Duration, parse_duration
@@ -72,6 +73,7 @@ class LockRequest(Value):
     :param holder: who asks, for people to read; ``host:pid`` by default, 200 characters at most.
     :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
         newer than the newest one granted before: one fire time, one run.
+    :param template: what ``name`` was filled from ("sync-{tenant}"), if anything: for metrics, which count under it.
     :raises ConfigurationError: for any value that cannot work.
     """
 
@@ -80,6 +82,7 @@ class LockRequest(Value):
     lock_at_least_for: timedelta
     holder: str
     fire_time: datetime | None
+    template: str | None = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class LockRequest(Value):
         lock_at_least_for: Duration = 0,
         holder: str | None = None,
         fire_time: datetime | None = None,
+        template: str | None = None,
     ) -> None:
         at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
         at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
@@ -100,6 +104,7 @@ class LockRequest(Value):
         set_field(self, "lock_at_least_for", at_least)
         set_field(self, "holder", default_holder() if holder is None else validate_holder(holder))
         set_field(self, "fire_time", fire_time)
+        set_field(self, "template", template)
 
 
 def _in_utc(moment: object) -> datetime:
@@ -126,7 +131,12 @@ def validate_holder(holder: object) -> str:
 
 
 def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
-    """:raises ConfigurationError: when the minimum hold is longer than the maximum."""
+    """:raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease."""
+    if trust_ends(0.0, at_most) <= 0:
+        raise ConfigurationError(
+            f"lock_at_most_for ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
+            f"{MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"
+        )
     if at_least > at_most:
         raise ConfigurationError(f"lock_at_least_for ({at_least}) is longer than lock_at_most_for ({at_most})")
 
@@ -162,6 +172,11 @@ class Claim:
         return Lease(self.request, self.claim_id, fencing_token, self._clock, self._asked_at)
 
 
+def _no_clock() -> float:
+    """The clock of a copied lease."""
+    return 0.0
+
+
 class Lease:
     """Time-bounded possession of one lock: what ``acquire`` returns when it was granted.
 
@@ -169,7 +184,7 @@ class Lease:
     :meth:`is_trusted` says so: the answer is computed from the local monotonic clock on each question and turns
     False *before* the store can give the lock to somebody else.
 
-    One thread or task at a time may extend or release a lease.
+    One thread or task at a time may extend or release a lease. A copy (``pickle``, ``copy``) is not trusted.
     """
 
     __slots__ = (
@@ -190,9 +205,12 @@ class Lease:
         "lock_at_most_for",
         "locked_by",
         "name",
+        "template",
     )
 
     name: str
+    template: str | None
+    """What ``name`` was filled from, if anything."""
     holder: str
     claim_id: str
     """Random, new for every acquisition: proves *this* acquisition to the store."""
@@ -209,6 +227,7 @@ class Lease:
         self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, asked_at: float
     ) -> None:
         self.name = request.name
+        self.template = request.template
         self.holder = request.holder
         self.claim_id = claim_id
         self.locked_by = f"{request.holder}#{claim_id}"
@@ -239,8 +258,30 @@ class Lease:
         """Whether the holder may still believe this lease."""
         return self._clock() < self._trusted_until
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Not the trust window: it counts on the clock of this machine, and only this object learns of extensions.
+        return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._clock = _no_clock
+        self._granted_at = 0.0
+        self._trusted_until = _NEVER
+        self._latest = None
+        self._in_doubt = []
+        self._shortest_repeated = None
+        self._lost = False
+        self._ended = True
+
     def __repr__(self) -> str:
-        state = "released" if self._ended else f"trusted for {self.trusted_for().total_seconds():.3f} s"
+        if self._clock is _no_clock:
+            state = "a copy, never trusted"
+        elif self._ended:
+            state = "released"
+        else:
+            state = f"trusted for {self.trusted_for().total_seconds():.3f} s"
         return f"<Lease {self.name!r} of {self.holder!r}, fencing token {self.fencing_token}, {state}>"
 
     # What providers call. Each begin_… reads the clock or ends the trust before anything is sent.

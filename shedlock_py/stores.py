@@ -6,6 +6,7 @@ import inspect
 import re
 import threading
 from importlib import import_module
+from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py.errors import ConfigurationError
@@ -57,7 +58,18 @@ LONGEST_URL = 10_000
 """Characters. Reading longer ones would take drivers minutes, and nobody could read what is wrong with them."""
 
 
+def _check_text(url: object) -> None:
+    if isinstance(url, str) and url.strip():
+        return
+    found = "empty, not a URL" if isinstance(url, str) else f"{short_repr(url)}, not a string"
+    raise ConfigurationError(
+        f"store URL: it is {found}. Is the variable that it comes from set? One is for example "
+        f"'postgresql://user@host/db' or 'redis://host:6379/0'"
+    )
+
+
 def _from_url(url: str, prefix: str) -> Any:
+    _check_text(url)
     if len(url) > LONGEST_URL:
         raise ConfigurationError(f"store URL: it is {len(url)} characters long, {LONGEST_URL} at most")
     scheme = url.partition("://")[0].lower() if "://" in url else ""
@@ -73,7 +85,13 @@ def _from_url(url: str, prefix: str) -> Any:
         raise ConfigurationError(
             f"a store at {scheme}:// needs the package {error.name!r}: pip install 'shedlock_py[{extra}]'"
         ) from error
-    return provider_class() if scheme == "memory" else provider_class(url)
+    if scheme != "memory":
+        return provider_class(url)
+    options = {option.partition("=")[0] for option in url.partition("?")[2].split("&")}
+    unknown = options - {"", "timeout"}  # every provider takes that one; this one answers at once
+    if unknown:
+        raise ConfigurationError(f"store URL: memory:// has no option {', '.join(sorted(unknown))}")
+    return provider_class()
 
 
 def _from_another_package(url: str, scheme: str, group: str) -> Any:

@@ -7,9 +7,8 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any
 
-from shedlock_py.cli.signals import ENDING, Signal, has_terminal
+from shedlock_py.cli.signals import TO_THE_COMMAND_ALONE
 from shedlock_py.rules import Lease
 
 NOT_EXECUTABLE = 126
@@ -52,19 +51,17 @@ def environment(lease: Lease) -> dict[str, str]:
 class Child:
     """The running command; it has this process's standard streams, and the signal mask ``mask``.
 
-    With a terminal it is in this process's group: Ctrl-C reaches both, and job control works. Without one it leads a
-    group of its own, so that all of a pipeline can be ended.
+    It leads a process group of its own, ``group``, so that all of a pipeline can be ended.
 
     :raises CannotStart: the system refuses to execute it.
     """
 
     def __init__(self, program: str, command: Sequence[str], environ: Mapping[str, str], mask: Set[int]) -> None:
-        self._leads_group = not has_terminal()
-        group: dict[str, Any] = {"setpgroup": 0} if self._leads_group else {}
         self._exit_code: int | None = None
+        self._stopped_by: int | None = None
         try:
-            self._pid = os.posix_spawn(
-                program, list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, **group
+            self.group = self._pid = os.posix_spawn(
+                program, list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, setpgroup=0
             )
         except OSError as error:  # no right to, no interpreter, no such format, too many arguments
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
@@ -72,39 +69,38 @@ class Child:
 
     def exit_code(self) -> int | None:
         """Its exit code, 128 and the signal's number if one killed it; None while it runs."""
-        if self._exit_code is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid:
-                self._exit_code = _exit_code(status)
+        self._reap()
         return self._exit_code
 
-    def pass_on(self, message: Signal) -> None:
-        """Send it a signal that this process got."""
-        if message.is_from_terminal and not self._leads_group:
-            return  # the terminal has sent it to both
-        if message.number in ENDING:
-            self.end(message.number)
-        elif message.number != signal.SIGCHLD:
-            self._send(message.number)  # others would kill a member of the group that does not know them
+    def stopped_by(self) -> int | None:
+        """The signal that has stopped it, each time once."""
+        self._reap()
+        number, self._stopped_by = self._stopped_by, None
+        return number
 
-    def end(self, number: int) -> None:
-        """Send it, and what is left of its group, a signal that shall end it."""
-        if not self._leads_group:
+    def pass_on(self, number: int) -> None:
+        """Send it a signal that this process got."""
+        if number in TO_THE_COMMAND_ALONE:
             self._send(number)
-        elif self.exists():
+        elif number != signal.SIGCHLD:
+            self.send_to_group(number)
+            if number == signal.SIGCONT:
+                self._stopped_by = None
+
+    def send_to_group(self, number: int) -> None:
+        """Send a signal to it, and to what is left of its group."""
+        if self.exists():
             try:
-                os.killpg(self._pid, number)
+                os.killpg(self.group, number)
             except (ProcessLookupError, PermissionError):
                 self._send(number)  # it has moved to another group
 
     def exists(self) -> bool:
-        """Whether it runs, or, of a group of its own, any member does."""
+        """Whether it runs, or any other member of its group does."""
         if self.exit_code() is None:
             return True
-        if not self._leads_group:
-            return False
         try:
-            os.killpg(self._pid, 0)  # as long as there is one member, its number is nobody else's
+            os.killpg(self.group, 0)  # as long as there is one member, its number is nobody else's
         except ProcessLookupError:
             return False
         except PermissionError:
@@ -113,7 +109,7 @@ class Child:
 
     def kill(self) -> None:
         """End it by force, and wait until it has ended."""
-        self.end(signal.SIGKILL)
+        self.send_to_group(signal.SIGKILL)
         if self.exit_code() is None:
             self._exit_code = _exit_code(os.waitpid(self._pid, 0)[1])
 
@@ -121,6 +117,28 @@ class Child:
         if self.exit_code() is None:  # not waited for, so the number is its own
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self._pid, number)
+
+    def _reap(self) -> None:
+        """Collect the command, and the orphans that the kernel has made children of this process.
+
+        PID 1 gets all orphans, another subreaper those of its descendants: of these, the members of the command's group
+        are collected, and no child that the provider or its driver may have started.
+        """
+        orphans = -1 if os.getpid() == 1 else -self.group
+        for children, options in ((self._pid, os.WNOHANG | os.WUNTRACED), (orphans, os.WNOHANG)):
+            with suppress(ChildProcessError):
+                while True:
+                    pid, status = os.waitpid(children, options)
+                    if pid == 0:
+                        break
+                    if pid == self._pid and self._exit_code is None:
+                        self._note(status)
+
+    def _note(self, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            self._stopped_by = os.WSTOPSIG(status)
+        else:
+            self._exit_code, self._stopped_by = _exit_code(status), None
 
 
 def _exit_code(status: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -32,12 +33,17 @@ UNAVAILABLE = 69
 """The store failed or did not answer."""
 SOFTWARE = 70
 """A mistake in shedlock_py itself."""
+IO_ERROR = 74
+"""What was to be printed cannot be written, as on a full disk."""
 LOST = 75
 """``shedlock run``: the lease was lost, and the command was ended."""
 CONFIG = 78
 """The store's URL, a package that is missing, a value that cannot work."""
 INTERRUPTED = 130
 """Ctrl-C, as shells have it."""
+
+
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and we allow 8.2
@@ -74,10 +80,12 @@ json_option = option("--json", "as_json", envvar="SHEDLOCK_JSON", is_flag=True, 
 
 
 @contextmanager
-def open_store(store: str | None) -> Iterator[LockProvider]:
+def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[LockProvider]:
     """The provider at ``store``, closed at the end.
 
+    :param may_be_missing: a SQLite file need not be there. Elsewhere SQLite would create the file of a mistyped path.
     :raises ConfigurationError: there is none.
+    :raises ProviderError: its SQLite file is missing.
     """
     if not store:
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
@@ -87,6 +95,8 @@ def open_store(store: str | None) -> Iterator[LockProvider]:
     if is_async_provider(provider):
         raise ConfigurationError(f"{store} is an async provider; the command line needs a sync one of the same store")
     try:
+        if not may_be_missing:
+            _require_file(store)
         yield provider
     finally:
         close = getattr(provider, "close", None)
@@ -95,6 +105,37 @@ def open_store(store: str | None) -> Iterator[LockProvider]:
                 close()
             except Exception as error:  # all is done: it must not replace the exit code
                 logging.getLogger("shedlock_py").warning("the store could not be closed: %s", _one_line(error))
+
+
+def is_sqlite(store: str | None) -> bool:
+    """Whether ``store`` is the URL of a SQLite file."""
+    return (store or "").partition("://")[0].partition("+")[0].lower() == "sqlite"
+
+
+def _require_file(store: str) -> None:
+    """:raises ProviderError: ``store`` is the URL of a SQLite file that is not there."""
+    if not is_sqlite(store):
+        return
+    from sqlalchemy.engine import make_url  # late: the provider has found the package
+
+    name = make_url(store).database
+    if not name or name == ":memory:" or name.startswith("file:"):
+        return  # in memory, which the provider refuses; or a URI, in which the user says whether to create the file
+    try:
+        os.stat(name)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ProviderError(
+            f"there is no SQLite file {os.path.abspath(name)} — is the path right? To create the file: "
+            f"shedlock schema --create",
+            operation="open",
+        ) from None
+    except OSError:
+        pass  # such as a directory that this user may not search: the provider has the reason
+
+
+def is_in_memory(provider: object) -> bool:
+    """Whether the locks of ``provider`` are private to this process."""
+    return type(provider).__module__ == "shedlock_py.providers.memory"
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -131,6 +172,8 @@ class Commands(click.Group):
         except ShedLockError as error:
             fail(_one_line(error), UNAVAILABLE if isinstance(error, ProviderError) else CONFIG)
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:  # the store's own are a ProviderError
+                fail(f"the output cannot be written: {error.strerror}", IO_ERROR)
             fail(f"internal error: {type(error).__name__}: {_one_line(error)}; --debug shows more", SOFTWARE)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Literal
@@ -15,18 +16,33 @@ from typing import Literal
 import click
 from rich.text import Text
 
-from shedlock_py.cli.common import NO, console, json_option, open_store, print_json, printable, store_option
-from shedlock_py.cli.tables import in_words
+from shedlock_py.cli.common import (
+    NO,
+    console,
+    is_in_memory,
+    json_option,
+    open_store,
+    print_json,
+    printable,
+    store_option,
+)
+from shedlock_py.cli.tables import future_fire_time, in_words
 from shedlock_py.errors import ProviderError
 from shedlock_py.provider import LockProvider
 from shedlock_py.rules import Lease, LockRequest
 
+REACH = "reach the store"
 NAME = "shedlock-doctor"
 """One name for all doctors: they leave one record behind, not one each."""
 AT_MOST = timedelta(seconds=10)
 PAIRS, MOST_SECONDS = 10, 3.0
 SLOW_SECONDS = 0.5
 SKEWED_SECONDS = 2.0
+
+NOT_SHARED = (
+    "each process has locks of its own, so each replica runs every job: take a store that all processes reach, such as "
+    "postgresql://, redis:// or, for one machine, sqlite:///"
+)
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -47,16 +63,21 @@ class Check:
 def doctor(store: str | None, as_json: bool) -> None:
     """Check the store: whether it answers, its schema and clock, and all that is done to a lock.
 
-    Tries it on the lock "shedlock-doctor", whose record stays, and touches no other.
+    Tries it on the lock "shedlock-doctor", whose record stays, and changes no other.
 
-    Exit code 1: a check failed.
+    Exit code 1: a check failed. A warning, marked with "!", does not change the exit code.
     """
     checks: list[Check] = []
-    with open_store(store) as provider:
-        shown = printable(repr(provider))
+    with ExitStack() as stack:
+        try:
+            provider = stack.enter_context(open_store(store))
+        except ProviderError as error:  # there is no such file
+            shown, to_come = printable(store or ""), iter([_failed(REACH, error)])
+        else:
+            shown, to_come = printable(repr(provider)), _checks(provider)
         if not as_json:
             click.echo(shown)
-        for check in _checks(provider):
+        for check in to_come:
             checks.append(check)
             if not as_json:
                 _print(check)  # at once: the next may take its time
@@ -85,8 +106,10 @@ def _failed(check: str, error: ProviderError) -> Check:
     message, _, remedy = " ".join(str(error).split()).partition(" — ")
     if "create_schema()" in remedy:
         remedy = f"shedlock schema --create, or: {remedy}"
-    if not remedy and check == "reach the store":
+    if not remedy and check == REACH:
         remedy = "is the server running, and does the URL have the right host, port and database?"
+        if isinstance(getattr(error.__cause__, "orig", error.__cause__), sqlite3.Error):
+            remedy = "is there room on its disk, and may this user write to the file and to its directory?"
     return Check(check, "failed", message, remedy or None)
 
 
@@ -96,12 +119,16 @@ def _expect(check: str, is_so: bool, good: str, bad: str) -> Check:
 
 def _checks(provider: LockProvider) -> Iterator[Check]:
     """One after the other, each with what those before it have made; ends where the next would make no sense."""
-    check = "reach the store"
+    check = REACH
+    warned: list[str] = []
     try:
-        provider.record(NAME)
+        with _warnings(warned):
+            provider.record(NAME)
         yield Check(check, "ok", "it answers")
+        if is_in_memory(provider):
+            yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
         check = "acquire"
-        with _warnings() as warned:
+        with _warnings(warned):
             lease = provider.acquire(_request())
         yield _schema(provider, warned)
         if lease is None:
@@ -115,10 +142,12 @@ def _checks(provider: LockProvider) -> Iterator[Check]:
                 provider.release(lease)  # does nothing if that was done
         check = "round trip"
         yield _round_trip(provider)
+        check = "fire times"
+        yield from _fire_times(provider)
     except ProviderError as error:
         if check not in _PROBES or check == "acquire":
             has_remedy = " — " in str(error)  # as what is wrong in the schema has
-            if has_remedy and check == "reach the store":
+            if has_remedy and check == REACH:
                 yield Check(check, "ok", "it answers")
             check = "schema" if has_remedy else check
         yield _failed(check, error)
@@ -129,9 +158,8 @@ def _request() -> LockRequest:
 
 
 @contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """What the provider would log meanwhile."""
-    messages: list[str] = []
+def _warnings(messages: list[str]) -> Iterator[None]:
+    """Collect what the provider would log meanwhile."""
     logger = logging.getLogger("shedlock_py")
 
     def collect(record: logging.LogRecord) -> bool:
@@ -141,7 +169,7 @@ def _warnings() -> Iterator[list[str]]:
 
     logger.addFilter(collect)
     try:
-        yield messages
+        yield
     finally:
         logger.removeFilter(collect)
 
@@ -253,3 +281,11 @@ def _round_trip(provider: LockProvider) -> Check:
         return Check("round trip", "ok", message, seconds=median)
     hint = "slow: keep lock_at_most_for well above this, and the store near"
     return Check("round trip", "warning", message, hint, median)
+
+
+def _fire_times(provider: LockProvider) -> Iterator[Check]:
+    """A warning for each lock whose runs are skipped because a replica with a wrong clock has had it."""
+    for record in provider.records():
+        found = future_fire_time(record)
+        if found is not None:
+            yield Check("fire times", "warning", *found)

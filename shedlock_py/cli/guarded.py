@@ -13,15 +13,17 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 
 from shedlock_py._clock import monotonic
-from shedlock_py.cli.child import SIGNALLED, Child, environment
+from shedlock_py.cli.child import SIGNALLED, CannotStart, Child, environment
 from shedlock_py.cli.common import LOST, printable
-from shedlock_py.cli.signals import ENDING, Signal, listen
+from shedlock_py.cli.signals import ENDING, Terminal, listen, stop_process, stop_process_group
 from shedlock_py.cli.tables import holder_of, in_words
 from shedlock_py.context import current_lease
+from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
 from shedlock_py.guard import Skipped, attempt
 from shedlock_py.provider import LockProvider
@@ -36,6 +38,8 @@ LONGEST_SLEEP = 30.0
 """Seconds; the clock of a wait stands still while the machine is suspended, that of a lease does not."""
 GROUP_PAUSE = 0.05
 """Seconds between two looks at a group whose leader has ended: nothing tells us of the other members."""
+_ENDS_NO_WAIT = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP)
+"""Signals that come before the command is started, and do not keep it from starting."""
 
 
 class CommandFailed(Exception):
@@ -44,6 +48,13 @@ class CommandFailed(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
         self.code = code
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal that this process got."""
+
+    number: int
 
 
 class Guarded:
@@ -57,6 +68,7 @@ class Guarded:
         self._program, self._command = program, command
         self._keep_alive = keep_alive
         self._grace = grace
+        self._provider: LockProvider | None = None
         self._skipped: Skipped | None = None
         self._is_unreachable = False
         self._is_lost = False
@@ -71,6 +83,7 @@ class Guarded:
         :raises ProviderError: the store failed; the command did not run.
         :raises CannotStart: the system refuses to execute it.
         """
+        self._provider = provider
         until = monotonic() + wait.total_seconds()
         try:
             while True:
@@ -105,13 +118,16 @@ class Guarded:
 
     # Before the command runs
 
-    def _heard(self, message: Signal) -> None:
+    def _heard(self, number: int) -> None:
         """In the thread that waits for signals."""
-        if self._is_starting and message.number in ENDING:
+        if self._is_starting and number == signal.SIGTSTP:
+            stop_process()
+            return
+        if self._is_starting and number in ENDING:
             if self._is_interrupted:
-                os._exit(SIGNALLED + message.number)  # the store does not answer: the second one does not wait for it
+                os._exit(SIGNALLED + number)  # the store does not answer: the second one does not wait for it
             self._is_interrupted = True
-        self.happened.put(message)
+        self.happened.put(Signal(number))
 
     def _interrupted(self, seconds: float = 0) -> int | None:
         """The exit code, if a signal has come or comes within so many seconds."""
@@ -121,7 +137,7 @@ class Guarded:
                 what = self.happened.get(timeout=max(0.0, until - monotonic()))
             except Empty:
                 return None
-            if isinstance(what, Signal) and what.number != signal.SIGCHLD:
+            if isinstance(what, Signal) and what.number not in _ENDS_NO_WAIT:
                 return SIGNALLED + what.number
 
     def _pause(self, provider: LockProvider | None) -> float:
@@ -144,43 +160,78 @@ class Guarded:
         self._is_starting = False
         interrupted = self._interrupted()
         if interrupted is not None:
+            self._give_back(lease)
             return interrupted
         if lease is None:  # this process stood still since the grant
             self._is_lost = True
             self._say("was lost before the command was started")
             return LOST
         # From here on signals wait in the queue until the child is there.
-        child = Child(self._program, self._command, environment(lease), self._mask)
         try:
-            return self._watch(child, lease)
+            child = Child(self._program, self._command, environment(lease), self._mask)
+        except CannotStart:
+            self._give_back(lease)
+            raise
+        terminal = Terminal()
+        try:
+            return self._watch(child, lease, terminal)
         finally:
             if child.exit_code() is None:
                 child.kill()  # a mistake of ours: the lock must not be released while it runs
+            terminal.take_back(child.group)
+            terminal.close()
 
-    def _watch(self, child: Child, lease: Lease) -> int:
+    def _give_back(self, lease: Lease | None) -> None:
+        """The command was not started: neither ``--at-least`` nor the period of ``--once-per`` is used up."""
+        undo = getattr(self._provider, "undo", None)
+        if undo is None or lease is None:
+            return  # the guard releases it, as it does after a run
+        try:
+            if undo(lease):
+                lease.end()  # the guard has nothing to release
+        except ProviderError as error:
+            self._say(f"could not be given back as if it had not been acquired: {error}")
+
+    def _watch(self, child: Child, lease: Lease, terminal: Terminal) -> int:
         while True:
             what = self._next(min(lease.trusted_for().total_seconds() + LATE, LONGEST_SLEEP))
             code = child.exit_code()
             if code is not None:
                 self._tell_late(what)
                 return code
-            if isinstance(what, Signal):
-                child.pass_on(what)
             if isinstance(what, LeaseLost) or not lease.is_trusted():
+                # Before SIGCONT is passed on: the lease may have ended while both were stopped.
                 self._end(child, what.reason if isinstance(what, LeaseLost) else None)
                 return LOST
+            if isinstance(what, Signal):
+                child.pass_on(what.number)
+            if (stopped_by := child.stopped_by()) is not None:
+                self._stopped(child, terminal, stopped_by)
+
+    def _stopped(self, child: Child, terminal: Terminal, number: int) -> None:
+        """The command was stopped. By its terminal, it gets that, or is a stopped job of the shell, as is this process.
+
+        One that an operator has stopped stays so, until its lease is over.
+        """
+        if number in (signal.SIGTTIN, signal.SIGTTOU) and terminal.lend(child.group):
+            child.send_to_group(signal.SIGCONT)
+        elif number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP) and terminal.exists():
+            terminal.take_back(child.group)
+            stop_process_group()
+            if number == signal.SIGTSTP:  # there may be no shell that continues us, as in a container
+                self.happened.put(Signal(signal.SIGCONT))
 
     def _end(self, child: Child, reason: LostReason | None) -> None:
         """The lease is lost: end the command, and what it has started."""
         self._is_lost = True
-        child.end(signal.SIGTERM)
-        child.end(signal.SIGCONT)  # a stopped process gets no SIGTERM
+        child.send_to_group(signal.SIGTERM)
+        child.send_to_group(signal.SIGCONT)  # a stopped process gets no SIGTERM
         self._say(f"{self._why(reason)}; the command gets SIGTERM, and SIGKILL after {in_words(self._grace)}")
         until = monotonic() + self._grace.total_seconds()
         while child.exists() and (left := until - monotonic()) > 0:
             what = self._next(left if child.exit_code() is None else min(left, GROUP_PAUSE))
             if isinstance(what, Signal):
-                child.pass_on(what)
+                child.pass_on(what.number)
         child.kill()
 
     def _why(self, reason: LostReason | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import click
@@ -23,6 +24,7 @@ from shedlock_py.cli.common import (
 from shedlock_py.cli.show import name_argument, record_or_fail
 from shedlock_py.cli.tables import age, demoted_leader, holder_of, in_words, local_iso, utc
 from shedlock_py.election import demotion, leader_of
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider
 from shedlock_py.rules import LockRecord
 
@@ -33,29 +35,56 @@ TIGHT = 1.25
 @click.command()
 @name_argument
 @click.option("--force", is_flag=True, help="Free it although its task may be running. Has no variable, on purpose.")
+@click.option(
+    "--forget-fire-time",
+    is_flag=True,
+    help="Forget its newest fire time, also of a lock that is free: for one that lies in the future because a "
+    "replica's clock was wrong. Has no variable, on purpose.",
+)
 @store_option
-def release(name: str, force: bool, store: str | None) -> None:
+def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -> None:
     """Free the lock NAME, whoever holds it.
 
     For a lock whose holder is known to be dead. A task that still runs goes on: it notices at its next extension, or
     not at all, and meanwhile another can start.
 
-    Exit code 1: it is not held. 64: --force is missing.
+    With --forget-fire-time the next run takes place whatever its fire time or its period of --once-per: also one that
+    has run before. A lock that is free needs no --force for that.
+
+    Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing.
     """
     with open_store(store) as provider:
+        forget = _forgetter(provider) if forget_fire_time else None
         record = record_or_fail(provider, name)
-        if not record.is_held:
+        if not record.is_held and forget is None:
             fail(f"lock {name!r} is not held; {holder_of(record)} had it last", NO)
         who = f"{holder_of(record)} for {in_words(age(record))}"
-        if not force:
+        if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "
                 f"be running and a second one would start: --force frees it all the same",
                 USAGE,
             )
-        if not provider.force_release(name):
-            fail(f"lock {name!r} is not held any more", NO)
-    click.echo(f"lock {name!r} is free; it was held by {who}")
+        # Before it is freed: what is acquired afterwards has a fire time of its own.
+        is_forgotten = forget is not None and forget(name)
+        if record.is_held and not provider.force_release(name):
+            forgotten = "; its fire time is forgotten" if is_forgotten else ""
+            fail(f"lock {name!r} is not held any more{forgotten}", NO)
+    if record.is_held:
+        click.echo(f"lock {name!r} is free; it was held by {who}")
+    if is_forgotten:
+        was = f", which was {local_iso(record.last_fire_time)}" if record.last_fire_time else ""
+        click.echo(f"the last fire time of lock {name!r} is forgotten{was}")
+    elif forget is not None:
+        fail(f"lock {name!r} has no fire time to forget", NO)
+
+
+def _forgetter(provider: LockProvider) -> Callable[[str], bool]:
+    """:raises ConfigurationError: the provider cannot forget a fire time; nothing has been done yet."""
+    forget: Callable[[str], bool] | None = getattr(provider, "forget_fire_time", None)
+    if forget is None:
+        raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
+    return forget
 
 
 @click.command(short_help="Delete records that were not used for long.")
@@ -98,7 +127,7 @@ def schema(create: bool, store: str | None) -> None:
 
     For another table name or schema, let --store refer to a provider of yours: pkg.module:provider.
     """
-    with open_store(store) as provider:
+    with open_store(store, may_be_missing=True) as provider:
         create_table_sql = getattr(provider, "create_table_sql", None)
         if create:
             provider.create_schema()

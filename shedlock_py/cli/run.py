@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from shedlock_py.cli.common import DurationType, fail, open_store, option, store_option, tell
+from shedlock_py.cli.common import DurationType, fail, is_in_memory, open_store, option, store_option, tell
 from shedlock_py.cli.periods import period_of
 from shedlock_py.cli.show import name_argument
 from shedlock_py.config import Settings, is_active
@@ -167,7 +167,9 @@ def run(
 
 @contextmanager
 def _store(store: str | None) -> Iterator[LockProvider]:
-    if store and store.lower().startswith("memory:"):
-        raise ConfigurationError("memory:// is private to this process, so it locks nothing here; take sqlite:///file")
     with open_store(store) as provider:
+        if is_in_memory(provider):
+            raise ConfigurationError(
+                "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
+            )
         yield provider

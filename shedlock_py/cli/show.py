@@ -11,12 +11,23 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from shedlock_py.cli.common import NO, fail, json_option, open_store, option, print_json, printable, store_option
+from shedlock_py.cli.common import (
+    NO,
+    fail,
+    json_option,
+    open_store,
+    option,
+    print_json,
+    printable,
+    store_option,
+    tell,
+)
 from shedlock_py.cli.tables import (
     NOTHING,
     age,
     claim_id,
     demoted_leader,
+    future_fire_time,
     in_words,
     print_columns,
     print_records,
@@ -81,6 +92,15 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
     else:
         which = f"{'held ' if held else ''}locks{f' that start with {prefix!r}' if prefix else ''}"
         click.echo(f"no {which} in the store", err=True)
+    for record in records:
+        _warn(record)
+
+
+def _warn(record: LockRecord) -> None:
+    """Say on standard error that its fire time is in the future, if so."""
+    found = future_fire_time(record)
+    if found is not None:
+        tell("; ".join(found))
 
 
 @click.command()
@@ -98,6 +118,7 @@ def show(name: str, store: str | None, as_json: bool) -> None:
         print_json(to_json(record))
     else:
         print_columns(_lines(record))
+    _warn(record)
 
 
 def _lines(record: LockRecord) -> list[tuple[str, str]]:

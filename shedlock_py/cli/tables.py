@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shedlock_py.cli.common import console, printable
+from shedlock_py.cli.periods import LONGEST_LEAD
 from shedlock_py.election import demotion_of
 from shedlock_py.rules import LockRecord
 
@@ -64,6 +66,22 @@ def demoted_leader(record: LockRecord) -> str | None:
 def holder_of(record: LockRecord) -> str:
     demoted = demoted_leader(record)
     return printable(record.holder if demoted is None else f"(demoted: {demoted})")
+
+
+def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
+    """What is wrong with a last fire time in the future of the store's clock, and the cure; None if it is not.
+
+    A period of ``--once-per`` is granted up to half a minute before the moment that names it.
+    """
+    fire_time = record.last_fire_time
+    if fire_time is None or fire_time <= record.read_at + LONGEST_LEAD:
+        return None
+    ahead = in_words(fire_time - record.read_at)
+    wrong = (
+        f"lock {record.name!r}: its last fire time, {local_iso(fire_time)}, is {ahead} in the future: a replica's "
+        f"clock was wrong, and runs that are due before it are skipped"
+    )
+    return wrong, f"forget it with: shedlock release {quote(record.name)} --forget-fire-time"
 
 
 def state_of(record: LockRecord) -> str:

@@ -19,6 +19,7 @@ from shedlock_py import (
     Lease,
     LeaseLost,
     LockAcquired,
+    LockEvent,
     LockExtended,
     LockReleased,
     LockSkipped,
@@ -52,14 +53,16 @@ class OpenTelemetryListener:
 
     :param tracer_provider: the global one by default, which may be set later.
     :param label: makes the name of a lock in names of spans, which should be few:
-        ``lambda name: name.partition(":")[0]``. The attribute ``shedlock.lock_name`` has the whole name.
+        ``lambda name: name.partition(":")[0]``. By default a name that was filled from a template ("sync-{tenant}")
+        counts under the template, and ``label=str`` takes the whole name, which the attribute ``shedlock.lock_name``
+        has in any case.
     """
 
     def __init__(
         self, tracer_provider: TracerProvider | None = None, *, label: Callable[[str], str] | None = None
     ) -> None:
         self._tracer = trace.get_tracer("shedlock_py", shedlock_py.__version__, tracer_provider)
-        self._label = label or str
+        self._label = label
         self._runs: WeakKeyDictionary[Lease, _Run] = WeakKeyDictionary()  # weak: a run may never be heard of again
         self._innermost = contexts.create_key("shedlock_py-run")
 
@@ -88,7 +91,7 @@ class OpenTelemetryListener:
                 self._fail(event)
             case LockSkipped(name, reason, elapsed):
                 told: Attributes = {"shedlock.outcome": "skipped", "shedlock.skip_reason": reason}
-                self._tell(f"skip {self._label(name)}", {"shedlock.lock_name": name, **told}, elapsed)
+                self._tell(f"skip {self._name_of(event)}", {"shedlock.lock_name": name, **told}, elapsed)
             case LeadershipStarted(name, holder, term):
                 self._tell(f"leadership started {name}", _leadership(name, holder, term))
             case LeadershipStopped(name, holder, term, reason):
@@ -98,6 +101,10 @@ class OpenTelemetryListener:
             case LeaderChanged(name, holder):
                 self._tell(f"leader changed {name}", _leadership(name, holder, None))
 
+    def _name_of(self, event: LockEvent) -> str:
+        """The name of its lock in the name of a span."""
+        return self._label(event.lock_name) if self._label else event.template or event.lock_name
+
     # A run
 
     def _begin(self, event: LockAcquired) -> None:
@@ -105,7 +112,7 @@ class OpenTelemetryListener:
         outside = self._outside(contexts.get_current())
         self._forget_what_is_over(outside)
         span = self._tracer.start_span(
-            f"run {self._label(event.lock_name)}",
+            f"run {self._name_of(event)}",
             outside,
             attributes=_known(
                 {
@@ -143,7 +150,7 @@ class OpenTelemetryListener:
     def _fail(self, event: ProviderFailed) -> None:
         run = None if event.lease is None else self._runs.get(event.lease)
         if run is None or event.lease is None:
-            name = f"{event.operation} {self._label(event.lock_name)}"
+            name = f"{event.operation} {self._name_of(event)}"
             attributes = {"shedlock.lock_name": event.lock_name, "shedlock.outcome": "provider_failed"}
             self._tell(name, attributes, error=event.error)
         elif event.operation == "release":

@@ -18,6 +18,7 @@ from shedlock_py import (
     Lease,
     LeaseLost,
     LockAcquired,
+    LockEvent,
     LockExtended,
     LockSkipped,
     ProviderFailed,
@@ -54,7 +55,8 @@ class PrometheusListener:
     :param registry: where the metrics are registered; ``prometheus_client.REGISTRY`` by default.
     :param lock_names: names that are known in advance, such as those given to ``hold`` and ``attempt``.
     :param label: makes the label ``lock`` of a lock name. Each value is some sixty time series for ever, so let many
-        names share one: ``lambda name: name.partition(":")[0]``.
+        names share one: ``lambda name: name.partition(":")[0]``. By default names that were filled from a template
+        ("sync-{tenant}") share the template as their label; ``label=str`` takes each whole name.
     :raises ConfigurationError: the registry has these metrics already: one listener is enough for a process.
     """
 
@@ -67,13 +69,13 @@ class PrometheusListener:
     ) -> None:
         if isinstance(lock_names, str):
             raise ConfigurationError(f"lock_names must be a list of names, not the text {lock_names!r}")
-        self._label = label or str
+        self._label = label
         self._known: set[str] = set()
         self._running: WeakSet[Lease] = WeakSet()
         self._metrics = CollectorRegistry()  # our own, to be collected as one by that of the application
         self._make_metrics()
         for name in (*lock_names, *declared_lock_names()):
-            self._register(self._label(name))
+            self._register(self._label_of(name))
         try:
             (REGISTRY if registry is None else registry).register(self)
         except ValueError as error:
@@ -144,19 +146,19 @@ class PrometheusListener:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case LockAcquired(name, lease, elapsed):
-                lock = self._lock(name)
+            case LockAcquired(_, lease, elapsed):
+                lock = self._lock(event)
                 self._acquisitions.labels(lock, "acquired").inc()
                 self._acquire.labels(lock).observe(elapsed.total_seconds())
                 self._running.add(lease)
                 self._running_now.labels(lock).inc()
-            case LockSkipped(name, reason, elapsed):
-                lock = self._lock(name)
+            case LockSkipped(_, reason, elapsed):
+                lock = self._lock(event)
                 self._acquisitions.labels(lock, reason).inc()
                 if reason not in NOT_ASKED:
                     self._acquire.labels(lock).observe(elapsed.total_seconds())
-            case TaskFinished(name, lease, duration, outcome):
-                lock = self._lock(name)
+            case TaskFinished(_, lease, duration, outcome):
+                lock = self._lock(event)
                 self._tasks.labels(lock, outcome).inc()
                 self._held.labels(lock).observe(duration.total_seconds())
                 if outcome == "succeeded":
@@ -164,12 +166,12 @@ class PrometheusListener:
                 if lease in self._running:  # not if this listener was configured while the task ran
                     self._running.discard(lease)
                     self._running_now.labels(lock).dec()
-            case LeaseLost(name, _, reason):
-                self._lost.labels(self._lock(name), reason).inc()
-            case LockExtended(name):
-                self._extensions.labels(self._lock(name)).inc()
-            case ProviderFailed(name, operation):
-                lock = self._lock(name)
+            case LeaseLost(_, _, reason):
+                self._lost.labels(self._lock(event), reason).inc()
+            case LockExtended():
+                self._extensions.labels(self._lock(event)).inc()
+            case ProviderFailed(_, operation):
+                lock = self._lock(event)
                 self._failures.labels(lock, operation).inc()
                 if operation == "acquire":
                     self._acquisitions.labels(lock, "failed").inc()
@@ -180,11 +182,14 @@ class PrometheusListener:
             case ElectionEvent(name):
                 self._leader.labels(name)  # at zero, unless this node leads
 
-    def _lock(self, name: str) -> str:
-        """The label of a lock name, with all its metrics there."""
-        lock = self._label(name)
+    def _lock(self, event: LockEvent) -> str:
+        """The label of the lock that an event is about, with all its metrics there."""
+        lock = self._label_of(event.lock_name, event.template)
         self._register(lock)
         return lock
+
+    def _label_of(self, name: str, template: str | None = None) -> str:
+        return self._label(name) if self._label else template or name
 
     def _register(self, lock: str) -> None:
         if lock in self._known:
@@ -207,7 +212,7 @@ class PrometheusListener:
         """All metrics, with those of functions that were decorated since."""
         for name in declared_lock_names():
             try:
-                self._register(self._label(name))
+                self._register(self._label_of(name))
             except Exception:  # a scrape must not fail because of one name
                 logger.exception("no label for the lock name %r", name)
         yield from self._metrics.collect()

@@ -27,7 +27,7 @@ from urllib.parse import unquote_plus
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program, run, run_async
-from shedlock_py._threads import WorkerPool
+from shedlock_py._threads import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
@@ -492,6 +492,7 @@ class ProgramProvider(LockProvider):
             future: Future[None] = self._undo_workers.submit(undo)
         except RuntimeError:  # no thread can be started
             return
+        finish_at_exit(future)  # after Ctrl-C the process may end before the undo has
         wait([future], DEFAULT_TIMEOUT.total_seconds() if seconds is None else seconds)
 
 
@@ -614,10 +615,19 @@ def call_within(
         return function()
     from concurrent.futures import Future, wait
 
-    future: Future[T] = pool.submit(function)
-    done, _ = wait([future], seconds)
-    if not done:
-        future.add_done_callback(lambda late: None if late.cancelled() or late.exception() else discard(late.result()))
+    try:
+        future: Future[T] = pool.submit(function)
+    except RuntimeError:  # no thread can be started: better without the limit than not at all
+        return function()
+    is_done = False
+    try:
+        is_done = bool(wait([future], seconds).done)
+    finally:  # also when a signal handler raises
+        if not is_done:
+            future.add_done_callback(
+                lambda late: None if late.cancelled() or late.exception() else discard(late.result())
+            )
+    if not is_done:
         raise TimedOut(waiting_for, sent=False)
     return future.result()
 

@@ -4,17 +4,20 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
 
-from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, hold, scheduler_lock
+from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, Skipped, attempt_async, hold, scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from tests.apscheduler import jobs
 from tests.apscheduler.rig import Rig, Task, now, running
 from tests.services.polling import wait_until
+
+variable: ContextVar[str | None] = ContextVar("variable", default=None)
 
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_SKIPPED)
 
@@ -141,6 +144,58 @@ def test_i1_a_job_that_a_locked_job_wakes_is_not_inside_its_lock(kind: str, tmp_
         assert (event.code, inner.runs) == (EVENT_JOB_SKIPPED, 0)
         outer.open_gate()
         rig.wait(outer, EVENT_JOB_EXECUTED)
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "debug"])
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_every_job_begins_in_a_fresh_context(kind: str, is_locked: bool, tmp_path: Path) -> None:
+    with running(tmp_path, kind) as rig:
+        first, second = rig.task(), rig.task()
+        seen: list[str | None] = []
+
+        def look() -> None:
+            seen.append(variable.get())
+
+        async def look_async() -> None:
+            look()
+
+        def change() -> None:
+            variable.set("of the first job")
+            function: Any = look_async if kind == "coroutine" else look
+            if is_locked:
+                function = scheduler_lock(second.lock, "1m")(function)
+            rig.add(second, function, args=(), next_run_time=now())
+
+        async def change_async() -> None:
+            change()
+
+        rig.add(first, scheduler_lock(first.lock, "1m")(change_async if kind == "coroutine" else change), args=())
+        rig.wait(second, EVENT_JOB_EXECUTED)
+        assert seen == [None]
+
+
+def test_i1_an_unlocked_job_that_a_locked_job_wakes_is_not_inside_its_lock(tmp_path: Path) -> None:
+    """It has no lock under the executor, and takes one itself: the very one of the job that armed the timer."""
+    with running(tmp_path, "coroutine") as rig:
+        rebuild, export = rig.task(), rig.task()
+        results: list[object] = []
+
+        async def takes_the_lock() -> None:
+            results.append(await attempt_async(rebuild.lock, nothing, lock_at_most_for="1m", provider=rig.provider))
+
+        @scheduler_lock(rebuild.lock, "1m")
+        async def adds_a_job() -> None:
+            rig.add(export, takes_the_lock, args=(), next_run_time=now())
+            await jobs.unlocked_async(rebuild.log, until=rebuild.gate)
+
+        rig.add(rebuild, adds_a_job, args=())
+        rig.wait(export, EVENT_JOB_EXECUTED)
+        assert [type(result) for result in results] == [Skipped]
+        rebuild.open_gate()
+        rig.wait(rebuild, EVENT_JOB_EXECUTED)
+
+
+async def nothing() -> None: ...
 
 
 def test_coroutine_jobs_with_an_async_provider(tmp_path: Path) -> None:

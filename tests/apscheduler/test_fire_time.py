@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from apscheduler.events import EVENT_JOB_EXECUTED
@@ -17,6 +18,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from shedlock_py import InMemoryLockProvider
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
+from shedlock_py.integrations.apscheduler.options import fire_time_of
 from tests.apscheduler.rig import Rig, now, running, seconds
 from tests.services.polling import wait_until
 
@@ -115,6 +117,58 @@ def test_several_run_times_at_once_each_run_once(tmp_path: Path) -> None:
             assert [event.code for event in events] == [code] * 3
 
 
+def calendar(timezone: Any = "UTC", **lengths: Any) -> Any:
+    """A trigger of APScheduler 3.11, at six o'clock."""
+    module = pytest.importorskip("apscheduler.triggers.calendarinterval")
+    return module.CalendarIntervalTrigger(hour=6, timezone=timezone, **lengths)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "days", "runs"),
+    [
+        ({"days": 3}, 12, 4),
+        ({"weeks": 1}, 28, 4),
+        ({"weeks": 1, "days": 1}, 32, 4),
+        ({"months": 1}, 120, 4),
+        ({"years": 1, "months": 6}, 4 * 548, 4),
+    ],
+)
+def test_i11_a_calendar_interval_runs_once_per_slot_whatever_the_day_of_the_start(
+    lengths: dict[str, int], days: int, runs: int, tmp_path: Path
+) -> None:
+    """Three replicas, started on three days: without a start date each counts from its own."""
+    first = datetime(2011, 1, 2, 6, tzinfo=UTC).date()
+    granted: list[datetime] = []
+    with running(tmp_path, once_per_fire_time=True) as rig:
+        for number in range(3):
+            trigger = calendar(start_date=first + DAY * number, **lengths)
+            moment = trigger.get_next_fire_time(None, MIDNIGHT)
+            while moment.date() < first + DAY * days:
+                granted.append(moment)
+                moment = trigger.get_next_fire_time(moment, moment)
+        assert len(granted) in range(3 * runs - 3, 3 * runs + 1)
+
+        def once(run_time: datetime) -> Any:
+            return calendar(start_date=run_time.date(), end_date=run_time.date(), **lengths)
+
+        codes = [fire(rig, "calendar", once, moment).code for moment in sorted(granted)]
+    # Where the first day is in the middle of a slot there is one more.
+    assert codes.count(EVENT_JOB_EXECUTED) in (runs, runs + 1)
+
+
+@pytest.mark.parametrize("timezone", ["Pacific/Auckland", "Pacific/Kiritimati", "America/Sao_Paulo", "Pacific/Niue"])
+def test_the_slot_of_a_calendar_interval_never_begins_after_the_run(timezone: str) -> None:
+    """A store refuses a fire time that is later than its clock; and each run has a slot of its own."""
+    for lengths in ({"days": 1}, {"weeks": 2}, {"months": 1}, {"years": 1}):
+        trigger = calendar(timezone=ZoneInfo(timezone), start_date="2018-01-15", **lengths)
+        moment, slots = None, []
+        for _ in range(400):
+            moment = trigger.get_next_fire_time(moment, MIDNIGHT)
+            slots.append(fire_time_of(trigger, moment))
+            assert slots[-1] <= moment
+        assert slots == sorted(set(slots))
+
+
 @pytest.mark.parametrize(
     ("trigger", "warns"),
     [
@@ -133,7 +187,20 @@ def test_fire_times_that_replicas_do_not_share_are_warned_of_once(
         for count in (1, 2):
             rig.add(task, None, trigger, next_run_time=now() + timedelta(microseconds=count), replace_existing=True)
             rig.wait(task, *ENDS, count=count)
-        lines = [
-            record for record in caplog.records if record.levelno == logging.WARNING and task.id in record.getMessage()
-        ]
-        assert len(lines) == warns
+        assert len(warnings_of(caplog, task.id)) == warns
+
+
+@pytest.mark.parametrize(("lengths", "warns"), [({"days": 1}, False), ({"months": 1, "days": 1}, True)])
+def test_a_calendar_interval_that_has_no_slots_is_warned_of(
+    lengths: dict[str, int], warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path, once_per_fire_time=True) as rig:
+        task = rig.task()
+        rig.add(task, None, calendar(**lengths), next_run_time=now())
+        rig.wait(task, *ENDS)
+        assert len(warnings_of(caplog, task.id)) == warns
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, job_id: str) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [line for line in lines if job_id in line]

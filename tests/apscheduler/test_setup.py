@@ -4,6 +4,7 @@ import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,6 +176,16 @@ def test_install_twice_is_refused_and_changes_nothing(start: bool, tmp_path: Pat
         with pytest.raises(ConfigurationError):
             install(scheduler, shared_provider, skip_event="nonsense")
         assert scheduler._executors == before
+
+
+def test_install_in_an_object_that_has_a_scheduler_is_refused() -> None:
+    """As flask_apscheduler.APScheduler has."""
+    extension = SimpleNamespace(scheduler=BackgroundScheduler(timezone="UTC"), running=False)
+    with pytest.raises(ConfigurationError, match=r"SimpleNamespace is not a scheduler, but has one: .*\.scheduler"):
+        install(extension, shared_provider)
+    install(extension.scheduler, shared_provider)
+    with pytest.raises(ConfigurationError, match=r"NoneType is not a scheduler of APScheduler 3"):
+        install(None, shared_provider)
 
 
 def test_an_executor_inside_itself_is_refused() -> None:

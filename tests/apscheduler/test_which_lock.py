@@ -1,7 +1,9 @@
 """Which lock a job gets, for how long, from which provider; and what is refused."""
 
+import logging
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
+    LeaderElector,
     Lease,
     LockRequest,
     ProviderNotConfigured,
@@ -18,9 +21,10 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
-from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, Lock, ShedLockExecutor
 from tests.apscheduler import jobs
 from tests.apscheduler.rig import Rig, Task, now, running
+from tests.services.polling import wait_until
 
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_SKIPPED)
 
@@ -205,6 +209,9 @@ def test_a_lock_that_cannot_work_is_an_error_event(kind: str, tmp_path: Path) ->
     ("options", "words"),
     [
         ({"executor": 5}, ["executor", "5"]),
+        ({"executor": InMemoryLockProvider()}, ["executor", "provider=…"]),
+        ({"executor": BackgroundScheduler()}, ["executor", "install(scheduler)"]),
+        ({"executor": SimpleNamespace(scheduler=BackgroundScheduler())}, ["executor", ".scheduler"]),
         ({"lock_all": "maybe"}, ["lock_all", "true", "false", "maybe"]),
         ({"once_per_fire_time": 2}, ["once_per_fire_time", "true", "false", "2"]),
         ({"on_provider_error": "run"}, ["on_provider_error", "error", "skip", "run"]),
@@ -223,3 +230,83 @@ def test_options_that_cannot_work(options: dict[str, Any], words: list[str]) -> 
         ShedLockExecutor(**options)
     for word in words:
         assert word in str(refusal.value)
+
+
+# Jobs without a lock
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [line for line in lines if all(word in line for word in words)]
+
+
+@pytest.mark.parametrize("kind", ["thread", "process", "coroutine"])
+def test_a_job_without_a_lock_is_warned_of_once_in_a_process(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Task(tmp_path)
+    for _ in range(2):
+        with running(tmp_path, kind, lock_extractor=name_none) as rig:
+            for _ in range(2):
+                rig.events.clear()
+                run_once(rig, task, **unlocked(rig, task))
+    assert task.runs == 4
+    (line,) = warnings_of(caplog, f'(id "{task.id}")')
+    assert "every replica runs it" in line
+    assert "locks={job id: None}" in line
+
+
+def name_none(job: Any) -> Any:
+    return None
+
+
+def test_jobs_with_automatic_ids_are_warned_of_by_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running(tmp_path) as rig:
+        task = rig.task()
+        for _ in range(3):
+            options = {"name": f"name of {task.id}", "misfire_grace_time": None, "max_instances": 3}
+            rig.scheduler.add_job(jobs.unlocked, args=(task.log,), **options)
+        wait_until(lambda: task.runs == 3, what="three runs")
+    assert len(warnings_of(caplog, f"name of {task.id}")) == 1
+
+
+def test_what_is_meant_to_run_without_a_lock_is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    locks: dict[str, Lock] = {}
+    task = Task(tmp_path)
+    locks[task.id] = None
+    with running(tmp_path, locks=locks) as rig:
+        run_once(rig, task, **unlocked(rig, task))
+        other = rig.task()
+        run_once(rig, other)
+        rig.settle()
+    with running(tmp_path, elector=LeaderElector(InMemoryLockProvider(), "jobs")) as rig:
+        run_once(rig, rig.task(), **unlocked(rig, task))  # on the leader only
+    assert warnings_of(caplog, task.id) == warnings_of(caplog, other.id) == []
+
+
+def test_a_lock_for_a_job_id_that_is_not_there_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once the application has had a second to add its jobs."""
+    often, late = Task(tmp_path), Task(tmp_path)
+    typo = f"typo-of-{often.id}"
+    locks = {job_id: {"name": job_id, "lock_at_most_for": "1m"} for job_id in (often.id, late.id, typo)}
+    for _ in range(2):
+        with running(tmp_path, locks=locks) as rig:
+            rig.add(often, trigger="interval", seconds=0.1)
+            rig.add(late, trigger="date", run_date=now() + timedelta(hours=1))
+            executor = rig.scheduler._executors["default"]
+            wait_until(lambda executor=executor: not executor._unseen, what="the ids were looked for")  # type: ignore[misc]  # a default binds it now
+    (line,) = warnings_of(caplog, typo)
+    assert "misspelt" in line
+    assert warnings_of(caplog, late.id) == []
+
+
+def test_a_typo_is_named_together_with_the_job_that_has_no_lock_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Task(tmp_path)
+    with running(tmp_path, locks={f"typo-of-{task.id}": "lock"}) as rig:
+        run_once(rig, task, **unlocked(rig, task))
+    assert len(warnings_of(caplog, f'"typo-of-{task.id}"')) == 1
+    assert len(warnings_of(caplog, f'(id "{task.id}")')) == 1

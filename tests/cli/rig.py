@@ -33,6 +33,14 @@ def take(store: str | LockProvider, name: str, at_most: str = "10m", **options: 
     return lease
 
 
+def set_fire_time(store: str, name: str, fire_time: datetime) -> None:
+    """As a replica with a wrong clock has left it before stores refused that."""
+    with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:
+        values = (f"{fire_time.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}", name)
+        connection.execute("UPDATE shedlock SET last_fire_time = ? WHERE name = ?", values)
+    connection.close()
+
+
 def insert(store: str, name: str, locked_by: str, *, ago: timedelta, hold: timedelta) -> None:
     """A record made by hand, which no name and no holder would be refused in."""
     locked_at = datetime.now(UTC) - ago

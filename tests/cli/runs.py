@@ -34,9 +34,11 @@ class Runs:
         python: str = "",
         program: str = PROGRAM,
         variables: dict[str, str | None] | None = None,
+        under: Sequence[str] = (),
         **options: Any,
     ) -> subprocess.Popen[str]:
-        """`shedlock run ARGUMENTS -- COMMAND`; the command is `python`'s code, unless another is given."""
+        """`shedlock run ARGUMENTS -- COMMAND`, started by the program ``under``; the command is `python`'s code, unless
+        another is given."""
         path = os.pathsep.join([str(PROJECT), str(self.directory)])  # this very library, wherever the run begins
         given = {"SHEDLOCK_STORE": self.store, "PYTHONPATH": path, **(variables or {})}
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SHEDLOCK_")}
@@ -44,7 +46,7 @@ class Runs:
         words = [sys.executable, "-c", python] if command is None else list(command)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         process = subprocess.Popen(
-            [sys.executable, "-c", NOTHING_IGNORED + program, "run", *arguments, "--", *words],
+            [*under, sys.executable, "-c", NOTHING_IGNORED + program, "run", *arguments, "--", *words],
             **{**streams, "text": True, "env": environ, "start_new_session": True, **options},
         )
         self._started.append(process)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from sqlalchemy import create_engine
 from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, provider_from_url
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.cli.rig import file_store, run, take
+from tests.cli.rig import file_store, run, set_fire_time, take
+from tests.faults.small_disks import fill, tmpfs
 from tests.services.database import DatabaseServer
 from tests.services.ports import free_port
 
@@ -68,12 +70,63 @@ def test_a_dead_server() -> None:
 
 
 def test_no_table(tmp_path: Path) -> None:
+    (tmp_path / "new.db").touch()
     code, checks = examined(f"sqlite:///{tmp_path}/new.db")
     assert (code, list(checks)) == (1, ["reach the store", "schema"])
     assert checks["reach the store"]["status"] == "ok"
     assert checks["schema"]["status"] == "failed"
     assert "no such table" in checks["schema"]["message"]
     assert checks["schema"]["hint"].startswith("shedlock schema --create, or: ")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    code, checks = examined(f"sqlite:///{tmp_path}/mistyped.db")
+    assert (code, list(checks)) == (1, ["reach the store"])
+    assert checks["reach the store"]["status"] == "failed"
+    assert checks["reach the store"]["message"] == f"there is no SQLite file {tmp_path}/mistyped.db"
+    assert checks["reach the store"]["hint"].endswith("To create the file: shedlock schema --create")
+    assert list(tmp_path.iterdir()) == []
+    printed = run("doctor", store=f"sqlite:///{tmp_path}/mistyped.db")
+    assert (printed.exit_code, "✗ reach the store: there is no SQLite file" in printed.stdout) == (1, True)
+
+
+def test_a_full_disk() -> None:
+    """The store's own, which is another matter than one to which the output goes."""
+    try:
+        with tmpfs("300k") as directory:
+            url = f"sqlite:///{directory}/locks.db"
+            assert run("schema", "--create", store=url).exit_code == 0
+            fill(directory)
+            done = run("list", store=url)
+            assert (done.exit_code, done.stdout) == (69, "")
+            assert re.fullmatch(r"shedlock: records: (disk I/O error|database or disk is full)\n", done.stderr)
+            run_ = run("run", "job", "--at-most", "1m", "--", "true", store=url)
+            assert (run_.exit_code, run_.stderr.count("\n")) == (69, 1)
+            code, checks = examined(url)
+    except OSError as error:
+        pytest.skip(str(error))
+    assert (code, list(checks)) == (1, ["reach the store"])
+    assert checks["reach the store"]["hint"].startswith("is there room on its disk, ")
+
+
+def test_locks_in_memory() -> None:
+    code, checks = examined("memory://")
+    assert code == 0  # a warning: nothing that the store does is wrong
+    assert {name: check["status"] for name, check in checks.items() if check["status"] != "ok"} == {"shared": "warning"}
+    assert checks["shared"]["message"] == "locks in memory guard nothing between processes"
+    assert "each replica runs every job" in checks["shared"]["hint"]
+    assert "! shared: locks in memory guard nothing" in run("doctor", store="memory://").stdout
+
+
+def test_a_fire_time_in_the_future(store: str) -> None:
+    """What a replica with a wrong clock leaves."""
+    take(store, "job")
+    set_fire_time(store, "job", datetime.now(UTC) + timedelta(days=2))
+    code, checks = examined(store)
+    assert code == 0
+    assert checks["fire times"]["status"] == "warning"
+    assert checks["fire times"]["message"].startswith("lock 'job': its last fire time, ")
+    assert checks["fire times"]["hint"] == "forget it with: shedlock release job --forget-fire-time"
 
 
 def test_a_table_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +179,39 @@ def test_times_that_follow_the_session(
         provider = provider_from_url(url)
         assert isinstance(provider, SqlAlchemyLockProvider)
         provider.close()
+    finally:
+        server.drop_database(database)
+
+
+def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(request: pytest.FixtureRequest) -> None:
+    """Columns of type TIMESTAMP, an application in one zone, an operator in another: an error, not "free"."""
+    server: DatabaseServer = request.getfixturevalue("mariadb_server")
+    database = "tests_cli_doctor"
+    server.drop_database(database)
+    server.create_database(database)
+    type_ = "TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'"
+    try:
+        with server.connect(database) as connection:
+            connection.exec_driver_sql(
+                f"CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until {type_}, locked_at {type_}, "
+                f"locked_by VARCHAR(255), fencing_token BIGINT, last_fire_time {type_})"
+            )
+        here = server.url("mysql+pymysql", database)
+        there = create_engine(here, connect_args={"init_command": "SET time_zone = '+06:00'"})
+        application = SqlAlchemyLockProvider(there)
+        assert application.acquire(LockRequest("job", "10m")) is not None
+        for arguments in (("list",), ("show", "job"), ("release", "job"), ("release", "job", "--force")):
+            done = run(*arguments, store=here)
+            assert (done.exit_code, done.stdout) == (69, ""), arguments
+            assert "whether it is held is not known here" in done.stderr
+            assert "not held" not in done.stderr
+            assert "ALTER TABLE shedlock" in done.stderr  # the provider's own hint, which says in whose zone
+            assert "time zone of those that wrote the rows" in done.stderr
+        record = application.record("job")
+        assert record is not None
+        assert record.is_held
+        application.close()
+        there.dispose()
     finally:
         server.drop_database(database)
 

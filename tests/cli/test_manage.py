@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
-from shedlock_py import LockRequest, provider_from_url
+from shedlock_py import Lease, LockRequest, provider_from_url
 from shedlock_py.election import demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.cli.rig import file_store, insert, run, take
+from tests.cli.rig import file_store, insert, run, set_fire_time, take
 from tests.services.database import DatabaseServer
 
 
@@ -62,6 +63,105 @@ def test_release_what_is_free(force: tuple[str, ...], store: str) -> None:
     done = run("release", "jobb", *force, store=store)
     assert done.exit_code == 1
     assert done.stderr == "shedlock: the store has no lock 'jobb'; did you mean 'job'?\n"
+
+
+# release --forget-fire-time
+
+
+class Forgets(SqlAlchemyLockProvider):
+    """Forgets by hand, on SQLite."""
+
+    def forget_fire_time(self, name: str) -> bool:
+        with self._engine.begin() as connection:
+            words = "UPDATE shedlock SET last_fire_time = NULL WHERE name = ? AND last_fire_time IS NOT NULL"
+            return bool(connection.exec_driver_sql(words, (name,)).rowcount)
+
+
+@pytest.fixture(params=["own", "built in"])
+def forgetting(request: pytest.FixtureRequest, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The store, as a provider that can forget."""
+    if request.param == "built in":
+        if not hasattr(SqlAlchemyLockProvider, "forget_fire_time"):
+            pytest.skip("waits for SqlAlchemyLockProvider.forget_fire_time")
+        return store
+    (tmp_path / "forgetful.py").write_text(f"from tests.cli.test_manage import Forgets\nlocks = Forgets({store!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "forgetful", raising=False)
+    monkeypatch.setattr("shedlock_py.stores._providers", {})
+    return "forgetful:locks"
+
+
+FUTURE = timedelta(days=1)
+
+
+def take_with_wrong_clock(store: str) -> Lease:
+    """Its fire time is a day ahead."""
+    lease = take(store, "job", holder="web-1:7")
+    set_fire_time(store, "job", datetime.now(UTC) + FUTURE)
+    return lease
+
+
+def last_fire_time(store: str) -> datetime | None:
+    record = provider_from_url(store).record("job")
+    assert record is not None
+    return record.last_fire_time
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_the_fire_time_of_a_free_lock_is_forgotten(force: tuple[str, ...], forgetting: str, store: str) -> None:
+    provider_from_url(store).release(take_with_wrong_clock(store))
+    now = LockRequest("job", "1m", fire_time=datetime.now(UTC))
+    assert provider_from_url(store).acquire(now) is None
+    done = run("release", "job", "--forget-fire-time", *force, store=forgetting)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("the last fire time of lock 'job' is forgotten, which was 20")
+    assert last_fire_time(store) is None
+    assert provider_from_url(store).acquire(now) is not None
+
+
+def test_the_fire_time_of_a_held_lock_is_forgotten_when_it_is_freed(forgetting: str, store: str) -> None:
+    lease = take_with_wrong_clock(store)
+    refused = run("release", "job", "--forget-fire-time", store=forgetting)
+    assert (refused.exit_code, refused.stdout) == (64, "")
+    assert "its task may still be running" in refused.stderr
+    assert last_fire_time(store) is not None
+    done = run("release", "job", "--force", "--forget-fire-time", store=forgetting)
+    assert (done.exit_code, done.stderr) == (0, "")
+    freed, forgotten = done.stdout.splitlines()
+    assert freed.startswith("lock 'job' is free; it was held by web-1:7 for ")
+    assert forgotten.startswith("the last fire time of lock 'job' is forgotten")
+    assert provider_from_url(store).extend(lease, "1m") is None
+    assert provider_from_url(store).acquire(LockRequest("job", "1m", fire_time=datetime.now(UTC))) is not None
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_lock_without_a_fire_time(is_held: bool, forgetting: str, store: str) -> None:
+    lease = take(store, "job")
+    if not is_held:
+        provider_from_url(store).release(lease)
+    done = run("release", "job", "--force", "--forget-fire-time", store=forgetting)
+    assert (done.exit_code, "is free" in done.stdout) == (1, is_held)
+    assert done.stderr == "shedlock: lock 'job' has no fire time to forget\n"
+    record = provider_from_url(store).record("job")
+    assert record is not None
+    assert not record.is_held
+
+
+def test_without_the_option_the_fire_time_stays(store: str) -> None:
+    take_with_wrong_clock(store)
+    assert run("release", "job", "--force", store=store).exit_code == 0
+    assert last_fire_time(store) is not None
+
+
+def test_a_provider_that_cannot_forget_changes_nothing(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqlAlchemyLockProvider, "forget_fire_time", None, raising=False)
+    take_with_wrong_clock(store)
+    done = run("release", "job", "--force", "--forget-fire-time", store=store)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (78, "", 1)
+    assert "cannot forget a fire time: it has no forget_fire_time()" in done.stderr
+    record = provider_from_url(store).record("job")
+    assert record is not None
+    assert record.is_held
 
 
 # prune

@@ -217,11 +217,11 @@ def test_help_and_the_page_name_every_variable_and_every_exit_code(runs: Runs) -
     table = dict(re.findall(r"^\| (\d+) +\| (.+?) +\|", page.partition("## Exit codes")[2], re.MULTILINE))
     codes = {
         common.OK, common.NO, common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.LOST, common.CONFIG,
-        common.INTERRUPTED, child.NOT_EXECUTABLE, child.NOT_FOUND,
+        common.INTERRUPTED, common.IO_ERROR, child.NOT_EXECUTABLE, child.NOT_FOUND,
     }  # fmt: skip
     assert {int(code) for code in table} == codes
     in_help = {int(code) for code in re.findall(r"^    (\d+) ", done.stdout, re.MULTILINE)}
-    assert in_help == codes - {common.NO, common.INTERRUPTED}
+    assert in_help == codes - {common.NO, common.INTERRUPTED, common.IO_ERROR}
 
 
 def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> None:
@@ -240,6 +240,7 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
         (None, 78, "no store: give --store URL or set SHEDLOCK_STORE"),
         ("nosuch://user:s3cret-pw@host/db", 78, "unknown scheme 'nosuch'"),
         ("memory://", 78, "private to this process"),
+        ("shedlock_py.providers.memory:InMemoryLockProvider", 78, "private to this process"),
         ("no.such.module:provider", 78, "cannot import 'no.such.module:provider'"),
         ("redis://:s3cret-pw@127.0.0.1:{port}/0", 69, "Connection refused"),
         ("postgresql+psycopg://me:s3cret-pw@127.0.0.1:{port}/db", 69, "refused"),

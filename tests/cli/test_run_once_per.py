@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shedlock_py import Lease, ProviderUnreachable
 from shedlock_py.cli.periods import EPOCH, lead, period_of
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.runs import Runs
+from tests.cli.terminal import PROGRAM
 
 PERIODS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=3653))
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
@@ -81,9 +84,78 @@ def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
 def test_the_next_period_runs_again(runs: Runs) -> None:
     program = (
         "from datetime import timedelta\nfrom shedlock_py.cli import run\nreal = run.period_of\n"
-        "run.period_of = lambda now, period: real(now + timedelta(days=3000), period)\n"
+        "run.period_of = lambda now, period: real(now - timedelta(days=3000), period)\n"
         "from shedlock_py.__main__ import main; main()"
     )
     options = ("--at-most", "1m", "--once-per", "3000d")
-    assert runs.run("job", *options, python="print(1)")[1] == "1\n"
-    assert runs.run("job", *options, python="print(2)", program=program)[1] == "2\n"
+    assert runs.run("job", *options, python="print(1)", program=program)[1] == "1\n"
+    assert runs.run("job", *options, python="print(2)")[1] == "2\n"
+
+
+# A command that was never started
+
+
+class Undoing(SqlAlchemyLockProvider):
+    """Says which operation gave the lease back; its `undo` is what a release is, so that the rest goes on."""
+
+    undo_fails = False
+
+    def undo(self, lease: Lease) -> bool:
+        if self.undo_fails:
+            raise ProviderUnreachable("undo: cut off", operation="undo", lock_name=lease.name)
+        print("undone", flush=True)
+        return super().release(lease)
+
+    def release(self, lease: Lease) -> bool:
+        print("released", flush=True)
+        return super().release(lease)
+
+
+def undoing(runs: Runs, *, undo_fails: bool = False) -> dict[str, str | None]:
+    runs.path("mine.py").write_text(
+        "from tests.cli.test_run_once_per import Undoing\n"
+        f"provider = Undoing({runs.store!r})\nprovider.undo_fails = {undo_fails}\n"
+    )
+    return {"SHEDLOCK_STORE": "mine:provider"}
+
+
+OPTIONS = ("--at-most", "1m", "--at-least", "1m", "--once-per", "3000d")
+
+
+def not_a_program(runs: Runs) -> str:
+    """The system refuses to execute it, which is seen when the lock has been taken."""
+    script = runs.path("script")
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_a_command_that_cannot_be_started_is_given_back_and_not_released(runs: Runs) -> None:
+    code, out, err = runs.run("job", "--at-most", "1m", command=[not_a_program(runs)], variables=undoing(runs))
+    assert (code, out, err.count("\n")) == (127, "undone\n", 1)
+    assert runs.run("job", "--at-most", "1m", python="", variables=undoing(runs)) == (0, "released\n", "")
+
+
+def test_a_signal_before_the_command_is_started_gives_the_lease_back(runs: Runs) -> None:
+    program = (
+        "import os, threading\nfrom shedlock_py.cli.guarded import Guarded\n"
+        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider as It\n"
+        "acquire, heard, was_heard = It.acquire, Guarded._heard, threading.Event()\n"
+        "Guarded._heard = lambda *args: (heard(*args), was_heard.set())\n"
+        f"It.acquire = lambda *args: (acquire(*args), os.kill(os.getpid(), 15), was_heard.wait(10))[0]\n{PROGRAM}"
+    )
+    ended = runs.run("job", *OPTIONS, python="", variables=undoing(runs), program=program)
+    assert ended == (143, "undone\n", "")
+
+
+def test_where_the_lease_cannot_be_given_back_it_is_released(runs: Runs) -> None:
+    code, out, err = runs.run("job", *OPTIONS, command=[not_a_program(runs)], variables=undoing(runs, undo_fails=True))
+    assert (code, out) == (127, "released\n")
+    assert "shedlock: lock 'job' could not be given back as if it had not been acquired: undo: cut off\n" in err
+
+
+def test_a_command_that_cannot_be_started_uses_up_neither_its_period_nor_its_minimum(runs: Runs) -> None:
+    assert runs.run("job", *OPTIONS, command=[not_a_program(runs)])[0] == 127
+    assert not runs.is_held("job")
+    assert runs.run("job", *OPTIONS, command=["/no/such/program"])[0] == 127
+    assert runs.run("job", *OPTIONS, "-v", python="print('ran')") == (0, "ran\n", "")

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
+import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
+from shedlock_py.cli.signals import ENDING
 from tests.cli.rig import take
 from tests.cli.runs import Runs
 from tests.cli.terminal import PROGRAM, command
+from tests.examples.scripts import PROJECT
 from tests.services.polling import wait_until
+from tests.services.processes import descendants, is_running
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -54,6 +62,48 @@ def test_a_command_that_dies_of_it(runs: Runs, number: signal.Signals) -> None:
     # Their standard output ends only when all members of the pipeline have ended.
     assert runs.end(process) == (128 + number, "", "")
     assert not runs.is_held("job")
+
+
+# What ends a process that does not know it, but for faults of its own.
+OTHER_ENDS = [
+    signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU, signal.SIGABRT,
+    *(
+        getattr(signal, name)
+        for name in ("SIGIO", "SIGPWR", "SIGSTKFLT", "SIGRTMIN", "SIGRTMAX")
+        if hasattr(signal, name)
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", OTHER_ENDS)
+def test_whatever_would_kill_shedlock_ends_the_command(runs: Runs, number: int) -> None:
+    script = "sleep 50 | { echo ready; sleep 60; }"
+    process = runs.start("job", "--at-most", "1m", command=["sh", "-c", script], cwd=runs.directory)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert runs.end(process) == (128 + number, "", "")
+    assert not runs.is_held("job")
+
+
+def test_every_signal_is_thought_of() -> None:
+    """A signal that Python does not know of yet ends the command as well."""
+    fatal_only = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+    never = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+    no_end = {
+        "SIGCHLD",
+        "SIGCONT",
+        "SIGTSTP",
+        "SIGTTIN",
+        "SIGTTOU",
+        "SIGURG",
+        "SIGWINCH",
+        "SIGINFO",
+        "SIGUSR1",
+        "SIGUSR2",
+    }
+    others = {getattr(signal, name) for name in no_end if hasattr(signal, name)}
+    assert signal.valid_signals() - fatal_only - never - others == ENDING
 
 
 def test_what_is_ignored_stays_ignored(runs: Runs) -> None:
@@ -181,6 +231,20 @@ class OnTerminal:
             if select.select([self.side], [], [], 0.1)[0]:
                 self.text += os.read(self.side, 4096).decode()
 
+    def ask_until(self, text: str, question: str) -> None:
+        """Type a question again and again until the reply has some text."""
+
+        def is_there() -> bool:
+            self.type(question)
+            while select.select([self.side], [], [], 0.3)[0]:
+                self.text += os.read(self.side, 4096).decode()
+            return text in self.text
+
+        wait_until(is_there, timeout=20, what=f"{text!r} from {question!r}")
+
+    def type(self, text: str) -> None:
+        os.write(self.side, text.encode())
+
     def end(self) -> int:
         with open(self.side, "rb", buffering=0, closefd=False) as reader:
             try:
@@ -194,11 +258,19 @@ class OnTerminal:
 
 
 @contextmanager
-def on_terminal(runs: Runs, python: str, *options: str) -> Iterator[OnTerminal]:
-    words = ["--store", runs.store, *(options or ("--at-most", "1m")), "--", sys.executable, "-c", python]
+def on_terminal(runs: Runs, python: str, *options: str, script: str = "", shell: str = "") -> Iterator[OnTerminal]:
+    """The command is `python`'s code or a shell `script`; it is started by hand where there is a `shell`."""
+    code = [sys.executable, "-c", python] if not script else ["sh", "-c", script]
+    words = command("run", "job", "--store", runs.store, *(options or ("--at-most", "1m")), "--", *code)
     pid, side = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, command("run", "job", *words))
+        os.chdir(runs.directory)
+        os.environ["PYTHONPATH"] = str(PROJECT)
+        if shell:
+            runs.path("start").write_text(f"{shlex.join(words)}; echo ended\n")
+            os.environ["PS1"] = "$ "
+            os.execvp(shell, [shell, "--norc", "--noprofile", "-i"])
+        os.execv(sys.executable, words)
     terminal = OnTerminal(side, pid)
     try:
         yield terminal
@@ -284,3 +356,202 @@ def test_a_command_on_a_terminal_can_read_from_it_and_is_ended_when_the_lease_is
         terminal.read_until("hello world")
         assert terminal.end() == 75
         assert "was lost: the command takes longer than --at-most 3.0s" in terminal.text
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+
+def listens(pid: int) -> bool:
+    """Whether it has signals as messages: its main thread does not get them."""
+    with suppress(OSError):
+        status = dict(re.findall(r"(\w+):\t(.*)", Path(f"/proc/{pid}/status").read_text()))
+        is_blocked = int(status["SigBlk"], 16) & 1 << (signal.SIGTSTP - 1)
+        return "python" in status["Name"] and bool(is_blocked)  # a shell that starts one blocks signals, too
+    return False
+
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+
+PIPELINE = "echo $PPID > parent; sh -c 'echo $$ > pid; echo ready >&2; exec sleep 60' | cat"
+
+
+@needs_bash
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_pipeline_on_a_terminal_is_ended_wholly_by_a_signal(runs: Runs, number: int) -> None:
+    with on_terminal(runs, "", script=PIPELINE, shell="bash") as terminal:
+        terminal.read_until("$ ")
+        terminal.type("sh ./start\n")
+        terminal.read_until("ready")
+        os.kill(int(runs.wait_for("parent")), number)
+        terminal.read_until("ended")
+        assert not runs.is_held("job")
+        assert_gone(runs)
+
+
+@needs_bash
+def test_a_pipeline_on_a_terminal_is_ended_wholly_when_the_lease_is_lost(runs: Runs) -> None:
+    """Its first half ignores SIGTERM, so that it outlives the shell by the grace period."""
+    script = f"trap '' TERM; {PIPELINE}"
+    with on_terminal(runs, "", "--at-most", "2s", "--grace", "300ms", script=script, shell="bash") as terminal:
+        terminal.read_until("$ ")
+        terminal.type("sh ./start\n")
+        terminal.read_until("ready")
+        terminal.read_until("ended")
+        assert_gone(runs)
+
+
+def assert_gone(runs: Runs) -> None:
+    pid = int(runs.wait_for("pid"))
+    wait_until(lambda: not is_running(pid), timeout=5, what="the first half of the pipeline gone")
+
+
+def test_a_command_that_reads_from_the_terminal_gets_ctrl_c_once_each_time(runs: Runs) -> None:
+    """It is in the foreground from its first read on; what is typed reaches it, and nothing twice."""
+    python = COUNTS.replace('os.write(1, b"ready', 'print("read", input(), flush=True); os.write(1, b"ready')
+    with on_terminal(runs, python) as terminal:
+        terminal.type("one line\n")
+        terminal.read_until("read one line")
+        terminal.read_until("ready")
+        terminal.type("\x03")
+        terminal.read_until("first 1")
+        terminal.type("\x03")
+        terminal.read_until("second 2")
+        assert terminal.end() == 21
+    assert not runs.is_held("job")
+
+
+def test_ctrl_z_where_no_shell_could_continue_it(runs: Runs) -> None:
+    """As in a container with a terminal: the kernel stops nothing there, and neither do we."""
+    with on_terminal(runs, "import time; print('ready', flush=True); time.sleep(1); print('done')") as terminal:
+        terminal.read_until("ready")
+        terminal.type("\x1a")
+        assert terminal.end() == 0
+        assert "done" in terminal.text
+
+
+# Ends after two lines that are typed.
+PARENT = "import os; open('parent', 'w').write(str(os.getppid()))"
+ECHOES = "print('ready', flush=True); print('read', input(), flush=True); print('read', input(), flush=True)"
+
+
+@needs_bash
+@pytest.mark.parametrize("is_read_before", [False, True])
+def test_ctrl_z_and_fg_in_a_shell(runs: Runs, is_read_before: bool) -> None:
+    """Whether the command has the terminal when Ctrl-Z comes or not: both are stopped, both go on."""
+    python = ECHOES if is_read_before else f"import time; print('up', flush=True); time.sleep(1); {ECHOES}"
+    python = f"{PARENT}; {python}"
+    with on_terminal(runs, python, shell="bash") as terminal:
+        terminal.read_until("$ ")
+        terminal.type("sh ./start\n")
+        terminal.read_until("ready" if is_read_before else "up")
+        if is_read_before:
+            terminal.type("one\n")
+            terminal.read_until("read one")
+        terminal.type("\x1a")
+        terminal.read_until("Stopped")
+        wait_until(lambda: is_stopped(int(runs.wait_for("parent"))), what="the run stopped, too")
+        terminal.type("echo still $((40 + 2))\n")  # the shell has the terminal
+        terminal.read_until("still 42")
+        terminal.type("fg\n")
+        if not is_read_before:
+            terminal.read_until("ready")
+            terminal.type("one\n")
+            terminal.read_until("read one")
+        terminal.type("two\n")
+        terminal.read_until("read two")
+        wait_until(lambda: not runs.is_held("job"), what="the lock released")
+        terminal.type("echo back $((50 + 2))\n")
+        terminal.read_until("back 52")
+        terminal.type("exit\n")
+        terminal.end()
+
+
+@needs_bash
+def test_a_job_in_the_background_that_reads_is_stopped_and_goes_on_in_the_foreground(runs: Runs) -> None:
+    with on_terminal(runs, ECHOES, shell="bash") as terminal:
+        terminal.read_until("$ ")
+        terminal.type("sh ./start &\n")
+        terminal.read_until("ready")
+        wait_until(lambda: runs.is_held("job"))
+
+        terminal.ask_until("Stopped", "jobs\n")
+        terminal.type("fg\n")
+        terminal.type("one\ntwo\n")
+        terminal.read_until("read two")
+        wait_until(lambda: not runs.is_held("job"), what="the lock released")
+        terminal.type("exit\n")
+        terminal.end()
+
+
+@needs_bash
+def test_a_lease_that_ended_while_both_were_stopped_ends_the_command(runs: Runs) -> None:
+    python = f"{PARENT}; import time; print('ready', flush=True); time.sleep(60)"
+    with on_terminal(runs, python, "--at-most", "2s", shell="bash") as terminal:
+        terminal.read_until("$ ")
+        terminal.type("sh ./start\n")
+        terminal.read_until("ready")
+        terminal.type("\x1a")
+        terminal.read_until("Stopped")
+        wait_until(lambda: is_stopped(int(runs.wait_for("parent"))), what="the run stopped, too")
+        wait_until(lambda: not runs.is_held("job"), what="the end of the lease")
+        terminal.type("fg\n")
+        terminal.read_until("was lost")
+        terminal.type("echo back $((50 + 2))\n")
+        terminal.read_until("back 52")
+        terminal.type("exit\n")
+        terminal.end()
+
+
+@needs_bash
+def test_ctrl_z_while_the_lock_is_waited_for(runs: Runs) -> None:
+    lease = take(runs.provider, "job")
+    with on_terminal(runs, "print('ran')", "--at-most", "1m", "--wait", "1h", shell="bash") as terminal:
+        terminal.read_until("$ ")
+        terminal.type("sh ./start\n")
+
+        wait_until(lambda: any(map(listens, descendants(terminal.pid))), timeout=20, what="a run that listens")
+        terminal.type("\x1a")
+        terminal.read_until("Stopped")
+        runs.provider.release(lease)
+        terminal.type("fg\n")
+        terminal.read_until("ran")
+        terminal.read_until("ended")
+        terminal.type("exit\n")
+        terminal.end()
+
+
+# As the process that gets orphans
+
+
+def namespaces() -> list[str]:
+    words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("a PID namespace needs unshare(1), and root")
+    return words
+
+
+def test_as_pid_1_it_reaps_orphans_while_the_command_runs(runs: Runs) -> None:
+    """Of any session: nobody else does."""
+    python = """
+import os, time
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.write(writer, str(pid).encode())
+    os._exit(0)
+os.wait()
+orphan, until = os.read(reader, 100).decode(), time.monotonic() + 20
+while os.path.exists(f"/proc/{orphan}") and time.monotonic() < until: time.sleep(0.02)
+print(os.getppid(), "left" if os.path.exists(f"/proc/{orphan}") else "reaped")
+"""
+    assert runs.run("job", "--at-most", "1m", python=python, under=namespaces()) == (0, "1 reaped\n", "")
+
+
+def test_as_pid_1_it_does_not_pay_the_grace_for_an_orphan_that_has_ended(runs: Runs) -> None:
+    """The shell ends at once, the rest of the pipeline a moment later: then nothing is left to wait for."""
+    script = "sh -c 'trap \"sleep 0.3; exit\" TERM; echo up; while :; do sleep 0.1; done' & exec sleep 60"
+    process = runs.start("job", "--at-most", "1s", "--grace", "1h", command=["sh", "-c", script], under=namespaces())
+    assert process.wait(20) == 75

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from click.shell_completion import ShellComplete
 from shedlock_py import provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election import demotion
-from tests.cli.rig import file_store, insert, run, take
+from tests.cli.rig import file_store, insert, run, set_fire_time, take
 from tests.examples.scripts import PROJECT, run_python
 from tests.services.ports import free_port
 
@@ -207,11 +208,93 @@ def test_a_store_that_cannot_be_closed_changes_no_exit_code(store: str, tmp_path
     "arguments", [("list",), ("show", "x"), ("watch",), ("leader", "x"), ("demote", "x"), ("prune", "--unused-for=1d")]
 )
 def test_no_table(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "new.db").touch()
     done = run(*arguments, store=f"sqlite:///{tmp_path}/new.db")
     assert (done.exit_code, done.stdout) == (69, "")
     assert done.stderr.count("\n") == 1
     assert "no such table: shedlock" in done.stderr
     assert done.stderr.endswith("shedlock schema --create\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",), ("show", "x"), ("watch",), ("leader", "x"), ("demote", "x"), ("prune", "--unused-for=1d"),
+        ("release", "x", "--force"), ("run", "x", "--at-most", "1m", "--", "true"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("url", ["sqlite:///mistyped.db", "sqlite+pysqlite:///mistyped.db", "sqlite:///no/mistyped.db"])
+def test_the_file_of_a_mistyped_path_is_not_created(
+    arguments: tuple[str, ...], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / url.partition(":///")[2]
+    words = [sys.executable, "-m", "shedlock_py", *arguments]
+    done = subprocess.run(
+        words, env={**os.environ, "SHEDLOCK_STORE": url}, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr == (
+        f"shedlock: there is no SQLite file {path} — is the path right? To create the file: shedlock schema --create\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cure_for_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("schema", "--create", store="sqlite:///new.db").exit_code == 0
+    assert run("list", store="sqlite:///new.db").stderr == "no locks in the store\n"
+
+
+# A fire time that a replica with a wrong clock has left
+
+
+def with_future_fire_time(store: str) -> None:
+    now = datetime.now(UTC)
+    provider = provider_from_url(store)
+    provider.release(take(store, "right", fire_time=now + timedelta(seconds=20)))
+    provider.release(take(store, "wrong; no $job"))
+    set_fire_time(store, "wrong; no $job", now + timedelta(days=1))
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("show", "wrong; no $job")])
+def test_a_fire_time_in_the_future_is_named_with_its_cure(arguments: tuple[str, ...], store: str) -> None:
+    with_future_fire_time(store)
+    done = run(*arguments, store=store)
+    assert done.exit_code == 0
+    assert "in the future" not in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("shedlock: lock 'wrong; no $job': its last fire time, 20")
+    assert re.search(r", is (1d|23h 59m) in the future: a replica's clock was wrong, and runs ", line)
+    assert line.endswith("; forget it with: shedlock release 'wrong; no $job' --forget-fire-time")
+
+
+@pytest.mark.parametrize("arguments", [("list", "right"), ("show", "right")])
+def test_a_fire_time_of_a_moment_ahead_is_no_fault(arguments: tuple[str, ...], store: str) -> None:
+    """A period of --once-per begins half a minute before the moment that names it."""
+    with_future_fire_time(store)
+    assert run(*arguments, store=store).stderr == ""
+
+
+# What is printed cannot be written
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("show", "job"), ("schema",), ("doctor",)])
+def test_an_output_on_a_full_disk(arguments: tuple[str, ...], store: str) -> None:
+    take(store, "job")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shedlock_py", *arguments, "--store", store],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        74, "shedlock: the output cannot be written: No space left on device\n"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql", "redis"])

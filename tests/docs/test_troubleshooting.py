@@ -1,8 +1,10 @@
 """docs/troubleshooting.md quotes real messages: each of its first column, and of the README's, is provoked."""
 
 import logging
+import os
 import re
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,14 @@ def provoke_task_object() -> None:
     sl.scheduler_lock("nightly")(Task())
 
 
+def provoke_address() -> None:
+    sl.scheduler_lock("job-{job}")(lambda job: None)(object())
+
+
+def provoke_future() -> None:
+    sl.attempt("nightly", Future[None], lock_at_most_for="1m", provider=sl.InMemoryLockProvider())
+
+
 def provoke_overrun() -> None:
     provider = sl.InMemoryLockProvider()
     with sl.configure(provider=provider), sl.hold("nightly", lock_at_most_for="1m") as lease:
@@ -80,6 +90,10 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "add the missing columns: ALTER TABLE": provoke_missing_columns,
     "acquire of lock 'nightly': connection failed": provoke_dead_server,
     "an in-memory SQLite database is private to one connection": lambda: sl.provider_from_url("sqlite://"),
+    "store URL: it is None, not a string": lambda: sl.provider_from_url(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
+    "is not a lock provider, but of the package": lambda: sl.configure(provider=create_engine("sqlite:///x.db")),  # type: ignore[arg-type]  # on purpose
+    "is another one in each process": provoke_address,
+    "whose work may end after the lock was released": provoke_future,
     "store URL: unknown scheme": lambda: sl.provider_from_url("nosuch://host"),
     "needs the package": lambda: sl.provider_from_url("postgresql+pg8000://host/db"),
     "guards an ordinary function, but there is only an async provider": provoke_only_async,

@@ -244,7 +244,7 @@ def test_started_again_after_its_event_loop_was_closed(heard: RecordingListener)
 
 async def test_who_waits_before_it_is_started(make_elector: MakeElector) -> None:
     elector = make_elector()
-    waiting = asyncio.create_task(elector.wait_until_leader())
+    waiting = asyncio.create_task(elector.wait_until_leader("20s"))
     await asyncio.sleep(0)
     assert elector._waiters
     await elector.start()

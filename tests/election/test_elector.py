@@ -336,7 +336,7 @@ def test_start_twice_and_again(make_elector: MakeElector) -> None:
 def test_who_waits_before_it_is_started(make_elector: MakeElector) -> None:
     elector = make_elector()
     waited: list[bool] = []
-    thread = threading.Thread(target=lambda: waited.append(elector.wait_until_leader()), daemon=True)
+    thread = threading.Thread(target=lambda: waited.append(elector.wait_until_leader("20s")), daemon=True)
     thread.start()
     wait_until(lambda: elector._changed._waiters, what="waiting")  # type: ignore[attr-defined]  # of threading
     elector.start()

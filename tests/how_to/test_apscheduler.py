@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 from datetime import datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
-from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 
 from tests.how_to.fleet import LATE, LATE_ASYNC, SECOND, Application, application, copied, once_each
+from tests.services.database import DatabaseServer
 from tests.services.polling import wait_until
 
 COPIES = 2
@@ -48,8 +49,6 @@ def last_run(app: Application) -> datetime:
 
 def test_a_job_store_that_two_nodes_share(tmp_path: Path) -> None:
     directory = copied("apscheduler", tmp_path)
-    # Two nodes that make APScheduler's table at the same moment get in each other's way.
-    SQLAlchemyJobStore(f"sqlite:///{directory / 'app.db'}").start(None, "default")
     with application("python leader.py", directory, COPIES) as app:
         wait_until(lambda: app.log.read_text().count("started") == COPIES and app.runs(), timeout=30, what="a leader")
         begin = last_run(app) + 2 * SECOND
@@ -63,3 +62,28 @@ def test_a_job_store_that_two_nodes_share(tmp_path: Path) -> None:
         end = last_run(app)
         assert app.ran(begin, end) == once_each(begin, end)
         assert {run.worker for run in app.runs() if run.fire_time > stopped} == {second.pid}
+
+
+def test_first_start_of_several_nodes_on_a_new_database(postgres_server: DatabaseServer, tmp_path: Path) -> None:
+    directory, nodes = copied("apscheduler", tmp_path), 4
+    database = f"guide_{uuid4().hex[:8]}"
+    postgres_server.create_database(database)
+    url = postgres_server.url("postgresql+psycopg", database)
+    try:
+        with application("python leader.py", directory, nodes, DATABASE_URL=url) as app:
+            wait_until(lambda: app.log.read_text().count("started\n") == nodes, timeout=60, what="all nodes")
+            wait_until(app.runs, timeout=30, what="runs of the leader")
+            assert [process.poll() for process in app.processes] == [None] * nodes
+            assert app.terminate() == [143] * nodes
+    finally:
+        postgres_server.drop_database(database)
+
+
+def test_the_asyncio_program_as_it_is_written_closes_its_provider(tmp_path: Path) -> None:
+    """With SQLAlchemy up to 2.0.44 a connection that is left open keeps the process from ending; others warn of it."""
+    directory = copied("apscheduler", tmp_path)
+    with application("python asyncio_replica.py", directory, COPIES, PYTHONDEVMODE="1") as app:
+        begin, end = app.watch(COPIES)
+        assert set(app.ran(begin, end)) == set(once_each(begin, end))
+        assert app.terminate() == [0] * COPIES
+        assert "deleted before being closed" not in app.log.read_text()

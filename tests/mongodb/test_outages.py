@@ -63,7 +63,7 @@ def test_i13_a_server_that_stands_still(store: Store, name: str) -> None:
         store.server.resume()
     # What the server does of it later, it does for nobody; it ends by itself (I3, I12).
     for provider in (warm, cold):
-        wait_until(lambda: provider.acquire(LockRequest(name, "1ms")), what="free again")  # noqa: B023 (called at once)
+        wait_until(lambda: provider.acquire(LockRequest(name, "3ms")), what="free again")  # noqa: B023 (called at once)
     assert warm.release(lease)
 
 

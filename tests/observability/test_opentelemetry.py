@@ -33,6 +33,7 @@ from shedlock_py import (
     current_lease,
     hold,
     hold_async,
+    scheduler_lock,
 )
 from shedlock_py.integrations.opentelemetry import OpenTelemetryListener
 from shedlock_py.rules import HeartbeatPlan
@@ -447,6 +448,18 @@ def test_names_of_spans(store: InMemoryLockProvider) -> None:
         ("run sync", "sync-a"),
         ("skip sync", "sync-b"),
     ]
+    tracing.provider.shutdown()
+
+
+@pytest.mark.parametrize(("options", "name"), [({}, "run sync-{tenant}"), ({"label": str}, "run sync-acme")])
+def test_a_span_of_a_name_from_a_template(options: dict[str, Any], name: str, store: InMemoryLockProvider) -> None:
+    @scheduler_lock("sync-{tenant}", "1m")
+    def sync(tenant: str) -> None: ...
+
+    tracing = Tracing()
+    with configure(provider=store, listeners=[OpenTelemetryListener(tracing.provider, **options)]):
+        sync("acme")
+    assert [(span.name, attributes(span)["lock_name"]) for span in tracing.spans()] == [(name, "sync-acme")]
     tracing.provider.shutdown()
 
 

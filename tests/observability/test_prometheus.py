@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
 from prometheus_client import CollectorRegistry, generate_latest
 
 from shedlock_py import (
@@ -34,6 +36,7 @@ from shedlock_py import (
     scheduler_lock,
     set_active,
 )
+from shedlock_py.integrations.apscheduler import ShedLockExecutor
 from shedlock_py.integrations.prometheus import ACQUIRE_BUCKETS, HELD_BUCKETS, PrometheusListener
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.contract.base import failing
@@ -42,6 +45,9 @@ from tests.observability.scraping import Scrape, Server, serving
 from tests.observability.ways import ELECTION
 from tests.services.polling import wait_until
 from tests.services.redis import RedisEndpoint
+
+
+def plain_report(tenant: str) -> None: ...
 
 
 @pytest.fixture
@@ -263,6 +269,61 @@ class TestKnownNames:
         scrape = scrape_of(registry)
         assert scrape("shedlock_acquisitions_total", lock="sync", outcome="acquired") == 3
         assert not [value for value in scrape.values("shedlock_running", "lock") if value.startswith("sync-")]
+
+    @pytest.mark.parametrize(("options", "many"), [({}, False), ({"label": str}, True)])
+    def test_names_from_a_template_count_under_it_unless_asked_otherwise(
+        self, options: dict[str, Any], many: bool, provider: LockProvider, registry: CollectorRegistry
+    ) -> None:
+        @scheduler_lock("sync-{tenant}", "1m")
+        def sync(tenant: str) -> None:
+            extend_lock("2m")
+
+        @scheduler_lock("import-{number:02}", "1m")
+        async def load(number: int) -> None: ...
+
+        names = [f"sync-{tenant}" for tenant in "abc"]
+        with configure(provider=provider, listeners=[PrometheusListener(registry, **options)]):
+            for tenant in "abc":
+                sync(tenant)
+            assert provider.acquire(LockRequest("sync-a", "1m")) is not None
+            sync("a")
+            asyncio.run(load(7))
+            attempt("sync-d", lambda: None, lock_at_most_for="1m")  # written as it is, not filled
+        scrape = scrape_of(registry)
+        counted = scrape.values("shedlock_acquisitions_total", "lock")
+        assert counted & {*names, "sync-{tenant}"} == ({*names} if many else {"sync-{tenant}"})
+        assert {"sync-d", "import-07" if many else "import-{number:02}"} <= counted
+        if not many:
+            assert scrape("shedlock_acquisitions_total", lock="sync-{tenant}", outcome="acquired") == 3
+            assert scrape("shedlock_acquisitions_total", lock="sync-{tenant}", outcome="held") == 1
+            assert scrape("shedlock_extensions_total", lock="sync-{tenant}") == 3
+            assert scrape("shedlock_tasks_total", lock="sync-{tenant}", outcome="succeeded") == 3
+            assert scrape("shedlock_running", lock="sync-{tenant}") == 0
+
+    def test_500_tenants_under_a_scheduler_are_one_label(self, registry: CollectorRegistry) -> None:
+        done: list[str] = []
+
+        @scheduler_lock("sync-{tenant}", "1m")
+        def sync(tenant: str) -> None:
+            done.append(tenant)
+
+        locks = {"report": {"name": "report-{tenant}", "lock_at_most_for": "1m"}}
+        listener = PrometheusListener(registry)
+        executor = ShedLockExecutor(ThreadPoolExecutor(4), locks=locks)
+        with configure(provider=InMemoryLockProvider(), listeners=[listener]):
+            scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
+            for number in range(500):
+                scheduler.add_job(sync, args=[f"t{number}"], misfire_grace_time=None)
+            scheduler.add_job(plain_report, id="report", args=["acme"], misfire_grace_time=None)
+            scheduler.start()
+            wait_until(lambda: len(done) == 500, timeout=30)
+            scheduler.shutdown()
+        scrape = scrape_of(registry)
+        labels = scrape.values("shedlock_acquisitions_total", "lock")
+        assert {name for name in labels if name.startswith(("sync-", "report-"))} == {
+            "sync-{tenant}", "report-{tenant}",
+        }  # fmt: skip
+        assert scrape("shedlock_tasks_total", lock="sync-{tenant}", outcome="succeeded") == 500
 
     def test_a_label_that_fails_harms_neither_the_scrape_nor_the_run(
         self, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture

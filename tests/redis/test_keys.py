@@ -74,7 +74,7 @@ def test_one_hash(provider: LockProvider, client: redis.Redis, name: str) -> Non
     assert token_of(later) > token_of(following) > token_of(lease)
 
 
-@pytest.mark.parametrize("at_most", ["1ms", "1m", "7d", "520w"])
+@pytest.mark.parametrize("at_most", ["3ms", "1m", "7d", "520w"])
 def test_i3_a_record_outlives_its_lease_by_thirty_days(
     provider: LockProvider, client: redis.Redis, name: str, at_most: str
 ) -> None:
@@ -91,7 +91,7 @@ def test_i3_a_record_outlives_its_lease_by_thirty_days(
     assert_kept(lease_ms)
     lease = provider.take_over(LockRequest(name, at_most, at_most if at_most == "7d" else 0))
     assert_kept(lease_ms)
-    if at_most != "1ms":
+    if at_most != "3ms":
         assert provider.extend(lease, "8d") is lease
         assert_kept(8 * DAY_MS)
         assert provider.release(lease) is True

@@ -71,6 +71,24 @@ def test_i12_a_lock_that_was_freed_stays_free(
     assert after == before
 
 
+def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
+    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+) -> None:
+    acquired(witness, name)
+    lease = asked_twice(provider, holding, name, "take_over")
+    assert provider.release(lease)
+    later = acquired(witness, name, "1h")
+    before = record_of(witness, name)
+    holding.deliver()
+    after = record_of(witness, name)
+    assert (after.locked_by, after.fencing_token, after.lock_until) == (
+        before.locked_by,
+        before.fencing_token,
+        before.lock_until,
+    )
+    assert witness.extend(later, "2h") is later
+
+
 def test_i6_an_extension_that_was_overtaken_changes_nothing(
     provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
 ) -> None:

@@ -10,7 +10,10 @@ from shedlock_py.providers.redis.scripts import script
 from tests.redis.stores import ask
 from tests.services.redis import RedisEndpoint
 
-SCRIPTS = sorted(file.name for file in files("shedlock_py.providers").joinpath("lua").iterdir())
+IN_FRONT_OF_EACH = "numbers.lua"
+SCRIPTS = sorted(
+    file.name for file in files("shedlock_py.providers").joinpath("lua").iterdir() if file.name != IN_FRONT_OF_EACH
+)
 SINCE_REDIS_5 = {
     "TIME",
     "HMGET",
@@ -34,7 +37,8 @@ def source(name: str) -> str:
 
 
 def test_there_are_scripts() -> None:
-    operations = {"acquire", "take_over", "extend", "release", "force_release", "records", "prune"}
+    operations = {"acquire", "take_over", "extend", "release", "undo", "force_release", "forget_fire_time"}
+    operations |= {"records", "prune"}
     assert operations <= {name.removesuffix(".lua") for name in SCRIPTS}
 
 
@@ -78,6 +82,7 @@ def test_numbers_are_written_in_full(name: str) -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_redis_knows_it_by_the_hash_that_we_send(name: str, redis_server: RedisEndpoint) -> None:
     ours = script(name.removesuffix(".lua"))
-    assert ours.sha == hashlib.sha1(source(name).encode()).hexdigest()
+    assert ours.text.decode() == source(IN_FRONT_OF_EACH) + source(name)
+    assert ours.sha == hashlib.sha1(ours.text).hexdigest()
     with redis_server.client() as client:
         assert ask(client, "SCRIPT LOAD", ours.text) == ours.sha

@@ -198,13 +198,13 @@ def test_one_server_under_three_names_is_no_quorum(redis_nodes: list[RedisServer
     """Nobody has called start_new_quorum(), which would have noticed; its one vote must not count three times."""
     host, port = redis_nodes[0].address
     urls = [f"redis://{name}:{port}" for name in (host, "localhost", "127.0.0.2")]
-    provider = RedisQuorumLockProvider(urls, key_prefix=f"test-{uuid4().hex[:8]}", longest_lease="1ms")
+    provider = RedisQuorumLockProvider(urls, key_prefix=f"test-{uuid4().hex[:8]}", longest_lease="3ms")
     with closing(provider):
         with pytest.raises(ProviderUnreachable, match="quarantine"):
-            provider.acquire(LockRequest(NAME, "1ms"))
-        time.sleep(0.002)  # the quarantine
+            provider.acquire(LockRequest(NAME, "3ms"))
+        time.sleep(0.004)  # the quarantine
         with pytest.raises(ProviderError, match="one and the same"):
-            provider.acquire(LockRequest(NAME, "1ms"))
+            provider.acquire(LockRequest(NAME, "3ms"))
 
 
 def test_start_new_quorum_by_ten_processes_at_once(make_quorum: MakeQuorum) -> None:

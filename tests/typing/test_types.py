@@ -77,6 +77,46 @@ class Service:
     async def async_method(self, number: int) -> int:
         return number
 
+    @scheduler_lock("types-no-parameters", "1m")
+    def bare(self) -> int:
+        return 1
+
+    @staticmethod
+    @scheduler_lock("types-static", "1m")
+    def static(number: int) -> int:
+        return number
+
+    @scheduler_lock("types-static-other-order", "1m")
+    @staticmethod
+    def static_other_order(number: int) -> int:
+        return number
+
+    @staticmethod
+    @scheduler_lock("types-static-no-parameters", "1m")
+    def bare_static() -> int:
+        return 1
+
+    @classmethod
+    @scheduler_lock("types-class", "1m")
+    def of_class(cls, number: int) -> str:
+        return cls.__name__ * number
+
+    @scheduler_lock("types-class-other-order", "1m")
+    @classmethod
+    def of_class_other_order(cls, number: int) -> str:
+        return cls.__name__ * number
+
+    @classmethod
+    @scheduler_lock("types-class-no-parameters", "1m")
+    def bare_of_class(cls) -> str:
+        return cls.__name__
+
+
+class Special(Service):
+    def call_its_own(self) -> None:
+        assert_type(self.bare.attempt(), Executed[int] | Skipped)
+        assert_type(super().bare.attempt(), Executed[int] | Skipped)
+
 
 def test_calls() -> None:
     with configure(provider=sync_provider):
@@ -110,10 +150,52 @@ async def test_attempt_of_a_decorated_function() -> None:
         assert_type(await plain_async.attempt(1), Executed[str] | Skipped)
 
 
+@pytest.mark.anyio
+async def test_attempt_of_methods() -> None:
+    service, special = Service(), Special()
+    with configure(provider=sync_provider, async_provider=async_provider):
+        assert_type(service.method.attempt(1), Executed[int] | Skipped)
+        assert_type(service.method.attempt(number=1), Executed[int] | Skipped)
+        assert_type(special.method.attempt(1), Executed[int] | Skipped)
+        assert_type(Service.method.attempt(service, 1), Executed[int] | Skipped)
+        assert_type(Service.method(service, 1), int | None)
+        assert_type(Special.method.attempt(special, 1), Executed[int] | Skipped)
+        assert_type(service.bare.attempt(), Executed[int] | Skipped)
+        assert_type(Service.bare.attempt(service), Executed[int] | Skipped)
+        assert_type(await service.async_method.attempt(1), Executed[int] | Skipped)
+        assert_type(await Service.async_method.attempt(service, 1), Executed[int] | Skipped)
+        special.call_its_own()
+
+
+def test_attempt_of_static_and_class_methods() -> None:
+    service = Service()
+    with configure(provider=sync_provider):
+        assert_type(Service.static(1), int | None)
+        assert_type(Service.static.attempt(1), Executed[int] | Skipped)
+        assert_type(service.static(1), int | None)
+        assert_type(service.static.attempt(number=1), Executed[int] | Skipped)
+        assert_type(Service.static_other_order.attempt(1), Executed[int] | Skipped)
+        assert_type(service.static_other_order.attempt(1), Executed[int] | Skipped)
+        assert_type(Service.bare_static.attempt(), Executed[int] | Skipped)
+        assert_type(service.bare_static.attempt(), Executed[int] | Skipped)
+        assert_type(Service.of_class(1), str | None)
+        assert_type(Service.of_class.attempt(1), Executed[str] | Skipped)
+        assert_type(service.of_class(1), str | None)
+        assert_type(service.of_class.attempt(number=1), Executed[str] | Skipped)
+        assert_type(Special.of_class.attempt(1), Executed[str] | Skipped)
+        assert_type(Service.of_class_other_order.attempt(1), Executed[str] | Skipped)
+        assert_type(service.of_class_other_order.attempt(1), Executed[str] | Skipped)
+        assert_type(Service.bare_of_class.attempt(), Executed[str] | Skipped)
+        assert_type(service.bare_of_class.attempt(), Executed[str] | Skipped)
+
+
 def test_guarded_functions_fit_where_the_function_did() -> None:
     job: Callable[[int], int | None] = plain
+    method: Callable[[int], int | None] = Service().method
+    attempt_method: Callable[[int], Executed[int] | Skipped] = Service().method.attempt
     with configure(provider=sync_provider):
-        assert job(1) == 1
+        assert job(1) == method(1) == 1
+        assert isinstance(attempt_method(1), Executed)
 
 
 @pytest.mark.anyio
@@ -134,11 +216,16 @@ async def test_attempt_and_hold() -> None:
 
 
 def wrong_calls_are_errors() -> None:
-    """Never called: each line must be an error, or mypy reports its ignore as unused."""
+    """Never called: each line must be an error, or mypy and pyright report its ignore as unused."""
     plain("one")  # type: ignore[arg-type]  # on purpose
     plain(1, lable="x")  # type: ignore[call-arg]  # on purpose
     plain.attempt()  # type: ignore[call-arg]  # on purpose
     Service().method("one")  # type: ignore[arg-type]  # on purpose
+    Service().method.attempt("one")  # type: ignore[arg-type]  # on purpose
+    Service().method.attempt(Service(), 1)  # type: ignore[call-arg, arg-type]  # on purpose
+    Service.method.attempt(1)  # type: ignore[call-arg, arg-type]  # on purpose
+    Service.static.attempt("one")  # type: ignore[arg-type]  # on purpose
+    Service.of_class.attempt(Service, 1)  # type: ignore[call-arg, arg-type]  # on purpose
     scheduler_lock("job", 1j)  # type: ignore[call-overload]  # on purpose
     attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]  # on purpose
     configure(provider=async_provider)  # type: ignore[arg-type]  # on purpose

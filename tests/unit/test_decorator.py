@@ -1,11 +1,14 @@
 # Calls as people without a type checker make them; what the checker says is in tests/typing.
-# mypy: disable-error-code="arg-type, attr-defined, call-arg, comparison-overlap, unreachable"
+# mypy: disable-error-code="arg-type, attr-defined, call-arg, comparison-overlap, union-attr, unreachable"
 """@scheduler_lock on every kind of function."""
 
+import asyncio
 import functools
 import inspect
 import pickle
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -19,6 +22,7 @@ from shedlock_py import (
     InMemoryLockProvider,
     LockRequest,
     Skipped,
+    attempt,
     configure,
     current_lease,
     scheduler_lock,
@@ -348,6 +352,30 @@ class TestWhatCannotBeGuarded:
 
         with pytest.raises(TypeError, match="has not run yet"):
             job()
+
+    @pytest.mark.anyio
+    async def test_a_task_or_a_future(self, provider: InMemoryLockProvider) -> None:
+        """Its work may end after the release; a caller of ``attempt`` would take it for done."""
+        loop = asyncio.get_running_loop()
+        running = loop.create_task(asyncio.sleep(0))
+        with ThreadPoolExecutor(1) as pool:
+            for future in (running, loop.create_future(), pool.submit(time.sleep, 0), asyncio.shield(running)):
+                for call in (scheduler_lock("job", "1m")(lambda future=future: future), lambda f=future: self.hold(f)):
+                    with pytest.raises(
+                        TypeError, match=f"returned a {type(future).__name__}, whose work may end after"
+                    ):
+                        call()
+                    assert not provider.records()[0].is_held
+        await running
+
+        async def returns_one() -> object:
+            return loop.create_future()
+
+        with pytest.raises(TypeError, match="returned a Future"):
+            await scheduler_lock("job", "1m")(returns_one)()
+
+    def hold(self, value: object) -> None:
+        attempt("job", lambda: value, lock_at_most_for="1m")
 
     @pytest.mark.parametrize("thing", [Service, 5, "name", property(lambda self: 1)])
     def test_classes_and_other_things(self, thing: Any) -> None:

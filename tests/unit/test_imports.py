@@ -4,7 +4,9 @@ import ast
 import pickle
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ PACKAGE = Path(shedlock_py.__file__).parent
 
 # A module sees those of the layers above it in this list, which is below it in the house.
 LAYERS = [
-    ["errors", "_values"],
+    ["errors", "_values", "_methods"],
     ["durations", "_versions"],
     ["rules", "_clock"],
     ["events"],
@@ -29,7 +31,18 @@ LAYERS = [
 ]
 PURE = {"errors", "_versions", "_values", "durations", "rules", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
-FOR_PROVIDERS = PURE - {"_values"} | {"_clock", "_threads", "_aio"}
+FOR_PROVIDERS = {
+    "errors",
+    "_versions",
+    "durations",
+    "rules",
+    "_program",
+    "provider",
+    "events",
+    "_clock",
+    "_threads",
+    "_aio",
+}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 
@@ -62,6 +75,14 @@ def own_imports(module: Path, *, late: bool = True) -> set[str]:
     }
 
 
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["project"]["dynamic"] == ["version"]
+    assert PACKAGE.parent / project["tool"]["hatch"]["version"]["path"] == PACKAGE / "__init__.py"
+    assert version("shedlock_py") == shedlock_py.__version__
+
+
 def test_the_list_knows_every_module() -> None:
     known = {name for layer in LAYERS for name in layer} | {"__init__", "__main__", "cli"}
     assert {str(module) for module in MODULES if len(module.parts) == 1} <= known
@@ -90,7 +111,7 @@ def test_pure_modules_use_the_standard_library_only_and_neither_loop_nor_thread_
 def test_providers_see_the_rules_and_the_kit_only(module: Path) -> None:
     seen = {name for name in own_imports(module) if not name.startswith("providers")}
     store = module.with_suffix("").parts[1]
-    assert seen <= (FOR_PROVIDERS | {"_threads"} if store == "kit" else FOR_PROVIDERS)
+    assert seen <= FOR_PROVIDERS
     other_stores = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
     assert other_stores <= (set() if store == "kit" else {"kit"})
 

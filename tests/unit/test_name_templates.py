@@ -1,6 +1,9 @@
 """Lock names that are filled from the arguments of each call."""
 
+import dataclasses
+import enum
 import functools
+import string
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,6 +147,101 @@ def test_a_filled_name_that_cannot_be_one_is_refused_at_the_call(
 def test_a_template_that_does_not_fit_the_argument(template: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be filled"):
         guarded(template)(SimpleNamespace(names=[]))
+
+
+class Bare:
+    """An object without a text of its own."""
+
+    def method(self) -> None: ...
+
+
+class Shown(Bare):
+    id = 5
+
+    def __str__(self) -> str:
+        return "shown"
+
+
+class Kind(enum.Enum):
+    ONE = 1
+
+
+class Sensor:
+    def __repr__(self) -> str:
+        return "Sensor at 0x40"
+
+
+@dataclasses.dataclass
+class Data:
+    number: int = 1
+    bare: Bare | None = None
+
+
+@pytest.mark.parametrize(
+    ("template", "argument", "field"),
+    [
+        ("job-{tenant}", Bare(), "{tenant}"),
+        ("job-{tenant!s}", Bare(), "{tenant}"),
+        ("job-{tenant!r}", Bare(), "{tenant}"),
+        ("job-{tenant!a}", Bare(), "{tenant}"),
+        ("job-{tenant!r:>80}", Bare(), "{tenant}"),
+        ("job-{tenant!r}", Shown(), "{tenant}"),
+        ("job-{number}-{tenant}", Bare(), "{tenant}"),
+        ("job-{tenant.owner}", SimpleNamespace(owner=Bare()), "{tenant.owner}"),
+        ("job-{tenant[x]}", {"x": Bare()}, "{tenant[x]}"),
+        ("job-{tenant}", [Bare()], "{tenant}"),
+        ("job-{tenant}", Data(bare=Bare()), "{tenant}"),
+        ("job-{tenant}", Bare().method, "{tenant}"),
+        ("job-{tenant.method}", Bare(), "{tenant.method}"),
+        ("job-{tenant}", lambda: None, "{tenant}"),
+        ("job-{tenant}", functools.partial(lock_name, 1), "{tenant}"),
+        ("job-{tenant}", (number for number in range(3)), "{tenant}"),
+        ("job-{tenant}", string, "{tenant}"),
+        ("job-{kwargs}", Bare(), "{kwargs}"),
+    ],
+)
+def test_i1_an_object_whose_text_is_another_one_in_each_process_is_refused(
+    provider: InMemoryLockProvider, template: str, argument: object, field: str
+) -> None:
+    """Three processes had three locks, and all ran."""
+    options = {"bare": argument} if "kwargs" in template else {}
+    with pytest.raises(ConfigurationError, match="another one in each process") as caught:
+        guarded(template)(argument, **options)
+    assert f"the text of {field}" in str(caught.value)
+    assert f"{field[:-1]}.id}}" in str(caught.value)
+    assert provider.records() == []
+
+
+def test_i1_so_is_the_instance_of_a_method(provider: InMemoryLockProvider) -> None:
+    class Service:
+        @scheduler_lock("sync-{self}", "1m")
+        def sync(self) -> None: ...
+
+    service = Service()
+    for call in (service.sync, service.sync.attempt, lambda: Service.sync(service)):
+        with pytest.raises(ConfigurationError, match=r"the text of \{self\}, a .*Service"):
+            call()
+    assert provider.records() == []
+
+
+@pytest.mark.parametrize(
+    ("template", "argument", "name"),
+    [
+        ("{tenant}", Shown(), "shown"),
+        ("{tenant.id}", Shown(), "5"),
+        ("{tenant}", Sensor(), "Sensor at 0x40"),
+        ("{tenant}", Data(), "Data(number=1, bare=None)"),
+        ("{tenant}", Bare, f"<class '{__name__}.Bare'>"),
+        ("{tenant.__name__}", Bare, "Bare"),
+        ("{tenant}", "<app.Job object at 0x7f3a5c0d1e50>", "<app.Job object at 0x7f3a5c0d1e50>"),
+        ("{tenant}", Kind.ONE, "Kind.ONE"),
+        ("{tenant}", None, "None"),
+        ("{tenant}", 1.5, "1.5"),
+        ("{tenant}", ("a", 1), "('a', 1)"),
+    ],
+)
+def test_a_text_that_is_the_same_in_each_process_is_fine(template: str, argument: object, name: str) -> None:
+    assert guarded(template)(argument) == name
 
 
 @pytest.mark.parametrize("name", [5, None, b"job", ["job"]])

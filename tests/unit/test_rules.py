@@ -114,8 +114,11 @@ class TestTrust:
     def test_i6_a_grant_that_came_too_late_is_never_trusted(self, clock: FakeClock) -> None:
         assert not granted(clock, reply_takes=9.9).is_trusted()
 
-    def test_i6_a_lease_of_a_millisecond_is_never_trusted(self, clock: FakeClock) -> None:
-        assert not granted(clock, "1ms").is_trusted()
+    @pytest.mark.parametrize("too_short", ["0.1ms", "1ms", "2ms"])
+    def test_i6_a_lease_that_nobody_could_trust_is_refused(self, clock: FakeClock, too_short: str) -> None:
+        with pytest.raises(ConfigurationError, match="does not trust the last 2 ms and 1% of a lease"):
+            LockRequest("job", too_short)
+        assert granted(clock, "3ms").is_trusted()
 
     def test_an_extension_counts_from_before_its_question(self, clock: FakeClock) -> None:
         lease = granted(clock)

@@ -8,14 +8,15 @@ import signal
 from apscheduler.events import EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from shedlock_py import async_provider_from_url, scheduler_lock
+from shedlock_py import scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
 
 logging.basicConfig(format="%(process)d %(message)s")
 logger = logging.getLogger("replica")
 logger.setLevel(logging.INFO)
 
-provider = async_provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"))
+provider = AsyncSqlAlchemyLockProvider(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"))
 scheduler = AsyncIOScheduler(
     executors={"default": ShedLockExecutor(provider=provider, once_per_fire_time=True)},
     job_defaults={"misfire_grace_time": 30},
@@ -45,6 +46,7 @@ async def main() -> None:
     scheduler.shutdown()  # cancels the jobs that run
     if jobs:
         await asyncio.wait(jobs, timeout=5)  # until they have released their locks
+    await provider.close()  # or a thread of the driver may keep the process from ending
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 from apscheduler.executors.base import BaseExecutor
@@ -31,9 +32,12 @@ from shedlock_py.integrations.apscheduler.options import (
     BOOLEANS,
     Lock,
     Provider,
+    check_scheduler,
     choose,
     explicit_id,
     find_mark,
+    has_automatic_id,
+    is_news,
     is_predictable,
     parse_lock,
 )
@@ -48,8 +52,9 @@ class ShedLockExecutor(BaseExecutor):
     If the store does not answer, the job does not run: ``EVENT_JOB_ERROR`` with the ``ProviderError``.
 
     Which lock: ``locks[job.id]``, else the job's ``@scheduler_lock``, else ``lock_extractor(job)``, else the job's
-    id with ``lock_all``. A job that none of these names runs as if this executor were not there. The decorator's
-    ``on_skip`` plays no part here: a skip is an event.
+    id with ``lock_all``. A job that none of these names runs as if this executor were not there, on every replica, and
+    one WARNING says so; ``locks={job.id: None}`` says that it is meant. The decorator's ``on_skip`` plays no part here:
+    a skip is an event.
 
     :param executor: what runs the jobs: an executor, a plugin name ("threadpool"), a dict as in the scheduler's own
         configuration ({"type": "processpool", "max_workers": 4}), or None for the scheduler's default executor.
@@ -59,14 +64,16 @@ class ShedLockExecutor(BaseExecutor):
     :param default_lock_at_most_for: for locks without one ("10m", seconds, ``timedelta``); None: configure()'s.
     :param default_lock_at_least_for: likewise.
     :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too.
-        None as a value: no lock taken here for that job (its decorator, if any, still takes its own when called).
+        None as a value: no lock taken here for that job (its decorator, if any, still takes its own when called), and
+        no warning. An id that the scheduler has no job of is warned of.
     :param lock_all: lock jobs that nothing else names by their id. Such a job needs an explicit id; an automatic
         one is different in each replica, so the job does not run and ``EVENT_JOB_ERROR`` says so.
     :param lock_extractor: called with the APScheduler job in the scheduler's thread, returns a :data:`Lock`; or
         "pkg.module:function".
     :param once_per_fire_time: each scheduled time runs once, well or not, however short the job and however much the
         replicas' clocks differ. For an interval trigger, whose replicas fire at different phases, the time is the
-        slot: the run time rounded down to a multiple of the interval since 1970 UTC. So a run forced by hand
+        slot: the run time rounded down to a multiple of the interval since 1970 UTC; for a calendar interval of days
+        and weeks, or of months and years, likewise, by the date. So a run forced by hand
         (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs with the same lock name share its
         fire times: give each its own.
     :param on_provider_error: "error", or "skip": a :class:`JobSkippedEvent` with reason "provider_error" instead.
@@ -93,7 +100,9 @@ class ShedLockExecutor(BaseExecutor):
     ) -> None:
         super().__init__()
         if executor is not None and not isinstance(executor, BaseExecutor | str | Mapping):
-            raise ConfigurationError(f"executor must be an executor, a plugin name, a dict or None, not {executor!r}")
+            raise ConfigurationError(
+                f"executor must be an executor, a plugin name, a dict or None, not {executor!r}{_hint(executor)}"
+            )
         if not isinstance(provider, str):
             check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
@@ -108,7 +117,9 @@ class ShedLockExecutor(BaseExecutor):
         self._once_per_fire_time = choose("once_per_fire_time", once_per_fire_time, BOOLEANS)
         self._skips_provider_errors = choose("on_provider_error", on_provider_error, {"error": False, "skip": True})
         self._skip_code = choose("skip_event", skip_event, SKIP_EVENTS)
-        self._warned: set[str] = set()  # ids of jobs whose fire times the replicas do not share
+        self._unseen = set(self._locks)
+        """Ids in ``locks`` of which no job has been seen."""
+        self._started_at = 0.0
         self._inner: Any = None
 
     def start(self, scheduler: Any, alias: str) -> None:
@@ -131,8 +142,9 @@ class ShedLockExecutor(BaseExecutor):
             lock = self._find_lock(job)
         except Exception as error:
             lock = error  # becomes an event of each run, like any failure of the job
-        if lock is None and self._elector is None:
-            self._inner.submit_job(job, run_times)
+        self._warn_if_unlocked(job, lock)
+        if lock is None and self._elector is None and isinstance(self._pool, ProcessPoolExecutor):
+            self._inner.submit_job(job, run_times)  # nothing is inherited there, and our own part need not be pickled
             return
         if self._once_per_fire_time and lock is not None:
             self._warn_if_unpredictable(job)
@@ -155,6 +167,10 @@ class ShedLockExecutor(BaseExecutor):
             elector=None if getattr(self._scheduler, "asks_elector", False) else self._elector,
         )
         self._inner.submit_job(StandIn(work, plan, run_times), run_times[-1:])
+
+    @property
+    def _pool(self) -> Any:
+        return getattr(self._inner, "_pool", None)
 
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
         self.submit_job(job, run_times)
@@ -185,6 +201,7 @@ class ShedLockExecutor(BaseExecutor):
         elif isinstance(pool, ProcessPoolExecutor):
             self._check_workers(pool)
         super().start(scheduler, alias)
+        self._started_at = monotonic()
         self._inner = inner
         return _SchedulerProxy(scheduler, self._logger)
 
@@ -227,14 +244,54 @@ class ShedLockExecutor(BaseExecutor):
         )
 
     def _warn_if_unpredictable(self, job: Any) -> None:
-        if job.id not in self._warned and not is_predictable(job.trigger):
-            self._warned.add(job.id)
+        if not is_predictable(job.trigger) and is_news("fire times", job.id):
             self._logger.warning(
                 'once_per_fire_time cannot work for job "%s": each replica has its own fire times for the trigger %s.'
                 " Do without jitter, or give the lock a lock_at_least_for.",
                 job.id,
                 job.trigger,
             )
+
+    def _warn_if_unlocked(self, job: Any, lock: object) -> None:
+        self._unseen.discard(job.id)
+        is_unlocked = lock is None and self._elector is None and job.id not in self._locks
+        if self._unseen and (is_unlocked or monotonic() - self._started_at > GRACE):
+            self._warn_of_unknown_ids()
+        if is_unlocked and is_news("no lock", job.name if has_automatic_id(job) else job.id):
+            self._logger.warning(
+                'job "%s" (id "%s") has no lock, so every replica runs it: decorate its function with @scheduler_lock,'
+                " name a lock in locks=, or set lock_all. If no lock is meant, say so: locks={job id: None}",
+                job.name,
+                job.id,
+            )
+
+    def _warn_of_unknown_ids(self) -> None:
+        try:
+            unknown = {job_id for job_id in self._unseen if self._scheduler.get_job(job_id) is None}
+        except Exception:
+            return  # a job store has failed, and the scheduler says so itself
+        self._unseen.clear()
+        for job_id in sorted(unknown):
+            if is_news("unknown id", job_id):
+                self._logger.warning(
+                    'locks= names a lock for the job id "%s", but the scheduler has no such job: is the id misspelt?'
+                    " (A job that is added later gets this lock.)",
+                    job_id,
+                )
+
+
+GRACE = 1.0
+"""Seconds after the start in which applications may still add jobs."""
+
+
+def _hint(executor: Any) -> str:
+    if hasattr(executor, "acquire"):
+        return ": a provider is the second argument, ShedLockExecutor(provider=…)"
+    if hasattr(executor, "_process_jobs"):
+        return ": install(scheduler) wraps the executors of a scheduler"
+    if hasattr(getattr(executor, "scheduler", None), "_process_jobs"):
+        return ", which has a scheduler: install(….scheduler) wraps the executors of that"
+    return ""
 
 
 def install(scheduler: Any, provider: Provider | str | None = None, **options: Any) -> None:
@@ -243,9 +300,11 @@ def install(scheduler: Any, provider: Provider | str | None = None, **options: A
     Runs that were submitted before go on without a lock; executors that are added later are not wrapped.
 
     :param provider: see :class:`ShedLockExecutor`, as are all ``options`` but ``executor``.
+    :param scheduler: APScheduler's own; of an extension's object, such as Flask-APScheduler's, its ``.scheduler``.
     :raises ConfigurationError: an executor is a ShedLockExecutor already, as after a first ``install``; or a value
         cannot work. The scheduler is unchanged then.
     """
+    check_scheduler(scheduler, "install(scheduler)")
     with scheduler._executors_lock:
         executors = dict(scheduler._executors)
         if not scheduler.running:

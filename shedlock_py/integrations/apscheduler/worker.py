@@ -16,7 +16,7 @@ from typing import Any
 from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
 
-from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped, attempt, attempt_async, current_lease
+from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped, attempt, attempt_async
 from shedlock_py.config import emit
 from shedlock_py.context import stand_for
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, error_event
@@ -116,19 +116,23 @@ class Outcome:
     events: list[JobExecutionEvent]
 
 
-# A stand-in is never inside a lease. Where it seems to be, a job woke the scheduler up from inside its own and handed
-# its context on to us: leave it, or the locks of that job would look like ours.
+# Each run begins in a fresh context. Timers and tasks of an event loop inherit the context of the code that makes them:
+# a job that calls scheduler.add_job() would hand its own on to all later jobs, and its lock with it.
 
 
 def run(plan: Plan, run_times: Sequence[datetime]) -> Outcome:
-    if current_lease() is not None:
-        return Context().run(run, plan, run_times)
+    return Context().run(_run, plan, run_times)
+
+
+def _run(plan: Plan, run_times: Sequence[datetime]) -> Outcome:
     return Outcome([event for run_time in run_times for event in _run_once(plan, run_time)])
 
 
 async def run_async(plan: Plan, run_times: Sequence[datetime]) -> Outcome:
-    if current_lease() is not None:
-        return await asyncio.create_task(run_async(plan, run_times), context=Context())
+    return await asyncio.create_task(_run_async(plan, run_times), context=Context())
+
+
+async def _run_async(plan: Plan, run_times: Sequence[datetime]) -> Outcome:
     return Outcome([event for run_time in run_times for event in await _run_once_async(plan, run_time)])
 
 

@@ -4,16 +4,17 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time',
     'released_token')
-local token, last_fire_time = tonumber(record[3] or 0), record[4]
+local lock_until, token = number(record[1], 'lock_until') or 0, number(record[3], 'fencing_token') or 0
+local last_fire_time = number(record[4], 'last_fire_time')
 
 if record[2] == ARGV[1] then -- it was granted: repeated because the reply was lost; or late, when it was released
     return record[5] == record[3] and 0 or token
 end
-if tonumber(record[1] or 0) > now then
+if lock_until > now then
     return 0
 end
 if ARGV[3] ~= "" then
-    if last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3]) then
+    if last_fire_time and last_fire_time >= tonumber(ARGV[3]) then
         return 0
     end
     if tonumber(ARGV[3]) > now + ARGV[5] then

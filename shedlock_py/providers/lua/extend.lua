@@ -5,10 +5,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'released_token', 'extended_at')
 
-if record[2] ~= ARGV[1] or record[3] ~= ARGV[4] or record[4] == record[3] or tonumber(record[1]) <= now then
+if record[2] ~= ARGV[1] or record[3] ~= ARGV[4] or record[4] == record[3] then
     return 0
 end
-if tonumber(record[5] or 0) > tonumber(ARGV[5]) then
+if (number(record[1], 'lock_until') or 0) <= now then
+    return 0
+end
+if (number(record[5], 'extended_at') or 0) > tonumber(ARGV[5]) then
     return 1
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[3]))

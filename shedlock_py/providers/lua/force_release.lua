@@ -2,7 +2,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
-if tonumber(redis.call('HGET', KEYS[1], 'lock_until') or 0) <= now then
+if (number(redis.call('HGET', KEYS[1], 'lock_until'), 'lock_until') or 0) <= now then
     return 0
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[1])

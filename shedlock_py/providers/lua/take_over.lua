@@ -4,7 +4,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'locked_by', 'fencing_token', 'last_fire_time')
-local token, last_fire_time = tonumber(record[2] or 0), record[3]
+local token, last_fire_time = number(record[2], 'fencing_token') or 0, number(record[3], 'last_fire_time')
 
 if record[1] == ARGV[1] then
     return token -- repeated because the reply was lost; or late, when it was released or undone
@@ -23,7 +23,7 @@ redis.call('HSET', KEYS[1],
     'locked_by', ARGV[1],
     'fencing_token', string.format('%.0f', token),
     'extended_at', '0')
-if ARGV[3] ~= "" and not (last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3])) then
+if ARGV[3] ~= "" and not (last_fire_time and last_fire_time >= tonumber(ARGV[3])) then
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[4]))

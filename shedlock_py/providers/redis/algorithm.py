@@ -6,6 +6,7 @@ repeated, by the kit or by a client that retries by itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
@@ -14,6 +15,7 @@ from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.events import logger
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     Failure,
@@ -145,15 +147,27 @@ class RedisPrograms(StorePrograms):
         return deleted
 
     def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
-        now, row = yield Call(script("records"), (self._keys.of(name),))
-        return to_record(name, row, now) if row else None
+        key = self._keys.of(name)
+        now, row = yield Call(script("records"), (key,))
+        if not row:
+            return None
+        try:
+            return to_record(name, row, now)
+        except (ValueError, OverflowError) as error:
+            raise ProviderError(
+                describe("record", name, _odd(key, error)), operation="record", lock_name=name
+            ) from error
 
     def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
         keys = yield from self._scan(prefix)
         found: list[LockRecord] = []
         for some in self._chunks(sorted(keys)):
             now, *rows = yield Call(script("records"), some)
-            found += (to_record(keys[key], row, now) for key, row in zip(some, rows, strict=True) if row)
+            for key, row in zip(some, rows, strict=True):
+                try:
+                    found += [to_record(keys[key], row, now)] if row else []
+                except (ValueError, OverflowError) as error:
+                    logger.warning("records: lock %r is left out: %s", keys[key], _odd(key, error))
         return found
 
     def _scan(self, prefix: str) -> Program[Command, Any, dict[bytes, str]]:
@@ -205,18 +219,40 @@ def extend(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: f
 
 
 def to_record(name: str, row: Sequence[bytes | None], now: int) -> LockRecord:
-    """A row of ``records.lua``."""
+    """A row of ``records.lua``.
+
+    :raises ValueError: a field is not a number, or none that the scripts have written.
+    :raises OverflowError: a number is not a moment that Python knows.
+    """
     locked_by, locked_at, lock_until, fencing_token, last_fire_time = row
+    newest = _number(last_fire_time, "last_fire_time", 18)
     return LockRecord(
         name=name,
         locked_by=(locked_by or b"").decode(errors="replace"),
-        locked_at=_moment(locked_at or 0),
-        lock_until=_moment(lock_until or 0),
-        fencing_token=int(fencing_token) if fencing_token else None,
-        last_fire_time=_moment(last_fire_time) if last_fire_time else None,
+        locked_at=_moment(_number(locked_at, "locked_at") or 0),
+        lock_until=_moment(_number(lock_until, "lock_until") or 0),
+        fencing_token=_number(fencing_token, "fencing_token"),
+        last_fire_time=None if newest is None else _moment(newest),
         read_at=_moment(now),
     )
 
 
-def _moment(microseconds: bytes | int) -> datetime:
-    return _EPOCH + timedelta(microseconds=int(microseconds))
+def _number(value: bytes | None, field: str, longest: int = 16) -> int | None:
+    """As numbers.lua reads them."""
+    if value is None:
+        return None
+    if len(value) > longest or not re.fullmatch(rb"-?[0-9]+", value):
+        raise ValueError(f"{field}: {value[:40].decode(errors='replace')!r}")
+    return int(value)
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + microseconds * _MICROSECOND
+
+
+def _odd(key: bytes, error: Exception) -> str:
+    """What is wrong with a record that somebody else has written."""
+    return (
+        f"a field of this lock record is not a number of microseconds or a token ({reason(error)}). Look at it with "
+        f"HGETALL {key.decode()}, and delete the key if nobody holds the lock."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import re
 from typing import Any
@@ -164,6 +165,9 @@ class _ManagedClient:
                 max_connections=2**31,  # counted by Connections
             )
             self._set_limits(pool.connection_kwargs)
+            codecs.lookup(pool.connection_kwargs.get("encoding") or "utf-8")
+            if pool.connection_kwargs.get("socket_read_size", 1) < 1:
+                raise ValueError("socket_read_size is a positive whole number")
             pool.connection_class(**pool.connection_kwargs)  # an unknown option it would refuse much later
             if url.startswith("unix:") and not pool.connection_kwargs.get("path"):
                 raise ValueError("no path of a socket")
@@ -174,26 +178,29 @@ class _ManagedClient:
         return pool
 
     def _set_limits(self, options: dict[str, Any]) -> None:
+        """Take those of the URL as upper bounds."""
+        for option in ("socket_timeout", "socket_connect_timeout"):
+            if not (options.get(option) or 0) >= 0:  # NaN, too
+                raise ValueError(f"{option} is a number of seconds")
         longest = self._timeout * ALLOWANCE
         options["socket_connect_timeout"] = min(options.get("socket_connect_timeout") or longest, longest)
+        self.reply_seconds: float | None = options.get("socket_timeout") or None
 
 
 class ManagedClient(_ManagedClient):
     """Connections for a sync provider, opened and limited here."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        self._reply_seconds: float | None = None
         super().__init__(url, timeout, redis.ConnectionPool, Retry)
         self._connections = self._open()
 
     def _set_limits(self, options: dict[str, Any]) -> None:
         super()._set_limits(options)
         longest = self._timeout * ALLOWANCE
-        self._reply_seconds = options.get("socket_timeout") or None
-        options["socket_timeout"] = min(self._reply_seconds or longest, longest)
+        options["socket_timeout"] = min(self.reply_seconds or longest, longest)
 
     def _open(self) -> Connections:
-        return Connections(self._make_pool(), self.size, self._reply_seconds)
+        return Connections(self._make_pool(), self.size, self.reply_seconds)
 
     def execute(self, command: Command, timeout: float | None) -> Any:
         until = monotonic() + (self._timeout if timeout is None else timeout)
@@ -217,6 +224,11 @@ class AsyncManagedClient(_ManagedClient):
         super().__init__(url, timeout, redis.asyncio.ConnectionPool, AsyncRetry)
         self._loops: dict[asyncio.AbstractEventLoop, AsyncConnections] = {}
 
+    def _set_limits(self, options: dict[str, Any]) -> None:
+        super()._set_limits(options)
+        # With one redis-py uses asyncio.wait_for, which before Python 3.12 can swallow a cancellation, and so our limit.
+        options["socket_timeout"] = None
+
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._connections_here()
@@ -238,7 +250,7 @@ class AsyncManagedClient(_ManagedClient):
         if connections is None:
             for other in [other for other in list(self._loops) if other.is_closed()]:
                 self._loops.pop(other, None)
-            connections = self._loops[loop] = AsyncConnections(self._make_pool(), self.size)
+            connections = self._loops[loop] = AsyncConnections(self._make_pool(), self.size, self.reply_seconds)
         return connections
 
 

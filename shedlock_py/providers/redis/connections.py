@@ -148,9 +148,10 @@ class Connections:
 class AsyncConnections:
     """:class:`Connections` for one event loop."""
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool, size: int) -> None:
+    def __init__(self, pool: redis.asyncio.ConnectionPool, size: int, reply_seconds: float | None) -> None:
         self._pool = pool
         self._permits = asyncio.Semaphore(size)
+        self._reply_seconds = reply_seconds
         self._idle = _Idle()
 
     async def request(self, words: tuple[Any, ...], until: float) -> Any:
@@ -164,9 +165,7 @@ class AsyncConnections:
             session = await self._ready() or await self._opened(until)
             is_good = False
             try:
-                async with within(_left(until), REPLY, sent=True):
-                    await session.connection.send_command(*words)
-                    reply = await session.connection.read_response(disable_decoding=True)
+                reply = await self._reply(session.connection, words, until)
                 is_good = True
                 return reply
             except redis.ResponseError as error:
@@ -186,6 +185,18 @@ class AsyncConnections:
         """Close the idle ones now, and the others when they have been used."""
         for session in self._idle.give_up(self._idle.generation):
             await session.connection.disconnect()
+
+    async def _reply(self, connection: Any, words: tuple[Any, ...], until: float) -> Any:
+        seconds = _left(until)
+        is_short = self._reply_seconds is not None and self._reply_seconds < seconds
+        try:
+            async with within(self._reply_seconds if is_short else seconds, REPLY, sent=True):
+                await connection.send_command(*words)
+                return await connection.read_response(disable_decoding=True)
+        except TimedOut:
+            if is_short:
+                raise redis.TimeoutError("Timeout reading from socket") from None
+            raise
 
     async def _ready(self) -> _Session | None:
         while (session := self._idle.pop()) is not None:

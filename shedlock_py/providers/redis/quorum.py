@@ -156,7 +156,7 @@ class QuorumPrograms(StorePrograms):
 
     def _know_tokens(self, replies: Sequence[Any]) -> bool:
         """Whether these servers know how far the tokens are: a majority that has not forgotten anything."""
-        return sum(reply[3] for reply in _answers(replies)) >= self._majority
+        return sum(bool(reply[3]) for reply in _answers(replies)) >= self._majority
 
     def _check_fire_time(self, request: LockRequest, clocks: Sequence[int]) -> None:
         if request.fire_time is not None:

@@ -92,8 +92,8 @@ class HoldTimesContract(ContractBase):
         acquired(other, LockRequest(name, LONG))
 
     def test_the_shortest_and_the_longest_lease(self, provider: LockProvider, name: str) -> None:
-        acquired(provider, LockRequest(name, "1ms"))
-        eventually(lambda: provider.acquire(LockRequest(name, "520w")), "the end of a millisecond")
+        acquired(provider, LockRequest(name, "3ms"))
+        eventually(lambda: provider.acquire(LockRequest(name, "520w")), "the end of three milliseconds")
         assert record_of(provider, name).remaining > timedelta(weeks=519)
         assert provider.acquire(LockRequest(name, LONG)) is None
 

@@ -1,0 +1,14 @@
+-- In front of every other script. The number in a field of a lock record; nil: the record has no such field. Anything else, or
+-- a number too large to be exact, is an error: taken for a number it could hold the lock for ever, or free it.
+local function number(value, field)
+    if not value then
+        return nil
+    end
+    local longest = field == 'last_fire_time' and 18 or 16
+    if not string.match(value, '^-?%d+$') or string.len(value) > longest then
+        error(field .. ' of this lock record is not a number of microseconds or a token: \'' .. string.sub(value, 1, 40)
+            .. '\'. Look at it with HGETALL ' .. KEYS[1] .. ', and delete the key if nobody holds the lock.', 0)
+    end
+    return tonumber(value)
+end
+

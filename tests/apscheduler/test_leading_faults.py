@@ -1,0 +1,349 @@
+"""A leader whose job store fails, and one whose scheduler works no more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.jobstores.memory import MemoryJobStore
+from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.blocking import BlockingScheduler
+from sqlalchemy import NullPool, text
+
+from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector
+from shedlock_py.integrations.apscheduler import lead
+from tests.election.stores import AnotherView, ElectionStore
+from tests.services.database import DatabaseServer
+from tests.services.polling import wait_until
+
+DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
+
+
+def work() -> None: ...
+
+
+class Replica:
+    """A scheduler and an elector, of which several may share a job store and a lock provider."""
+
+    def __init__(
+        self, holder: str, store: InMemoryLockProvider, jobs: Any, scheduler: type[Any] = BackgroundScheduler
+    ) -> None:
+        self.elector = LeaderElector(AnotherView(store), "scheduler", holder=holder, **DURATIONS)
+        self.scheduler = scheduler(
+            jobstores={"default": jobs},
+            job_defaults={"misfire_grace_time": None, "coalesce": False, "max_instances": 50},
+            timezone="UTC",
+        )
+        self.runs: list[Any] = []
+        self.scheduler.add_listener(self.runs.append, EVENT_JOB_EXECUTED)
+        self.lead = lead(self.scheduler, self.elector)
+
+    def times(self, job: str = "job") -> list[Any]:
+        return [event.scheduled_run_time for event in list(self.runs) if event.job_id == job]
+
+
+@pytest.fixture
+def store() -> ElectionStore:
+    return ElectionStore()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def begun(stack: ExitStack, *replicas: Replica) -> None:
+    for replica in replicas:
+        replica.lead.start()
+        stack.callback(replica.lead.stop)
+
+
+def assert_each_second_once(times: list[Any], step: float) -> None:
+    assert max(Counter(times).values()) == 1, "a fire time ran twice"
+    found = sorted(times)
+    assert found == [found[0] + timedelta(seconds=step) * number for number in range(len(found))], "one was lost"
+
+
+def survives(replica: Replica, break_the_store: Callable[[], Callable[[], None]], caplog: Any) -> None:
+    """The store fails when the scheduler moves a job on in it; each fire time runs once all the same."""
+    scheduler = replica.scheduler
+    scheduler.add_job(work, "interval", seconds=0.2, id="job")
+    scheduler.add_job(work, "interval", seconds=0.2, id="other")
+    wait_until(lambda: len(replica.times()) > 2, what="runs")
+    mend = break_the_store()
+    wait_until(lambda: "could not be updated" in caplog.text, timeout=20, what="the error was logged")
+    seen = caplog.text.count("could not be updated")
+    wait_until(lambda: caplog.text.count("could not be updated") > seen, timeout=20, what="the next pass")
+    assert replica.elector.is_leader()
+    mend()
+    runs = len(replica.times())
+    wait_until(lambda: len(replica.times()) > runs + 10, timeout=20, what="runs after it")
+    replica.lead.stop()
+    for job in ("job", "other"):
+        assert_each_second_once(replica.times(job), 0.2)
+
+
+def test_a_sqlite_file_that_another_connection_has_locked(
+    store: ElectionStore, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"poolclass": NullPool, "connect_args": {"timeout": 0.1}}
+    replica = Replica("me", store, SQLAlchemyJobStore(f"sqlite:///{tmp_path}/jobs.db", engine_options=options))
+    begun(stack, replica)
+    other = stack.enter_context(closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)))
+
+    def lock() -> Callable[[], None]:
+        def try_to_lock() -> bool:
+            try:
+                other.execute("BEGIN IMMEDIATE")  # others may read, and not write
+            except sqlite3.OperationalError:
+                return False
+            return True
+
+        wait_until(try_to_lock, what="the lock of the file")
+        return lambda: other.rollback()
+
+    survives(replica, lock, caplog)
+
+
+def test_a_session_that_postgres_has_terminated(
+    store: ElectionStore, stack: ExitStack, postgres_server: DatabaseServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = f"jobs_{uuid4().hex[:8]}"
+    replica = Replica("me", store, SQLAlchemyJobStore(postgres_server.url("postgresql+psycopg"), tablename=table))
+    begun(stack, replica)
+    admin = stack.enter_context(postgres_server.connect())
+
+    def terminate() -> Callable[[], None]:
+        waiting = f"SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{table}%'"
+        is_over = threading.Event()
+        locker = stack.enter_context(postgres_server.connect()).execution_options(isolation_level="READ COMMITTED")
+        locker.execute(text(f"LOCK TABLE {table} IN SHARE MODE"))  # others may read, and wait to write
+
+        def go_on() -> None:
+            while not is_over.is_set():
+                admin.execute(text(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS waiting"))
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+
+        def mend() -> None:
+            is_over.set()
+            thread.join()
+            locker.rollback()
+
+        return mend
+
+    survives(replica, terminate, caplog)
+    admin.execute(text(f"DROP TABLE {table}"))
+
+
+def test_what_a_job_asks_of_the_scheduler_is_its_own_affair(store: ElectionStore, stack: ExitStack) -> None:
+    """A DebugExecutor runs the job in the middle of a pass, which would log the job's errors as its own."""
+    replica = Replica("me", store, MemoryJobStore())
+    replica.scheduler.add_executor(DebugExecutor())
+    errors: list[Exception] = []
+
+    def remove_another() -> None:
+        try:
+            replica.scheduler.remove_job("nothing", jobstore="default")
+        except JobLookupError as error:
+            errors.append(error)
+
+    replica.scheduler.add_job(remove_another, "date", id="job")
+    begun(stack, replica)
+    wait_until(lambda: errors, what="its error")
+    wait_until(lambda: not replica.scheduler.get_jobs(), what="the job is over, and gone")
+    assert replica.elector.is_leader()
+
+
+class Dying(MemoryJobStore):
+    """Ends the thread of the scheduler, as soon as it is told to."""
+
+    error: BaseException | None = None
+
+    def get_due_jobs(self, now: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return super().get_due_jobs(now)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("scheduler", [BackgroundScheduler, BlockingScheduler])
+def test_a_leader_whose_scheduler_thread_dies_leads_no_more(
+    store: ElectionStore, stack: ExitStack, caplog: pytest.LogCaptureFixture, scheduler: type[Any]
+) -> None:
+    jobs = Dying()
+    first, second = Replica("first", store, jobs, scheduler), Replica("second", store, MemoryJobStore())
+    thread = threading.Thread(target=first.lead.start, daemon=True)
+    thread.start()
+    stack.callback(first.lead.stop)
+    wait_until(first.elector.is_leader, what="the first leads")
+    begun(stack, second)
+    first.scheduler.add_job(work, "interval", seconds=0.05, id="job")
+    second.scheduler.add_job(work, "interval", seconds=0.05, id="job")
+    wait_until(lambda: first.times(), what="it works")
+    jobs.error = SystemExit("in the thread of the scheduler")
+    wait_until(second.elector.is_leader, what="the second leads")
+    wait_until(lambda: second.times(), what="the second works")
+    assert not first.elector.is_leader()
+    assert first.elector.wait_until_leader() is False, "it takes no part any more"
+    assert "scheduler" in caplog.text
+    assert [record.levelno for record in caplog.records if "SystemExit" in record.getMessage()] == [logging.ERROR]
+    thread.join(10)
+
+
+def test_a_leader_whose_scheduler_was_shut_down_leads_no_more(store: ElectionStore, stack: ExitStack) -> None:
+    first, second = (Replica(holder, store, MemoryJobStore()) for holder in ("first", "second"))
+    begun(stack, first)
+    wait_until(lambda: first.scheduler.state == 1, what="the first works")
+    begun(stack, second)
+    first.scheduler.shutdown()
+    wait_until(second.elector.is_leader, what="the second leads")
+    assert first.elector.wait_until_leader() is False, "it takes no part any more"
+
+
+def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
+    store: ElectionStore, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The event loop that the scheduler runs on has ended, or is blocked; the elector runs elsewhere."""
+    loop = asyncio.new_event_loop()
+    first = Replica("first", store, MemoryJobStore(), AsyncIOScheduler)
+
+    async def start() -> None:
+        first.lead.start()
+
+    loop.run_until_complete(start())
+    loop.run_until_complete(asyncio.sleep(0))
+    assert first.elector.wait_until_leader("10s")
+    second = Replica("second", store, MemoryJobStore())
+    begun(stack, second)
+    wait_until(second.elector.is_leader, what="the second leads")
+    assert "has not answered" in caplog.text
+    second.lead.stop()
+
+    async def lead_again() -> None:
+        first.scheduler.add_job(work, "interval", seconds=0.05, id="job")
+        async with asyncio.timeout(20):
+            while not first.times():  # noqa: ASYNC110 (a test)
+                await asyncio.sleep(0.01)
+        first.lead.stop()
+        await asyncio.sleep(0)
+
+    loop.run_until_complete(lead_again())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def test_sys_exit_under_a_blocking_scheduler_is_no_error_and_leaves_no_leader(
+    store: ElectionStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a handler of SIGTERM raises it in the main thread."""
+    jobs = Dying()
+    replica = Replica("me", store, jobs, BlockingScheduler)
+    jobs.error = SystemExit(143)
+    with pytest.raises(SystemExit):
+        replica.lead.start()
+    assert replica.elector.wait_until_leader() is False
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    replica.lead.stop()
+
+
+class Unready(MemoryJobStore):
+    """As one that finds that another node makes its table at the same moment."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+        self.starts = 0
+
+    def start(self, scheduler: Any, alias: Any) -> None:
+        super().start(scheduler, alias)
+        self.starts += 1
+        if self.starts <= self.failures:
+            raise OSError("the table was not there, and is")
+
+
+def test_a_job_store_that_cannot_start_leaves_no_leader(store: ElectionStore) -> None:
+    replica = Replica("me", store, Unready(100))
+    with pytest.raises(OSError, match="the table"):
+        replica.lead.start()
+    assert replica.elector.wait_until_leader("10s") is False, "it takes no part"
+
+
+def test_a_job_store_is_started_again_if_its_first_start_fails(store: ElectionStore, stack: ExitStack) -> None:
+    jobs = Unready(1)
+    begun(stack, Replica("me", store, jobs))
+    assert jobs.starts == 2
+
+
+def test_first_start_of_many_nodes_on_a_new_database(
+    postgres_server: DatabaseServer, store: ElectionStore, stack: ExitStack
+) -> None:
+    """CREATE TABLE IF NOT EXISTS, and a look before it, fail when several do it at one moment."""
+    for _ in range(3):
+        table = f"jobs_{uuid4().hex[:8]}"
+        url = postgres_server.url("postgresql+psycopg")
+        nodes = [Replica(f"node-{n}", store, SQLAlchemyJobStore(url, tablename=table)) for n in range(8)]
+        together = threading.Barrier(len(nodes))
+        failures: list[BaseException] = []
+
+        def start(node: Replica, together: threading.Barrier = together, failures: Any = failures) -> None:
+            node.scheduler.add_job(work, "cron", hour=2, id="job", replace_existing=True)
+            together.wait(10)
+            try:
+                node.lead.start()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=start, args=(node,)) for node in nodes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for node in nodes:
+            node.lead.stop()
+        with postgres_server.connect() as admin:
+            admin.execute(text(f"DROP TABLE {table}"))
+        assert failures == []
+
+
+class Wrapper:
+    """As flask_apscheduler.APScheduler: it has a scheduler, and some of its methods."""
+
+    def __init__(self) -> None:
+        self.scheduler = BackgroundScheduler(timezone="UTC")
+
+    @property
+    def running(self) -> bool:
+        return bool(self.scheduler.running)
+
+    @property
+    def state(self) -> Any:
+        return self.scheduler.state
+
+    def start(self, paused: bool = False) -> None:
+        self.scheduler.start(paused=paused)
+
+
+def test_a_wrapper_of_a_scheduler_is_refused(store: ElectionStore) -> None:
+    elector = LeaderElector(store, "scheduler", **DURATIONS)
+    with pytest.raises(ConfigurationError, match=r"Wrapper is not a scheduler, but has one: .*\.scheduler"):
+        lead(Wrapper(), elector)
+    with pytest.raises(ConfigurationError, match="object is not a scheduler of APScheduler 3"):
+        lead(object(), elector)

@@ -1,0 +1,34 @@
+"""I12: a sync acquire that is interrupted by Ctrl-C or SIGTERM leaves nothing behind, on every store and driver."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.faults.interrupted import SIGNALS, interrupt
+from tests.faults.registry import Budget
+from tests.faults.scenarios import interrupts
+from tests.faults.stores import SqlServerStore, Store
+from tests.services.database import DatabaseServer
+
+STORES = ["postgres sync", "mariadb sync", "redis sync", "quorum sync", "mongodb sync"]
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("fault_store", STORES, indirect=True)
+def test_i12_an_interrupted_acquire(fault_store: Store, number: signal.Signals) -> None:
+    assert interrupt(fault_store, number) == ""
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_i12_an_interrupted_acquire_with_psycopg2(postgres_server: DatabaseServer, number: signal.Signals) -> None:
+    store = SqlServerStore(postgres_server, "postgres", ("postgresql+psycopg2", "postgresql+asyncpg"))
+    assert interrupt(store, number) == ""
+
+
+@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
+def test_the_scenario(fault_store: Store) -> None:
+    report = interrupts.interrupts(fault_store, Budget(0), 1)
+    assert report.findings == []
+    assert report.counts["interrupted"] == 1
