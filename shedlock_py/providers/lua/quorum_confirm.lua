@@ -5,19 +5,20 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
     'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until')
-local is_held, last_fire_time = tonumber(record[1] or 0) > now, record[4]
+local is_held, token = (number(record[1], 'lock_until') or 0) > now, number(record[3], 'fencing_token') or 0
+local last_fire_time, vote_until = number(record[4], 'last_fire_time'), number(record[6], 'vote_until') or 0
 
 if is_held and record[2] == ARGV[1] and record[3] == ARGV[4] then
     return 1 -- repeated because the reply was lost
 end
-if tonumber(record[3] or 0) >= tonumber(ARGV[4]) then
+if token >= tonumber(ARGV[4]) then
     return 0 -- a take-over was here meanwhile, and may have ended already
 end
 if ARGV[5] == 'force' then
     if (record[3] or '') ~= ARGV[7] then
         return 0
     end
-elseif is_held or record[5] ~= ARGV[1] or tonumber(record[6]) <= now then
+elseif is_held or record[5] ~= ARGV[1] or vote_until <= now then
     return 0
 end
 
@@ -27,7 +28,7 @@ redis.call('HSET', KEYS[1],
     'locked_by', ARGV[1],
     'fencing_token', ARGV[4])
 redis.call('HDEL', KEYS[1], 'vote_by', 'vote_until', 'extended_at')
-if ARGV[3] ~= '' and not (last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3])) then
+if ARGV[3] ~= '' and not (last_fire_time and last_fire_time >= tonumber(ARGV[3])) then
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[6]))

@@ -5,13 +5,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'released_token', 'extended_at')
 
-if record[2] ~= ARGV[1] or record[4] == record[3] or tonumber(record[1]) <= now then
+if record[2] ~= ARGV[1] or record[4] == record[3] or (number(record[1], 'lock_until') or 0) <= now then
     return 0
 end
-if tonumber(record[3]) > tonumber(ARGV[4]) then
+if number(record[3], 'fencing_token') > tonumber(ARGV[4]) then
     return 0 -- not less: a take-over may have left the token of its first round here, and a later one on the majority
 end
-if tonumber(record[5] or 0) > tonumber(ARGV[5]) then
+if (number(record[5], 'extended_at') or 0) > tonumber(ARGV[5]) then
     return 1
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[3]))

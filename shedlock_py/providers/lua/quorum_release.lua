@@ -13,7 +13,7 @@ end
 if record[4] == record[3] then
     return 1 -- repeated because the reply was lost
 end
-if tonumber(record[1]) <= now then
+if (number(record[1], 'lock_until') or 0) <= now then
     return 0
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[3]))

@@ -4,14 +4,10 @@
 -- {5, ""}: the fire time is later than the server's clock by more than the tolerance.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local fields = {'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until'}
-local record = redis.call('HMGET', KEYS[1], unpack(fields))
-for _, number in ipairs({1, 3, 4, 6}) do
-    if record[number] and not tonumber(record[number]) then
-        return redis.error_reply('ERR the lock record has an unreadable ' .. fields[number])
-    end
-end
-local token, last_fire_time = tonumber(record[3] or 0), record[4]
+local record = redis.call('HMGET', KEYS[1],
+    'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until')
+local lock_until, token = number(record[1], 'lock_until') or 0, number(record[3], 'fencing_token') or 0
+local last_fire_time, vote_until = number(record[4], 'last_fire_time'), number(record[6], 'vote_until') or 0
 local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until', 'joined', 'replid')
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
@@ -27,13 +23,13 @@ elseif not node[4] then
     redis.call('HSET', KEYS[2], 'replid', replid) -- the run id was noted by a version that did not note this
 end
 
-if tonumber(record[1] or 0) > now then
+if lock_until > now then
     return {0, record[2]}
 end
-if record[5] and record[5] ~= ARGV[1] and tonumber(record[6]) > now then
+if record[5] and record[5] ~= ARGV[1] and vote_until > now then
     return {2, record[5]}
 end
-if ARGV[3] ~= '' and last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3]) then
+if ARGV[3] ~= '' and last_fire_time and last_fire_time >= tonumber(ARGV[3]) then
     return {3, ''}
 end
 if quarantined_until > now then

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from shedlock_py._program import Program
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.providers.kit import Failure, TimedOut, describe
 from shedlock_py.providers.redis.algorithm import Call, Command, RedisPrograms
+
+T = TypeVar("T")
 
 
 class QuorumServer(RedisPrograms):
@@ -28,9 +30,14 @@ class QuorumServer(RedisPrograms):
 
         return self.named(send())
 
-    def named(self, program: Program[Command, Any, Any]) -> Program[Command, Any, Any]:
+    def named(self, program: Program[Command, Any, T]) -> Program[Command, Any, T]:
         """``program`` with retries, and with errors that name this server."""
-        return self.carry_out(self.place, None, program)
+        try:
+            return (yield from self.carry_out(self.place, None, program))
+        except ProviderError as error:
+            if error.operation == self.place:
+                raise
+            raise type(error)(f"{self.place}: {error}", operation=self.place) from error  # of a record, for example
 
     def explained(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
         if isinstance(error, TimedOut):  # the time limit of the whole operation is no concern of one server
