@@ -86,7 +86,7 @@ class RedisQuorumLockProvider(ProgramProvider):
         fire_time_tolerance: Duration | None = None,
     ) -> None:
         options = _options(clients_or_urls, longest_lease, timeout, fire_time_tolerance)
-        clients = [open_client(given, options.seconds) for given in options.servers]
+        clients = [open_client(given, options.timeout or 0) for given in options.servers]
         programs = _programs(len(clients), key_prefix, options)
         super().__init__(programs, QuorumClient(clients, _servers(clients, key_prefix)))
 
@@ -122,7 +122,7 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
         fire_time_tolerance: Duration | None = None,
     ) -> None:
         options = _options(clients_or_urls, longest_lease, timeout, fire_time_tolerance)
-        clients = [open_async_client(given, options.seconds) for given in options.servers]
+        clients = [open_async_client(given, options.timeout or 0) for given in options.servers]
         programs = _programs(len(clients), key_prefix, options)
         super().__init__(programs, AsyncQuorumClient(clients, _servers(clients, key_prefix)))
 
@@ -292,11 +292,6 @@ class _Options(NamedTuple):
     longest_lease: Duration
     timeout: float | None
     fire_time_tolerance: timedelta
-
-    @property
-    def seconds(self) -> float:
-        """For the connections of managed clients."""
-        return ROUND_SECONDS if self.timeout is None else min(ROUND_SECONDS, self.timeout)
 
 
 def _options(
