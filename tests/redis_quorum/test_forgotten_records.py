@@ -186,3 +186,22 @@ def test_forget_fire_time_without_a_minority(quorum: Quorum, kind: str) -> None:
     assert everybody.release(acquired(everybody, fire_time=FIRE_TIME))
     assert quorum.provider(kind=kind, without=[2]).forget_fire_time(NAME) is True  # type: ignore[attr-defined]
     assert outcome(everybody, fire_time=FIRE_TIME - timedelta(days=1)) == "lease", "the third is outvoted"
+
+
+def test_i7_a_take_over_is_not_confirmed_by_a_server_that_was_emptied_since_it_was_read(quorum: Quorum) -> None:
+    hand = ByHand(quorum.provider())
+    program = hand.programs.take_over(LockRequest("new", "1m"))
+    confirmation = program.send(hand.on(range(3), next(program)))
+    quorum.ask(0, "FLUSHALL")
+    assert hand.on(range(3), confirmation) == [0, 1, 1]
+    program.close()
+
+
+def test_an_operator_takes_over_in_spite_of_a_quarantine(quorum: Quorum, kind: str) -> None:
+    for number in (0, 1):
+        quorum.ask(number, "FLUSHALL")
+    provider = quorum.provider(kind=kind)
+    assert "2 of 3 are in quarantine" in outcome(provider)
+    lease = provider.take_over(LockRequest(NAME, "1m"))
+    assert provider.extend(lease, "1m") is lease
+    assert provider.release(lease)

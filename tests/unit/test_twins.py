@@ -38,7 +38,15 @@ PAIRS = [
     ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
     *pairs_of("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider", "verify"),
     *pairs_of("providers/redis/provider.py", "RedisLockProvider", "__init__"),
-    *pairs_of("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "_execute"),
+    *(
+        (
+            "providers/redis/quorum_provider.py",
+            f"RedisQuorumLockProvider.{method}",
+            f"AsyncRedisQuorumLockProvider.{method}",
+        )
+        for method in ("__init__", "start_new_quorum", "close", "__repr__")
+    ),
+    ("providers/redis/quorum_provider.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),
 ]
 
 RENAMES = {

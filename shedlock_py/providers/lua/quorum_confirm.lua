@@ -1,6 +1,6 @@
--- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token. Reply: 1; 0:
--- refused. By force, the lock is taken from any holder, but only where the record still has the former token ("": it has
--- none).
+-- KEYS: record, node. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token, memory.
+-- Reply: 1; 0: refused. By force, the lock is taken from any holder, but only if the record still has the former token ("":
+-- it has none), and the server has not forgotten anything since quorum_read.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
@@ -15,7 +15,10 @@ if token >= tonumber(ARGV[4]) then
     return 0 -- a take-over was here meanwhile, and may have ended already
 end
 if ARGV[5] == 'force' then
-    if (record[3] or '') ~= ARGV[7] then
+    local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until')
+    local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
+    local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+    if (record[3] or '') ~= ARGV[7] or run_id .. replid .. (node[1] or '') .. (node[2] or '') ~= ARGV[8] then
         return 0
     end
 elseif is_held or record[5] ~= ARGV[1] or vote_until <= now then

@@ -5,7 +5,8 @@ a majority that voted for the same claim gets the lease and its fencing token, t
 So every token handed out stands on a majority, any two majorities share a server, and the next token is greater. A
 claim that fails in the first round leaves the lock records as they were; one that fails in the second is undone.
 
-A take-over reads the fencing token of each server, and replaces the record of a server only if it still has that token.
+A take-over reads the fencing token of each server, and replaces the record of a server only if it still has that token
+and has not been emptied since.
 
 Trust counts from before the second round, less the margin for clocks of different speeds (``rules.trust_ends``).
 """
@@ -145,9 +146,11 @@ class QuorumPrograms(StorePrograms):
                 errors = [reply for reply in replies if isinstance(reply, Exception)]
                 raise self._failed("take_over", request.name, errors) from errors[0]
             found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
-            self._check_fire_time(request, [now for now, *_ in found.values()])
-            token = max(following for _, _, following, _ in found.values())
-            former = {server: token for server, (_, token, *_) in found.items()}
+            self._check_fire_time(request, [reply[0] for reply in found.values()])
+            token = max(reply[2] for reply in found.values())
+            if self._know_tokens(replies):  # else the others will do: an operator takes over in spite of a quarantine
+                found = {server: reply for server, reply in found.items() if reply[3]}
+            former = {server: (reply[1], reply[4]) for server, reply in found.items()}
             if (yield from self._confirm("take_over", claim, token, only=frozenset(former), former=former)):
                 return token
             yield _pause(number)
@@ -182,19 +185,19 @@ class QuorumPrograms(StorePrograms):
         token: int,
         *,
         only: frozenset[int],
-        former: dict[int, bytes] | None = None,
+        former: dict[int, tuple[bytes, bytes]] | None = None,
     ) -> Program[QuorumCommand, Any, bool]:
         """Whether a majority has the lease now, with ``token``; if not, some servers may.
 
-        :param former: a take-over, of the records with these tokens; None: the servers have voted for this claim.
+        :param former: a take-over of what each server had when it was read; None: the servers voted for this claim.
         """
         claim.ask_again()
         name = claim.request.name
         args = (*claim_args(claim), token, b"" if former is None else b"force", KEPT_MS)
 
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
-            more = () if former is None else (former[server.number],)
-            return server.call(Call(script("quorum_confirm"), (self._keys.of(name),), args + more))
+            more = () if former is None else former[server.number]
+            return server.call(Call(script("quorum_confirm"), (self._keys.of(name), self._node_key), args + more))
 
         replies: list[Any] = yield OnEach(confirm, only, self._agree, is_claim=True)
         confirmed = replies.count(1)
