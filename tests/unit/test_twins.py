@@ -37,15 +37,8 @@ PAIRS = [
     ("providers/mongodb/provider.py", "MongoLockProvider", "AsyncMongoLockProvider"),
     ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
     *pairs_of("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider", "verify"),
-    *pairs_of("providers/redis/provider.py", "RedisLockProvider", "__init__"),
-    *(
-        (
-            "providers/redis/quorum_provider.py",
-            f"RedisQuorumLockProvider.{method}",
-            f"AsyncRedisQuorumLockProvider.{method}",
-        )
-        for method in ("__init__", "start_new_quorum", "close", "__repr__")
-    ),
+    ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
+    ("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
     ("providers/redis/quorum_provider.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),
 ]
 
@@ -57,6 +50,7 @@ RENAMES = {
     "AsyncDatabase": "Database",
     "ManagedAsyncClients": "ManagedClients",
     "find_async_store": "find_store",
+    "open_async_client": "open_client",
     "AsyncConnection": "Connection",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
