@@ -8,7 +8,7 @@ import pytest
 
 from shedlock_py import Lease, LockRequest
 from shedlock_py.providers.redis import AsyncRedisLockProvider
-from tests.redis.stores import Store
+from tests.redis.stores import URL_KINDS, Store
 from tests.services.proxy import TcpProxy
 
 HERD = 200
@@ -45,3 +45,28 @@ def test_tasks(store: Store, proxy: TcpProxy, name: str) -> None:
     assert len(leases) == 3 * HERD
     assert sum(lease is not None for lease in leases) == 1
     assert 2 <= proxy.connections <= OWN_POOL
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
+def test_a_url_says_how_many_connections(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(url=f"{store.server.url(via=proxy.address)}?max_connections=3")
+    with ThreadPoolExecutor(HERD) as pool:
+        leases = list(pool.map(lambda _: provider.acquire(LockRequest(name, "1m")), range(HERD)))
+    assert sum(lease is not None for lease in leases) == 1
+    assert proxy.connections <= 3
+
+
+@pytest.mark.parametrize("kind", ["async url"])
+def test_a_long_scan_lets_others_have_the_connection(private: Store, name: str) -> None:
+    async def main() -> None:
+        provider = AsyncRedisLockProvider(f"{private.server.url()}?max_connections=1")
+        scanning = asyncio.create_task(provider.records())
+        assert await provider.acquire(LockRequest(name, "1m"))
+        assert await provider.acquire(LockRequest(name, "1m")) is None
+        assert not scanning.done()
+        await scanning
+        await provider.close()
+
+    with private.server.client() as client:
+        client.mset({f"other-{number}": "" for number in range(20_000)})
+    asyncio.run(main())

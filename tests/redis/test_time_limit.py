@@ -127,7 +127,7 @@ def test_i13_each_operation_of_a_silent_server(store: Store, proxy: TcpProxy, na
 
 
 def test_i13_two_hundred_at_once(store: Store, proxy: TcpProxy, name: str) -> None:
-    """Twenty of them wait for a reply, the others for a connection."""
+    """Twenty of them wait for a reply, the others for a connection; some get one in the last moment."""
     provider = limited(store, proxy.address)
     acquired(provider, name)
     proxy.stall()
@@ -145,7 +145,7 @@ def test_i13_two_hundred_at_once(store: Store, proxy: TcpProxy, name: str) -> No
         list(pool.map(work, range(HERD)))
     assert len(waited_for) == HERD
     assert max(seconds) <= TIMEOUT * 1.1 + 0.3, "so many threads need some time of their own"
-    assert {"a reply", "a free connection"} <= set(waited_for) <= {"a reply", "a free connection", "a connection"}
+    assert {"a reply"} < set(waited_for) <= {"a reply", "a free connection", "a connection"}
     proxy.resume()
     wait_until(lambda: provider.acquire(LockRequest(name, "1m")) is None, what="all is well")
 

@@ -226,7 +226,7 @@ class AsyncManagedClient(_ManagedClient):
 
     def _set_limits(self, options: dict[str, Any]) -> None:
         super()._set_limits(options)
-        # With one redis-py uses asyncio.wait_for, which before Python 3.12 can swallow a cancellation, and so our limit.
+        # With one redis-py uses asyncio.wait_for. Before Python 3.12 that can swallow a cancellation: our time limit.
         options["socket_timeout"] = None
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
