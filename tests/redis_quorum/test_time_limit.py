@@ -92,11 +92,12 @@ def test_i13_a_majority_that_is_away_is_reported_in_time(
 ) -> None:
     lease = acquired(quorum.provider())
     with faulty(quorum, kind, fault, [0, 1], black_holes) as provider:
-        for work in (
+        operations: list[Callable[[], object]] = [
             lambda: provider.acquire(LockRequest("new", "1m")),
             lambda: provider.extend(lease, "1m"),
-            lambda: provider.records(),
-        ):
+            provider.records,
+        ]
+        for work in operations:
             began = time.monotonic()
             with pytest.raises(ProviderUnreachable, match="2 of 3 servers did not answer") as caught:
                 work()
