@@ -154,10 +154,14 @@ class Claim:
 
     def __init__(self, request: LockRequest, clock: Clock) -> None:
         self.request = request
-        self.claim_id = os.urandom(_CLAIM_ID_BYTES).hex()
-        self.locked_by = f"{request.holder}#{self.claim_id}"
         self._clock = clock
-        self._asked_at = clock()
+        self.renew()
+
+    def renew(self) -> None:
+        """Take a new claim id. What was sent with the former one may arrive late, and matches nothing."""
+        self.claim_id = os.urandom(_CLAIM_ID_BYTES).hex()
+        self.locked_by = f"{self.request.holder}#{self.claim_id}"
+        self._asked_at = self._clock()
 
     def ask_again(self) -> None:
         """Read the clock again: nothing that was sent before can grant the lease any more."""

@@ -48,6 +48,8 @@ MOST_RETRIES = 5
 """Of a command that the store undid because of a concurrent one: one of the two always succeeds."""
 MOST_TAKE_OVERS = 16
 """For operators and nodes that take over at the same time: one of them succeeds in each round."""
+_MOMENT = 0.02
+"""Seconds in which an event loop, after it was blocked, reads the replies that have arrived."""
 _BEFORE = timedelta(microseconds=1)
 _EARLIEST = datetime.min.replace(tzinfo=UTC) + _BEFORE
 
@@ -187,6 +189,10 @@ class StorePrograms(ABC):
 
     # Written once
 
+    def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
+        """What :meth:`claim` gets as ``before``. A store whose claim reads what it replaces by itself returns None."""
+        return self.record(name)
+
     def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:
         """See :meth:`LockProvider.acquire`."""
         claim = Claim(request, self.clock)
@@ -199,7 +205,7 @@ class StorePrograms(ABC):
         claim = Claim(request, self.clock)
         operation = _Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):
-            before = yield from operation.carry_out(self.record(request.name))
+            before = yield from operation.carry_out(self.read_before_take_over(request.name))
             claim.ask_again()
             token = yield from self._claimed(operation, claim, before, force=True)
             if token is not None:
@@ -642,14 +648,25 @@ def call_within(
 async def within(seconds: float | None, waiting_for: str, *, sent: bool) -> AsyncIterator[asyncio.Timeout]:
     """A time limit for async clients, which gets the ``asyncio.Timeout`` that it may reschedule.
 
+    A reply counts that arrived while something else blocked the event loop: it is read in the :data:`_MOMENT` after
+    the limit. ``asyncio.timeout`` alone would cancel the task that such a reply has just woken.
+
     :raises TimedOut: after ``seconds``.
     """
     import asyncio  # late: sync programs do without
 
-    limit = asyncio.timeout(seconds)
+    limit = asyncio.timeout(None)
     try:
         async with limit:
-            yield limit
+            if seconds is None:
+                yield limit
+                return
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(seconds, lambda: limit.reschedule(loop.time() + _MOMENT))
+            try:
+                yield limit
+            finally:
+                timer.cancel()
     except TimeoutError as error:
         if not limit.expired():
             raise  # the driver's own

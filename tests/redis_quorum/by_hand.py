@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from shedlock_py import Lease, LockProvider, LockRequest
+from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py._program import run
 from shedlock_py.durations import Duration
+from shedlock_py.providers.kit import Undo
 from shedlock_py.providers.redis import RedisQuorumLockProvider
-from shedlock_py.providers.redis.rounds import OnEach
+from shedlock_py.providers.redis.broadcast import OnEach
 from tests.redis_quorum.quorums import NAME
 
 
@@ -18,19 +21,25 @@ class ByHand:
 
     def __init__(self, provider: LockProvider) -> None:
         assert isinstance(provider, RedisQuorumLockProvider)
-        self.algorithm = provider._algorithm
-        self._execute = provider._execute
+        self.programs = provider.programs
+        self._client = provider._client
 
     def on(self, servers: Iterable[int], command: Any) -> list[Any]:
-        """The replies of these servers; the others are not asked."""
+        """The replies of these servers; the others are sent nothing."""
         assert isinstance(command, OnEach)
         only = frozenset(servers)
-        replies: list[Any] = self._execute(replace(command, only=only, is_settled=None))
+        replies: list[Any] = self._client.execute(replace(command, only=only, is_settled=None), None)
         return replies
+
+    def undo(self, command: Any) -> None:
+        """On the servers that can be reached."""
+        assert isinstance(command, Undo)
+        with suppress(ProviderUnreachable):
+            run(command.program, lambda on_each: self._client.execute(on_each, None))
 
     def votes(self, request: LockRequest, servers: Iterable[int]) -> tuple[Any, list[Any]]:
         """The program of an acquire that has its votes now."""
-        program = self.algorithm.acquire(request)
+        program = self.programs.acquire(request)
         return program, self.on(servers, next(program))
 
     def late_confirmation(self, servers: Iterable[int], others: Iterable[int]) -> tuple[Lease, Any]:
@@ -46,4 +55,4 @@ class ByHand:
 
     def extension(self, lease: Lease, lock_for: Duration) -> Any:
         """The command of an extension that nobody has been sent yet."""
-        return next(self.algorithm.extend(lease, lock_for))
+        return next(self.programs.extend(lease, lock_for))

@@ -1,7 +1,8 @@
 """The quorum's algorithm in small: all states that three servers and a few claims can get into.
 
-Every message is carried out at any time, in any order, or never; votes expire at any time; clocks differ; one server
-may restart empty. There is no time otherwise: a lease ends when its holder releases it, and a quarantine never ends.
+Every message is carried out at any time, in any order, or never; those of a take-over any number of times; votes expire
+at any time; clocks differ; one server may restart empty. There is no time otherwise: a lease ends when its holder
+releases it, or when a take-over leaves it without a majority, and a quarantine never ends.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ class Server(NamedTuple):
     is_quarantined: bool = False
 
 
+NOT_READ = (-1, NOBODY, False)
+
+
 class Claim(NamedTuple):
-    """``phase``: "asks", "confirms", "holds" or "ended". The sets are of servers."""
+    """``phase``: "asks" or, to take over, "reads"; "confirms", "holds" or "ended". The sets are of servers."""
 
     phase: str = "asks"
     votes: tuple[int, ...] = (0, 0, 0)
-    """The candidate token of each server that voted for this claim, or 0."""
+    """The candidate token of each server that voted for this claim, or was read; or 0."""
+    read: tuple[tuple[int, int, bool], ...] | None = None
+    """To take over: the token and the holder that each server had, and whether it may have forgotten others."""
     token: int = 0
     to_confirm: frozenset[int] = frozenset()
     """The confirmations that are on their way, also when nobody waits for them any more."""
@@ -57,13 +63,21 @@ class Model:
     has_second_round: bool = True
     has_quarantine: bool = True
     needs_vote: bool = True
+    take_overs: int = 0
+    """So many of the claims take over."""
+    is_conditional: bool = True
+    """Whether a take-over replaces only what it has read,"""
+    checks_memory: bool = True
+    """and only on a server that has not forgotten anything since."""
 
     def check(self) -> int:
         """How many states there are.
 
         :raises Violation: two claims hold at the same time, or a token is not greater than all before it.
         """
-        start = State(tuple(Server() for _ in SERVERS), tuple(Claim() for _ in range(self.claims)), 0, self.restarts)
+        acquiring = tuple(Claim() for _ in range(self.claims - self.take_overs))
+        taking_over = tuple(Claim("reads", read=(NOT_READ,) * len(SERVERS)) for _ in range(self.take_overs))
+        start = State(tuple(Server() for _ in SERVERS), acquiring + taking_over, 0, self.restarts)
         seen, todo = {start}, [(start, 0)]
         while todo:
             state, depth = todo.pop()
@@ -98,6 +112,8 @@ class Model:
             mine = frozenset(n for n, server in enumerate(state.servers) if me in (server.vote, server.holder))
             voters = frozenset(n for n, server in enumerate(state.servers) if server.vote == me)
             to_confirm = claim.to_confirm & voters if self.needs_vote else claim.to_confirm
+            if claim.read is not None:
+                to_confirm = frozenset(n for n in claim.to_confirm if self.may_match(state, claim, n))
             is_alive = claim.phase == "confirms"
             claims.append(
                 claim._replace(
@@ -105,6 +121,7 @@ class Model:
                     to_release=claim.to_release & (mine | to_confirm),
                     confirmed=claim.confirmed if is_alive else frozenset(),
                     token=claim.token if is_alive or to_confirm else 0,
+                    read=claim.read if claim.read is None or claim.phase == "reads" or to_confirm else (),
                 )
             )
         return State(state.servers, tuple(claims), state.last_token, state.restarts)
@@ -130,6 +147,22 @@ class Model:
     def may_vote(self, server: Server, me: int) -> bool:
         return server.holder == NOBODY and server.vote in (NOBODY, me) and not server.is_quarantined
 
+    def reads(self, state: State, me: int, claim: Claim) -> Iterator[State]:
+        assert claim.read is not None
+        for number, server in enumerate(state.servers):
+            if claim.read[number] == NOT_READ:
+                candidate = max(server.token + 1, self.clocks[number])
+                votes = tuple(candidate if n == number else vote for n, vote in enumerate(claim.votes))
+                found = (server.token, server.holder, server.is_quarantined)
+                read = tuple(found if n == number else other for n, other in enumerate(claim.read))
+                yield with_claim(state, me, claim._replace(votes=votes, read=read))
+        readable = frozenset(n for n in SERVERS if claim.read[n] != NOT_READ)
+        know = [n for n in readable if not claim.read[n][2]]
+        if len(know) >= MAJORITY or len(readable) == len(SERVERS):
+            to_confirm = frozenset(know) if len(know) >= MAJORITY else readable
+            chosen = Claim("confirms", token=max(claim.votes), to_confirm=to_confirm, read=claim.read)
+            yield with_claim(state, me, chosen)
+
     def confirms(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         if len(claim.confirmed) >= MAJORITY:
             holding = with_claim(state, me, claim._replace(phase="holds"))
@@ -146,6 +179,8 @@ class Model:
 
     def confirm(self, state: State, me: int, claim: Claim, number: int) -> State:
         server = state.servers[number]
+        if claim.read is not None:
+            return self.take(state, me, claim, number)
         claim = claim._replace(to_confirm=claim.to_confirm - {number})
         is_wanted = server.vote == me or not self.needs_vote
         if server.token < claim.token and server.holder == NOBODY and is_wanted:
@@ -153,6 +188,37 @@ class Model:
             if claim.phase == "confirms":
                 claim = claim._replace(confirmed=claim.confirmed | {number})
         return with_claim(state, me, claim)
+
+    def take(self, state: State, me: int, claim: Claim, number: int) -> State:
+        """The confirmation of a take-over. It stays on its way: a copy may come later."""
+        assert claim.read is not None
+        server = state.servers[number]
+        token, holder, was_quarantined = claim.read[number]
+        if server.token >= claim.token or (self.is_conditional and server.token != token):
+            return state
+        if self.checks_memory and server.is_quarantined != was_quarantined:
+            return state
+        if server.holder not in (NOBODY, holder, me) and state.claims[server.holder].phase == "holds":
+            raise Violation(f"I2: a take-over takes from {server.holder} what it has not read")
+        state = with_server(state, number, server._replace(token=claim.token, holder=me, vote=NOBODY))
+        if claim.phase == "confirms":
+            claim = claim._replace(confirmed=claim.confirmed | {number})
+        state = with_claim(state, me, claim)
+        for other, former in enumerate(state.claims):
+            kept = sum(server.holder == other for server in state.servers)
+            if other != me and former.phase == "confirms":  # its reply may be on the way: it is taken from all the same
+                state = with_claim(state, other, former._replace(confirmed=former.confirmed - {number}))
+            if other != me and former.phase == "holds" and kept < MAJORITY:
+                state = with_claim(state, other, former._replace(phase="ended", to_release=frozenset(SERVERS)))
+        return state
+
+    def may_match(self, state: State, claim: Claim, number: int) -> bool:
+        """Whether a confirmation of a take-over can still change this server."""
+        assert claim.read is not None
+        server = state.servers[number]
+        may_be_emptied = state.restarts > 0 and (claim.read[number][0] == 0 or not self.is_conditional)
+        is_same = server.token == claim.read[number][0] or not self.is_conditional
+        return may_be_emptied or (is_same and server.token < claim.token)
 
     def release(self, state: State, me: int, claim: Claim, number: int) -> State:
         server = state.servers[number]

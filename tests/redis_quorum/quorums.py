@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
@@ -10,6 +10,7 @@ from uuid import uuid4
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.services.database import Address
 from tests.services.ports import free_port
 from tests.services.proxy import TcpProxy
 from tests.services.redis import RedisServer
@@ -46,14 +47,25 @@ class Quorum:
         return self._proxies
 
     def provider(
-        self, *, kind: str = "sync", via_proxies: bool = False, without: Sequence[int] = (), **options: Any
+        self,
+        *,
+        kind: str = "sync",
+        via_proxies: bool = False,
+        without: Sequence[int] = (),
+        at: Mapping[int, Address] | None = None,
+        **options: Any,
     ) -> LockProvider:
-        """From URLs; for the servers ``without`` they lead nowhere. An async one is presented as a sync one."""
+        """From URLs; for the servers ``without`` they lead nowhere. An async one is presented as a sync one.
+
+        :param at: other addresses, by number.
+        """
         urls = [server.url() for server in self.servers]
         if via_proxies:
             urls = [server.url(via=proxy.address) for server, proxy in zip(self.servers, self.proxies, strict=True)]
         for number in without:
             urls[number] = f"redis://127.0.0.1:{free_port()}/0"
+        for number, address in (at or {}).items():
+            urls[number] = self.servers[number].url(via=address)
         options = {"key_prefix": self.prefix, **options}
         if kind == "async":
             return self.stack.enter_context(BlockingLockProvider(lambda: AsyncRedisQuorumLockProvider(urls, **options)))

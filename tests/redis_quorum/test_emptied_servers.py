@@ -119,16 +119,13 @@ def test_the_quarantine_begins_anew_with_each_restart(quorum: Quorum) -> None:
 
 def test_a_lease_is_not_confirmed_by_a_server_that_forgot_its_vote(quorum: Quorum) -> None:
     """Emptied between the two rounds."""
-    algorithm = quorum_module.QuorumAlgorithm(3, quorum.prefix, "1h", lambda: 0.0)
     quorum.cut_off(2)
-    provider = quorum.provider(via_proxies=True)
-    execute = provider._execute  # type: ignore[attr-defined]
-    program = algorithm.acquire(LockRequest(NAME, "1m"))
-    votes = execute(next(program))
+    hand = ByHand(quorum.provider(via_proxies=True))
+    program, votes = hand.votes(LockRequest(NAME, "1m"), range(3))
     flush(quorum, 1)
-    confirmations = execute(program.send(votes))
+    confirmations = hand.on(range(3), program.send(votes))
     assert confirmations[:2] == [1, 0]
-    execute(program.send(confirmations))  # undone
+    hand.undo(program.send(confirmations))
     program.close()
     assert not any(map(quorum.is_held, range(3)))
 
@@ -175,7 +172,7 @@ def test_start_new_quorum_while_a_server_restarts(make_quorum: MakeQuorum) -> No
     """It may have joined, and granted, since it was looked at: it stays in quarantine."""
     quorum = make_quorum(create=False)
     hand = ByHand(quorum.provider())
-    program = hand.algorithm.start_new_quorum()
+    program = hand.programs.start_new_quorum()
     join = program.send(hand.on(range(3), next(program)))
     restart(quorum, 1)
     with pytest.raises(StopIteration):

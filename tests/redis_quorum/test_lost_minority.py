@@ -10,8 +10,8 @@ from itertools import combinations
 import pytest
 
 from shedlock_py import LockProvider
-from tests.redis_quorum.crew import Crew
 from tests.redis_quorum.quorums import NAME, Quorum, acquired, outcome
+from tests.redis_quorum.workers import Workers
 from tests.services.polling import wait_until
 
 LONGEST = "1s"
@@ -19,43 +19,43 @@ KILL_ROUNDS = 3
 FREEZES = 6
 
 
-def crew_of(quorum: Quorum) -> Crew:
+def workers_on(quorum: Quorum) -> Workers:
     kinds = ["sync", "sync", "async", "async"]
-    return Crew([quorum.provider(kind=kind, longest_lease=LONGEST) for kind in kinds], at_most=LONGEST)
+    return Workers([quorum.provider(kind=kind, longest_lease=LONGEST) for kind in kinds], at_most=LONGEST)
 
 
 def test_i1_servers_are_killed_and_restarted(quorum: Quorum) -> None:
-    with crew_of(quorum) as crew:
-        crew.wait_for_progress()
+    with workers_on(quorum) as workers:
+        workers.wait_for_progress()
         for _ in range(KILL_ROUNDS):
             victims = random.sample(range(quorum.size), quorum.size - quorum.majority)
             for number in victims:
                 quorum.servers[number].kill()
-            crew.wait_for_progress()
+            workers.wait_for_progress()
             for number in victims:
                 quorum.servers[number].start()  # empty
-            crew.wait_for_progress()
+            workers.wait_for_progress()
             wait_until(lambda: all(map(quorum.votes, range(quorum.size))), what="all servers vote")
-    crew.check()
-    assert len(crew.unreachable) < crew.grants / 4
+    workers.check()
+    assert len(workers.unreachable) < workers.grants / 4
 
 
 def test_i1_servers_freeze_for_a_moment(quorum: Quorum) -> None:
     """In the middle of a round, at random; what they were sent meanwhile they do when nobody waits for it any more."""
-    with crew_of(quorum) as crew:
+    with workers_on(quorum) as workers:
         victims = random.sample(range(quorum.size), quorum.size - quorum.majority)
         for _ in range(FREEZES):
             for number in victims:
                 quorum.servers[number].pause()
-            crew.wait_for_progress(2)
+            workers.wait_for_progress(2)
             for number in victims:
                 quorum.servers[number].resume()
-            crew.wait_for_progress(1)
+            workers.wait_for_progress(1)
         # Votes that came late keep a server for three seconds.
         resumed = {number: quorum.now(number) for number in victims}
         wait_until(partial(took_part, quorum, resumed), what="these servers grant leases again")
-    crew.check()
-    assert len(crew.unreachable) < crew.grants / 4
+    workers.check()
+    assert len(workers.unreachable) < workers.grants / 4
 
 
 def took_part(quorum: Quorum, since: dict[int, int]) -> bool:

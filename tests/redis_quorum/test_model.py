@@ -15,12 +15,19 @@ def test_i1_and_i7_hold(clocks: tuple[int, ...], restarts: int) -> None:
     assert Model(clocks=clocks, restarts=restarts).check() > 9_000, "states"
 
 
+@pytest.mark.parametrize(("take_overs", "restarts"), [(1, 0), (1, 1), (2, 0)])
+def test_i1_i2_and_i7_hold_with_take_overs(take_overs: int, restarts: int) -> None:
+    assert Model(restarts=restarts, take_overs=take_overs).check() > 40_000, "states"
+
+
 @pytest.mark.parametrize(
     ("left_out", "broken"),
     [
         ({"has_second_round": False, "restarts": 0}, "I7"),
         ({"has_quarantine": False}, "I1"),
         ({"needs_vote": False}, "I1"),
+        ({"is_conditional": False, "take_overs": 1, "restarts": 0}, "I2"),
+        ({"checks_memory": False, "take_overs": 1}, "I1|I7"),
     ],
     ids=str,
 )

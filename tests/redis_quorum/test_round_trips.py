@@ -73,7 +73,7 @@ def test_a_crowd_of_skips(quorum: Quorum) -> None:
     with ThreadPoolExecutor(CROWD) as pool:
         answers = list(pool.map(skip, range(CROWD)))
     assert answers == ["skip"] * CROWD
-    assert most <= before + CROWD + quorum.size * THREADS_PER_SERVER
+    assert most <= before + CROWD + quorum.size * 2 * THREADS_PER_SERVER, "each may have one more that connects"
     provider.close()  # type: ignore[attr-defined]
     wait_until(lambda: threading.active_count() <= before, what="the threads gone")
 

@@ -26,7 +26,7 @@ PASSWORD = "s3cret-pw"
 
 
 def options_of(provider: Any) -> list[dict[str, Any]]:
-    return [client.options for client in provider._clients]
+    return [client.options for client in provider._client.clients]
 
 
 def test_a_url_for_all(kind: str) -> None:
@@ -34,15 +34,14 @@ def test_a_url_for_all(kind: str) -> None:
     provider = KINDS[kind](url)
     places = [(options["host"], options.get("port", 6379)) for options in options_of(provider)]
     assert places == [("h1", 6379), ("h2", 6379), ("h3", 6380)]
-    for client, options in zip(provider._clients, options_of(provider), strict=True):
+    for client, options in zip(provider._client.clients, options_of(provider), strict=True):
         assert (options["username"], options["password"], options["db"]) == ("user", PASSWORD, 2)
-        limit = client._client.connection_pool.answer_seconds if kind == "async" else options["socket_timeout"]
-        assert limit == 1
+        assert client.reply_seconds == 1
         assert "longest_lease" not in options
     assert repr(provider) == f"<{type(provider).__name__} at h1:6379/2, h2:6379/2, h3:6380/2>"
     with pytest.raises(ConfigurationError, match=r"longer than longest_lease \(2:00:00\)"):
-        provider._algorithm._check_length(LockRequest(NAME, "121m").lock_at_most_for)
-    provider._algorithm._check_length(LockRequest(NAME, "2h").lock_at_most_for)
+        provider.programs.check_length(LockRequest(NAME, "121m").lock_at_most_for)
+    provider.programs.check_length(LockRequest(NAME, "2h").lock_at_most_for)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +69,8 @@ def test_passwords(kind: str) -> None:
 def test_through_provider_from_url() -> None:
     assert isinstance(provider_from_url("redis+quorum://h1,h2,h3"), RedisQuorumLockProvider)
     assert isinstance(async_provider_from_url("rediss+quorum://h1,h2,h3"), AsyncRedisQuorumLockProvider)
-    tls = RedisQuorumLockProvider("rediss+quorum://h1,h2,h3")
-    assert all(client._client.connection_pool.connection_class is redis.SSLConnection for client in tls._clients)
+    tls: Any = RedisQuorumLockProvider("rediss+quorum://h1,h2,h3")
+    assert all(client._make_pool().connection_class is redis.SSLConnection for client in tls._client.clients)
 
 
 BAD_URLS = {

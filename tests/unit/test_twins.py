@@ -37,7 +37,9 @@ PAIRS = [
     ("providers/mongodb/provider.py", "MongoLockProvider", "AsyncMongoLockProvider"),
     ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
     *pairs_of("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider", "verify"),
-    *pairs_of("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "_execute"),
+    ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
+    ("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
+    ("providers/redis/quorum_provider.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),
 ]
 
 RENAMES = {
@@ -48,6 +50,7 @@ RENAMES = {
     "AsyncDatabase": "Database",
     "ManagedAsyncClients": "ManagedClients",
     "find_async_store": "find_store",
+    "open_async_client": "open_client",
     "AsyncConnection": "Connection",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

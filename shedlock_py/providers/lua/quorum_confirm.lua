@@ -1,17 +1,27 @@
--- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms. Reply: 1; 0: refused.
+-- KEYS: record, node. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token, memory.
+-- Reply: 1; 0: refused. By force, the lock is taken from any holder, but only if the record still has the former token ("":
+-- it has none), and the server has not forgotten anything since quorum_read.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
     'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until')
-local is_held, last_fire_time = tonumber(record[1] or 0) > now, record[4]
+local is_held, token = (number(record[1], 'lock_until') or 0) > now, number(record[3], 'fencing_token') or 0
+local last_fire_time, vote_until = number(record[4], 'last_fire_time'), number(record[6], 'vote_until') or 0
 
 if is_held and record[2] == ARGV[1] and record[3] == ARGV[4] then
-    return 1 -- asked again because the reply was lost
+    return 1 -- repeated because the reply was lost
 end
-if tonumber(record[3] or 0) >= tonumber(ARGV[4]) then
-    return 0 -- whoever took over meanwhile may have ended already
+if token >= tonumber(ARGV[4]) then
+    return 0 -- a take-over was here meanwhile, and may have ended already
 end
-if ARGV[5] ~= 'force' and (is_held or record[5] ~= ARGV[1] or tonumber(record[6]) <= now) then
+if ARGV[5] == 'force' then
+    local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until')
+    local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
+    local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+    if (record[3] or '') ~= ARGV[7] or run_id .. replid .. (node[1] or '') .. (node[2] or '') ~= ARGV[8] then
+        return 0
+    end
+elseif is_held or record[5] ~= ARGV[1] or vote_until <= now then
     return 0
 end
 
@@ -21,7 +31,7 @@ redis.call('HSET', KEYS[1],
     'locked_by', ARGV[1],
     'fencing_token', ARGV[4])
 redis.call('HDEL', KEYS[1], 'vote_by', 'vote_until', 'extended_at')
-if ARGV[3] ~= '' and not (last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3])) then
+if ARGV[3] ~= '' and not (last_fire_time and last_fire_time >= tonumber(ARGV[3])) then
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[6]))

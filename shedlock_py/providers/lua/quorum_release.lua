@@ -1,4 +1,5 @@
 -- KEYS: record. ARGV: locked_by, ms that others are still kept out, keep ms. Reply: 1; 0: it is not ours or had ended.
+-- PEXPIRE comes first: see release.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'released_token', 'vote_by')
@@ -10,13 +11,13 @@ if record[2] ~= ARGV[1] then
     return 0
 end
 if record[4] == record[3] then
-    return 1 -- asked again because the reply was lost
+    return 1 -- repeated because the reply was lost
 end
-if tonumber(record[1]) <= now then
+if (number(record[1], 'lock_until') or 0) <= now then
     return 0
 end
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[3]))
 redis.call('HSET', KEYS[1],
     'lock_until', string.format('%.0f', now + ARGV[2] * 1000),
     'released_token', record[3])
-redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[3]))
 return 1

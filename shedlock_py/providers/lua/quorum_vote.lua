@@ -1,31 +1,42 @@
--- KEYS: record, node. ARGV: locked_by, vote ms, fire time us or "", longest lease ms. Reply: {kind, detail, …}:
+-- KEYS: record, node. ARGV: locked_by, vote ms, fire time us or "", longest lease ms, tolerance us. Reply: {kind, detail, …}:
 -- {1, candidate token, run id}: voted for us; {0, locked_by}: held; {2, locked_by}: voted for another; {3, ""}: this
--- fire time ran; {4, ms}: quarantined for so long, as this server was emptied or restarted and may have forgotten a lease.
+-- fire time ran; {4, ms}: quarantined for so long, as this server was emptied or restarted and may have forgotten a lease;
+-- {5, ""}: the fire time is later than the server's clock by more than the tolerance.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
     'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until')
-local token, last_fire_time = tonumber(record[3] or 0), record[4]
-local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until', 'joined')
+local lock_until, token = number(record[1], 'lock_until') or 0, number(record[3], 'fencing_token') or 0
+local last_fire_time, vote_until = number(record[4], 'last_fire_time'), number(record[6], 'vote_until') or 0
+local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until', 'joined', 'replid')
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
+local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
 local quarantined_until = tonumber(node[2] or 0)
 
-if node[1] ~= run_id then
+if node[1] ~= run_id or (node[4] and node[4] ~= replid) then
     quarantined_until = now + ARGV[4] * 1000
-    redis.call('HSET', KEYS[2], 'run_id', run_id, 'quarantined_until', string.format('%.0f', quarantined_until))
+    redis.call('HSET', KEYS[2],
+        'run_id', run_id,
+        'replid', replid,
+        'quarantined_until', string.format('%.0f', quarantined_until))
+elseif not node[4] then
+    redis.call('HSET', KEYS[2], 'replid', replid) -- the run id was noted by a version that did not note this
 end
 
-if tonumber(record[1] or 0) > now then
+if lock_until > now then
     return {0, record[2]}
 end
-if record[5] and record[5] ~= ARGV[1] and tonumber(record[6]) > now then
+if record[5] and record[5] ~= ARGV[1] and vote_until > now then
     return {2, record[5]}
 end
-if ARGV[3] ~= '' and last_fire_time and tonumber(last_fire_time) >= tonumber(ARGV[3]) then
+if ARGV[3] ~= '' and last_fire_time and last_fire_time >= tonumber(ARGV[3]) then
     return {3, ''}
 end
 if quarantined_until > now then
     return {4, math.ceil((quarantined_until - now) / 1000)}
+end
+if ARGV[3] ~= '' and tonumber(ARGV[3]) > now + ARGV[5] then
+    return {5, ''}
 end
 
 if not node[3] then

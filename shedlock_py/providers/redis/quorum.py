@@ -1,10 +1,12 @@
 """The operations on a quorum: one lock, kept on the majority of N independent Redis servers (Redlock).
 
 A lease is acquired in two rounds. In the first each server votes for one claim, for :data:`VOTE` at most; in the second
-a majority that voted for the same claim is told the lease and its fencing token, the greatest that any of them could
-give. So every token handed out stands on a majority, any two majorities share a server, and the next token is greater.
-A claim that fails in the first round leaves the lock records as they were; one that fails in the second is undone, but
-may have used up its fire time.
+a majority that voted for the same claim gets the lease and its fencing token, the greatest that any of them could give.
+So every token handed out stands on a majority, any two majorities share a server, and the next token is greater. A
+claim that fails in the first round leaves the lock records as they were; one that fails in the second is undone.
+
+A take-over reads the fencing token of each server, and replaces the record of a server only if it still has that token
+and has not been emptied since.
 
 Trust counts from before the second round, less the margin for clocks of different speeds (``rules.trust_ends``).
 """
@@ -14,186 +16,269 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import SystemRandom
-from typing import Any
+from typing import Any, ClassVar
 
+from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
-from shedlock_py.providers.redis.algorithm import KEPT_MS, Call, Command, Keys, claim_args, extend, release
-from shedlock_py.providers.redis.election import Election, Verdict
-from shedlock_py.providers.redis.rounds import NotAsked, OnEach, Pause, QuorumAsk, QuorumServer
+from shedlock_py.providers.kit import (
+    DEFAULT_FIRE_TIME_TOLERANCE,
+    Failure,
+    StorePrograms,
+    Undo,
+    describe,
+    fire_time_too_late,
+)
+from shedlock_py.providers.redis.algorithm import (
+    KEPT_MS,
+    Call,
+    Command,
+    Keys,
+    claim_args,
+    extend,
+    release,
+)
+from shedlock_py.providers.redis.broadcast import NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
+from shedlock_py.providers.redis.merged import is_decided, merged_record
 from shedlock_py.providers.redis.scripts import script
-from shedlock_py.providers.redis.view import majority_view
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
+from shedlock_py.providers.redis.tally import Verdict, VoteTally, failures, is_refusal
+from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest
 
 VOTE = timedelta(seconds=3)
 """How long a server waits for a claim that it voted for: longer than two rounds take. So long a split may last."""
-MOST_ROUNDS = 16
-"""For those who take over at the same time. Each round is likely to end that."""
+MOST_TAKE_OVERS = 16
+"""For operators that take over at the same time. Each try is likely to end that."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _random = SystemRandom()  # the module's own goes on alike in all children that C has forked
 
+QuorumProgram = Program[QuorumCommand | Undo, Any, Any]
 
-class QuorumAlgorithm:
-    """The programs for ``size`` servers. ``clock`` is the holder's monotonic clock."""
 
-    def __init__(self, size: int, key_prefix: str, longest_lease: Duration, clock: Clock) -> None:
+class QuorumPrograms(StorePrograms):
+    """The programs for ``size`` servers."""
+
+    recognises_retries: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        size: int,
+        key_prefix: str,
+        longest_lease: Duration,
+        *,
+        clock: Clock = monotonic,
+        timeout: float | None = None,
+        fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
+    ) -> None:
         if size < 3 or size % 2 == 0:
             raise ConfigurationError(f"a quorum needs an odd number of servers, 3 or 5, not {size}")
+        super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance)
         self._size = size
         self._majority = size // 2 + 1
         self._keys = Keys(key_prefix)
         self._node_key = f"{key_prefix}:node".encode()
         self._longest_lease = parse_duration(longest_lease, "longest_lease")
-        self._clock = clock
 
-    # The programs
+    def is_write(self, command: Any) -> bool:
+        return isinstance(command, OnEach) and command.is_claim
 
-    def acquire(self, request: LockRequest) -> Program[QuorumAsk, Any, Lease | None]:
-        self._check_length(request.lock_at_most_for)
-        claim = Claim(request, self._clock)
-        number, patient_until = 0, self._clock() + VOTE.total_seconds()
+    # Acquire and take over
+
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> QuorumProgram:
+        self.check_length(claim.request.lock_at_most_for)
         try:
-            while True:
-                is_last = self._clock() > patient_until  # so no vote of a claimant that died is in the way of it
-                election = Election(claim.locked_by.encode(), (yield self._vote(claim)))
-                is_ahead = False
-                match election.verdict():
-                    case Verdict.WON if election.same_server:
-                        what = f"acquire of lock {request.name!r}: two of these servers are one and the same"
-                        raise ProviderError(what, operation="acquire", lock_name=request.name)
-                    case Verdict.WON:
-                        if (yield from self._confirm("acquire", claim, election.token, election.voters)):
-                            return claim.granted(election.token)
-                        claim = yield from self._instead_of(claim)
-                    case Verdict.SKIP:
-                        if election.voters:
-                            yield self._undo(claim)
-                        return None
-                    case Verdict.IMPOSSIBLE if any(map(is_refusal, election.errors)):
-                        raise self._failed("acquire", request.name, election.errors) from election.cause
-                    case Verdict.IMPOSSIBLE:
-                        raise self._unreachable("acquire", request.name, election.why_not()) from election.cause
-                    case Verdict.SPLIT:
-                        is_ahead = election.is_ahead()
-                        if election.voters and not is_ahead:
-                            claim = yield from self._instead_of(claim)
-                if is_last:
-                    raise self._unreachable("acquire", request.name, "no claim got a majority: the servers are divided")
-                yield _pause(number, at_most=0.05 if is_ahead else 0.3)
-                number += 1
+            return (yield from self._take_over(claim) if force else self._acquire(claim))
         except Exception:
-            # Nobody will use what may have been granted. What cannot be undone now, ends by itself.
-            with suppress(Exception):
-                yield self._undo(claim)
+            # Nobody will use what may have been granted. If the time is over, the undo goes on in the background.
+            yield Undo(self._undone(claim.request.name, claim.locked_by, claim.request.fire_time))
             raise
 
-    def take_over(self, request: LockRequest) -> Program[QuorumAsk, Any, Lease]:
-        self._check_length(request.lock_at_most_for)
-        claim = Claim(request, self._clock)
-        # All of them: tokens must grow, and one that was emptied does not know how far they are.
-        look = _on_each(Call(script("records"), (self._keys.of(request.name),)))
-        try:
-            for number in range(MOST_ROUNDS):
-                replies = yield from self._majority_of("take_over", request.name, look)
-                token = max(max(now, int((row and row[3]) or 0) + 1) for now, row in replies)
-                if (yield from self._confirm("take_over", claim, token, None)):
-                    return claim.granted(token)
-                yield _pause(number)
-            raise self._unreachable("take_over", request.name, "others took it over at the same time, again and again")
-        except Exception:
-            with suppress(Exception):
-                yield self._undo(claim)
-            raise
+    def _acquire(self, claim: Claim) -> QuorumProgram:
+        name = claim.request.name
+        patience = VOTE.total_seconds()
+        if self.timeout is not None:
+            patience = min(patience, 0.8 * self.timeout)
+        number, patient_until = 0, self.clock() + patience
+        while True:
+            is_last = self.clock() > patient_until  # so no vote of a claimant that died is in the way of it
+            tally = VoteTally(claim.locked_by.encode(), (yield self._vote(claim)))
+            is_ahead = False
+            match tally.verdict():
+                case Verdict.WON if tally.same_server:
+                    what = describe("acquire", name, "two of these servers are one and the same")
+                    raise ProviderError(what, operation="acquire", lock_name=name)
+                case Verdict.WON:
+                    if (yield from self._confirm("acquire", claim, tally.token, only=tally.voters)):
+                        return tally.token
+                    yield from self._give_way(claim)
+                case Verdict.SKIP:
+                    if tally.voters:
+                        yield from self._undo(claim)
+                    return None
+                case Verdict.IMPOSSIBLE if tally.is_too_late():
+                    raise fire_time_too_late("acquire", claim.request, self.fire_time_tolerance)
+                case Verdict.IMPOSSIBLE if any(map(is_refusal, tally.errors)):
+                    raise self._failed("acquire", name, tally.errors) from tally.cause
+                case Verdict.IMPOSSIBLE:
+                    raise self._unreachable("acquire", name, tally.why_not()) from tally.cause
+                case Verdict.SPLIT:
+                    is_ahead = tally.is_ahead()
+                    if tally.voters and not is_ahead:
+                        yield from self._give_way(claim)
+            if is_last:
+                raise self._unreachable("acquire", name, "no claim got a majority: the servers are divided")
+            yield _pause(number, at_most=0.05 if is_ahead else 0.3)
+            number += 1
+
+    def read_before_take_over(self, name: str) -> Program[QuorumCommand, Any, None]:
+        yield from ()  # each server has a fencing token of its own: see _take_over
+
+    def _take_over(self, claim: Claim) -> QuorumProgram:
+        request = claim.request
+        read = Call(script("quorum_read"), (self._keys.of(request.name), self._node_key))
+        for number in range(MOST_TAKE_OVERS):
+            replies: list[Any] = yield _on_each(read, is_settled=self._know_tokens)
+            if not self._is_answered(replies):
+                errors = [reply for reply in replies if isinstance(reply, Exception)]
+                raise self._failed("take_over", request.name, errors) from errors[0]
+            found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
+            self._check_fire_time(request, [reply[0] for reply in found.values()])
+            token = max(reply[2] for reply in found.values())
+            if self._know_tokens(replies):  # else the others will do: an operator takes over in spite of a quarantine
+                found = {server: reply for server, reply in found.items() if reply[3]}
+            former = {server: (reply[1], reply[4]) for server, reply in found.items()}
+            if (yield from self._confirm("take_over", claim, token, only=frozenset(former), former=former)):
+                return token
+            yield _pause(number)
+        why = "others took it over at the same time, again and again"
+        raise self._unreachable("take_over", request.name, why)
+
+    def _know_tokens(self, replies: Sequence[Any]) -> bool:
+        """Whether these servers know how far the tokens are: a majority that has not forgotten anything."""
+        return sum(bool(reply[3]) for reply in _answers(replies)) >= self._majority
+
+    def _check_fire_time(self, request: LockRequest, clocks: Sequence[int]) -> None:
+        if request.fire_time is not None:
+            earliest = _microseconds(request.fire_time) - self.fire_time_tolerance // _MICROSECOND
+            if sum(now >= earliest for now in clocks) < self._majority:
+                raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
 
     def _vote(self, claim: Claim) -> OnEach:
-        locked_by, fire_time = claim.locked_by.encode(), claim_args(claim)[2]
-        args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease))
+        locked_by, _, fire_time = claim_args(claim)
+        tolerance = self.fire_time_tolerance // _MICROSECOND
+        args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease), tolerance)
         call = Call(script("quorum_vote"), (self._keys.of(claim.request.name), self._node_key), args)
-        return _on_each(call, is_settled=lambda replies: Election(locked_by, replies).is_settled())
+
+        def is_settled(replies: Sequence[Any]) -> bool:
+            return VoteTally(claim.locked_by.encode(), replies).is_settled()
+
+        return _on_each(call, is_settled=is_settled, is_claim=True)
 
     def _confirm(
-        self, operation: str, claim: Claim, token: int, voters: frozenset[int] | None
-    ) -> Program[QuorumAsk, Any, bool]:
-        """Whether a majority has the lease now, with ``token``; if not, some servers may. None as voters: by force."""
+        self,
+        operation: str,
+        claim: Claim,
+        token: int,
+        *,
+        only: frozenset[int],
+        former: dict[int, tuple[bytes, bytes]] | None = None,
+    ) -> Program[QuorumCommand, Any, bool]:
+        """Whether a majority has the lease now, with ``token``; if not, some servers may.
+
+        :param former: a take-over of what each server had when it was read; None: the servers voted for this claim.
+        """
         claim.ask_again()
-        args = (*claim_args(claim), token, b"force" if voters is None else b"", KEPT_MS)
-        call = Call(script("quorum_confirm"), (self._keys.of(claim.request.name),), args)
-        replies: list[Any] = yield _on_each(call, only=voters, is_settled=self._agree)
+        name = claim.request.name
+        args = (*claim_args(claim), token, b"" if former is None else b"force", KEPT_MS)
+
+        def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
+            more = () if former is None else former[server.number]
+            return server.call(Call(script("quorum_confirm"), (self._keys.of(name), self._node_key), args + more))
+
+        replies: list[Any] = yield OnEach(confirm, only, self._agree, is_claim=True)
         confirmed = replies.count(1)
         errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAsked)]
         if confirmed < self._majority <= confirmed + len(errors):
-            why = f"{confirmed} of {self._size} servers have confirmed, {len(errors)} did not answer ({errors[0]})"
-            raise self._unreachable(operation, claim.request.name, why) from errors[0]
+            why = f"{confirmed} of {self._size} servers have confirmed, {failures(errors, self._size)}"
+            raise self._unreachable(operation, name, why) from errors[0]
         return confirmed >= self._majority
 
-    def _instead_of(self, claim: Claim) -> Program[QuorumAsk, Any, Claim]:
-        """A new claim, once ``claim`` is undone: what was sent for that one may arrive late, and must not fit."""
-        yield self._undo(claim)
-        return Claim(claim.request, self._clock)
+    def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
+        """Undo ``claim``, and go on with a new claim id: what was sent before may arrive late, and must not match."""
+        yield from self._undo(claim)
+        claim.renew()
 
-    def _undo(self, claim: Claim) -> OnEach:
-        args = (claim.locked_by.encode(), 0, KEPT_MS)
-        call = Call(script("quorum_release"), (self._keys.of(claim.request.name),), args)
-        return _on_each(call, is_settled=self._is_answered)
+    def _undo(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
+        with suppress(ProviderError):  # what cannot be undone now ends by itself
+            yield from self._undone(claim.request.name, claim.locked_by, claim.request.fire_time)
 
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[QuorumAsk, Any, Lease | None]:
-        self._check_length(parse_duration(lock_at_most_for, "lock_at_most_for"))
-        extension = lease.begin_extension(lock_at_most_for)
-        if lease.has_ended():
-            return None
-        call = extend("quorum_extend", self._keys.of(lease.name), lease, extension.lock_for, self._clock())
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
+        newest = b"" if former_fire_time is None else _microseconds(former_fire_time)
+        call = Call(script("quorum_undo"), (self._keys.of(name),), (locked_by.encode(), newest, KEPT_MS))
+        replies = yield from self._majority_of("undo", name, _on_each(call, is_settled=self._is_answered))
+        return replies.count(0) <= self._size - self._majority  # so a majority may have had it
+
+    # Extend and release
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
+        self.check_length(parse_duration(lock_at_most_for, "lock_at_most_for"))
+        return (yield from super().extend(lease, lock_at_most_for))
+
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
+        key = self._keys.of(lease.name)
+        if releasing:
+            call = release("quorum_release", key, lease, lock_for)
+            replies = yield from self._majority_of("release", lease.name, _on_each(call, is_settled=self._agree))
+            return replies.count(0) <= self._size - self._majority  # so a majority may have had it
+        call = extend("quorum_extend", key, lease, lock_for, self.clock())
         replies = yield from self._majority_of("extend", lease.name, _on_each(call, is_settled=self._agree))
         if sum(replies) >= self._majority:
-            return extension.granted()
-        if replies.count(0) <= self._size - self._majority:  # not a majority against us: it is those that are silent
+            return True
+        if replies.count(0) <= self._size - self._majority:  # those that are silent may have it
             silent = self._size - len(replies)
             raise self._unreachable("extend", lease.name, f"{silent} of {self._size} servers did not answer")
-        lease.lose()
-        return None
+        return False
 
-    def release(self, lease: Lease) -> Program[QuorumAsk, Any, bool]:
-        if lease.has_ended():
-            return False
-        call = release("quorum_release", self._keys.of(lease.name), lease, lease.begin_release())
-        replies = yield from self._majority_of("release", lease.name, _on_each(call, is_settled=self._agree))
-        is_done: bool = replies.count(0) <= self._size - self._majority  # so a majority may have had it
-        if is_done:
-            lease.end()
-        else:
-            lease.lose()
-        return is_done
+    # For operators
 
-    def force_release(self, name: str) -> Program[QuorumAsk, Any, bool]:
-        call = Call(script("force_release"), (self._keys.of(validate_name(name)),), (KEPT_MS,))
+    def force_release(self, name: str) -> QuorumProgram:
+        call = Call(script("force_release"), (self._keys.of(name),), (KEPT_MS,))
         replies = yield from self._majority_of("force_release", name, _on_each(call, is_settled=self._agree))
-        is_done: bool = replies.count(0) <= self._size - self._majority
-        return is_done
+        return replies.count(0) <= self._size - self._majority
 
-    def prune(self, unused_for: Duration) -> Program[QuorumAsk, Any, int]:
-        unused = parse_duration(unused_for, "unused_for", zero=True)
-        on_each = OnEach(lambda server: server.carry_out(server.place, None, server.prune(unused)))
-        counts: list[int] = yield from self._majority_of("prune", None, on_each)
-        return max(counts)
+    def forget_fire_time(self, name: str) -> QuorumProgram:
+        call = Call(script("forget_fire_time"), (self._keys.of(name),))
+        replies = yield from self._majority_of("forget_fire_time", name, _on_each(call, is_settled=self._is_answered))
+        return any(replies)
 
-    def record(self, name: str) -> Program[QuorumAsk, Any, LockRecord | None]:
-        validate_name(name)
-        on_each = OnEach(lambda server: server.carry_out(server.place, None, server.record(name)))
-        found = yield from self._majority_of("record", name, on_each)
-        return majority_view(found, self._size)
+    def prune(self, unused_for: timedelta) -> QuorumProgram:
+        on_each = OnEach(
+            lambda server: server.named(server.prune(unused_for)), is_settled=self._is_answered, is_long=True
+        )
+        return max((yield from self._majority_of("prune", None, on_each)))
 
-    def records(self, prefix: str) -> Program[QuorumAsk, Any, list[LockRecord]]:
-        validate_prefix(prefix)
-        on_each = OnEach(lambda server: server.carry_out(server.place, None, server.records(prefix)))
-        answers = yield from self._majority_of("records", None, on_each)
-        by_name = [{record.name: record for record in answer} for answer in answers]
-        names = sorted({name for server in by_name for name in server})
-        views = (majority_view([server.get(name) for server in by_name], self._size) for name in names)
-        return [view for view in views if view is not None]
+    def record(self, name: str) -> QuorumProgram:
+        on_each = OnEach(
+            lambda server: server.named(server.record(name)),
+            is_settled=lambda replies: is_decided(_answers(replies), self._size),
+        )
+        return merged_record((yield from self._majority_of("record", name, on_each)), self._size)
 
-    def start_new_quorum(self) -> Program[QuorumAsk, Any, None]:
+    def records(self, prefix: str) -> QuorumProgram:
+        def is_settled(replies: Sequence[Any]) -> bool:
+            found = _by_name(_answers(replies))
+            return self._is_answered(replies) and all(is_decided(some, self._size) for some in found.values())
+
+        on_each = OnEach(lambda server: server.named(server.records(prefix)), is_settled=is_settled, is_long=True)
+        found = _by_name((yield from self._majority_of("records", None, on_each)))
+        merged = (merged_record(some, self._size) for some in found.values())
+        return [record for record in merged if record is not None]
+
+    def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:
         """Let the servers of a new installation vote at once.
 
         One that is empty beside others that are not has lost what it knew, and stays in quarantine.
@@ -229,47 +314,52 @@ class QuorumAlgorithm:
         if run_id in run_ids:
             yield from server.call(Call(script("quorum_join"), (self._node_key,), (run_id,)))
 
-    # Asking
+    # Majorities
 
     def _agree(self, replies: Sequence[Any]) -> bool:
         """Whether a majority says the same."""
-        said = Counter(reply for reply in replies if not isinstance(reply, Exception))
-        return max(said.values(), default=0) >= self._majority
+        return max(Counter(_answers(replies)).values(), default=0) >= self._majority
 
     def _is_answered(self, replies: Sequence[Any]) -> bool:
-        return sum(not isinstance(reply, Exception) for reply in replies) >= self._majority
+        return len(_answers(replies)) >= self._majority
 
     def _majority_of(
         self, operation: str, lock_name: str | None, on_each: OnEach
-    ) -> Program[QuorumAsk, Any, list[Any]]:
+    ) -> Program[QuorumCommand, Any, list[Any]]:
         """The replies of those servers that answered, if that is a majority of them.
 
         :raises ProviderUnreachable: it is not.
         """
         replies = yield on_each
-        answers = [reply for reply in replies if not isinstance(reply, Exception)]
-        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        answers = _answers(replies)
         if len(answers) < self._majority:
+            errors = [reply for reply in replies if isinstance(reply, Exception)]
             raise self._failed(operation, lock_name, errors) from errors[0]
         return answers
 
+    # Errors
+
+    def classify(self, error: Exception) -> Failure:
+        return Failure.NOT_A_STORE_ERROR  # those of the servers are in the replies
+
+    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
+        return ProviderError(describe(operation, lock_name, str(error)), operation=operation, lock_name=lock_name)
+
     def _failed(self, operation: str, lock_name: str | None, errors: Sequence[Exception]) -> Exception:
         """For too few answers: a refusal is a mistake that will be there the next time, silence is not."""
-        refusals = [error for error in errors if is_refusal(error)]
-        if not refusals:
-            why = f"{len(errors)} of {self._size} servers did not answer ({errors[0]})"
+        refusal = next(filter(is_refusal, errors), None)
+        if isinstance(refusal, ConfigurationError):
+            return refusal
+        why = failures(errors, self._size)
+        if refusal is None:
             return self._unreachable(operation, lock_name, why)
-        if isinstance(refusals[0], ConfigurationError):
-            return refusals[0]
-        what = f"{operation} of lock {lock_name!r}" if lock_name is not None else operation
-        why = f"{len(refusals)} of {self._size} servers refused ({refusals[0]})"
-        return ProviderError(f"{what}: {why}", operation=operation, lock_name=lock_name)
+        return ProviderError(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
 
     def _unreachable(self, operation: str, lock_name: str | None, why: str) -> ProviderUnreachable:
-        what = f"{operation} of lock {lock_name!r}" if lock_name is not None else operation
-        return ProviderUnreachable(f"{what}: {why}", operation=operation, lock_name=lock_name)
+        return ProviderUnreachable(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
 
-    def _check_length(self, lease: timedelta) -> None:
+    def check_length(self, lease: timedelta) -> None:
+        """:raises ConfigurationError: the lease is longer than ``longest_lease``."""
         if lease > self._longest_lease:
             raise ConfigurationError(
                 f"a lease of {lease} is longer than longest_lease ({self._longest_lease}), for which this quorum keeps "
@@ -277,15 +367,25 @@ class QuorumAlgorithm:
             )
 
 
-def is_refusal(error: Exception) -> bool:
-    """Whether a server, or we ourselves, said no."""
-    return isinstance(error, ProviderError | ConfigurationError) and not isinstance(error, ProviderUnreachable)
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _answers(replies: Sequence[Any]) -> list[Any]:
+    return [reply for reply in replies if not isinstance(reply, Exception)]
+
+
+def _by_name(answers: Sequence[Sequence[LockRecord]]) -> dict[str, list[LockRecord | None]]:
+    """For each lock name what each server has on it."""
+    servers = [{record.name: record for record in answer} for answer in answers]
+    names = sorted({name for server in servers for name in server})
+    return {name: [server.get(name) for server in servers] for name in names}
 
 
 def _on_each(
-    call: Call, *, only: frozenset[int] | None = None, is_settled: Callable[[Sequence[Any]], bool] | None = None
+    call: Call, *, is_settled: Callable[[Sequence[Any]], bool] | None = None, is_claim: bool = False
 ) -> OnEach:
-    return OnEach(lambda server: server.call(call), only, is_settled)
+    return OnEach(lambda server: server.call(call), None, is_settled, is_claim)
 
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:

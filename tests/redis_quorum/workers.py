@@ -12,7 +12,7 @@ from tests.redis_quorum.quorums import NAME, token_of
 from tests.services.polling import wait_until
 
 
-class Crew:
+class Workers:
     """One thread for each provider, all on one lock name. What they count is protected by nothing else."""
 
     def __init__(self, providers: Sequence[LockProvider], at_most: str) -> None:

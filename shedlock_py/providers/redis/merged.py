@@ -1,17 +1,24 @@
-"""What a majority of servers has on one lock name, as one lock record."""
+"""The lock records of several servers, merged into what a majority of them has."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from shedlock_py.rules import LockRecord
 
 
-def majority_view(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
-    """The record of ``size`` servers, of which those in ``found`` answered (None: no record there).
+def is_decided(found: Sequence[LockRecord | None], size: int) -> bool:
+    """Whether a majority of ``size`` servers agree on who has the lock."""
+    agreed = Counter(record and (record.locked_by, record.is_held) for record in found)
+    return max(agreed.values(), default=0) >= size // 2 + 1
 
-    It is held if a majority may hold it for the same claim, counting those that did not answer as if they did. Each
+
+def merged_record(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
+    """The record of ``size`` servers, of which those in ``found`` replied (None: no record there).
+
+    It is held if a majority may hold it for the same claim, counting those that did not reply as if they did. Each
     server has its own clock, so the times shown are those of one server: the last that a majority outlasts.
     """
     majority, unknown = size // 2 + 1, size - len(found)
