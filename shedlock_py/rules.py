@@ -221,7 +221,7 @@ class Lease:
     lock_at_most_for: timedelta
     lock_at_least_for: timedelta
     fire_time: datetime | None
-    """The fire time that was granted with it, if one was asked for."""
+    """The fire time that was granted with it, if one was asked for; None after a take-over, which only notes it."""
 
     def __init__(
         self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, asked_at: float

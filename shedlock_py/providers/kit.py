@@ -209,7 +209,9 @@ class StorePrograms(ABC):
             claim.ask_again()
             token = yield from self._claimed(operation, claim, before, force=True)
             if token is not None:
-                return claim.granted(token or None)
+                lease = claim.granted(token or None)
+                lease.fire_time = None  # noted, not granted: it may have run before, so an undo must not give it back
+                return lease
         raise ProviderError(
             f"take_over of lock {request.name!r}: the record changed again and again; try once more",
             operation="take_over",
@@ -227,7 +229,8 @@ class StorePrograms(ABC):
         except BaseException as error:
             # An exception that a signal handler raised may have come after the reply.
             if operation.is_in_doubt or (operation.has_written and not isinstance(error, Exception)):
-                yield Undo(self._undone(claim.request.name, claim.locked_by, claim.request.fire_time))
+                fire_time = None if force else claim.request.fire_time
+                yield Undo(self._undone(claim.request.name, claim.locked_by, fire_time))
             raise
 
     def undo(self, lease: Lease) -> Program[Any, Any, bool]:
@@ -630,10 +633,10 @@ def call_within(
         return result
 
     try:
-        future = pool.submit(work)
-    except RuntimeError:  # no thread can be started: better without the limit than not at all
-        return function()
-    try:
+        try:
+            future = pool.submit(work)
+        except RuntimeError:  # no thread can be started: better without the limit than not at all
+            return function()
         done, _ = wait([future], seconds)
         if not done:
             raise TimedOut(waiting_for, sent=False)

@@ -5,13 +5,27 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from types import FrameType
+from typing import Any
 
 import pytest
 
 from shedlock_py._threads import WorkerPool
 from shedlock_py.providers.kit import TimedOut, call_within
 from tests.services.polling import wait_until
+
+
+class Exhausted(WorkerPool):
+    """No thread can be started, as at a container's limit, or while the interpreter ends."""
+
+    def submit(self, function: Any) -> Future[Any]:
+        raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_it_is_called_without_the_limit() -> None:
+    pool = Exhausted(1, "none")
+    assert call_within(pool, 1, "a connection", threading.get_ident, pytest.fail) == threading.get_ident()
 
 
 class Interrupted(BaseException):

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,6 @@ import shedlock_py
 
 PACKAGE = Path(shedlock_py.__file__).parent
 FACADE = ("acquire", "extend", "release", "record", "records", "force_release", "take_over", "prune", "create_schema")
-
-
-def pairs_of(path: str, sync: str, *methods: str) -> Iterator[tuple[str, str, str]]:
-    """The methods of a provider and of its async twin."""
-    for method in (*FACADE, "__repr__", *methods):
-        yield path, f"{sync}.{method}", f"Async{sync}.{method}"
 
 
 PAIRS = [
@@ -36,7 +29,14 @@ PAIRS = [
     ),
     ("providers/mongodb/provider.py", "MongoLockProvider", "AsyncMongoLockProvider"),
     ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
-    *pairs_of("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider", "verify"),
+    *(
+        (
+            "providers/sqlalchemy/provider.py",
+            f"SqlAlchemyLockProvider.{method}",
+            f"AsyncSqlAlchemyLockProvider.{method}",
+        )
+        for method in ("verify", "__repr__")
+    ),
     ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
     ("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
     ("providers/redis/quorum_provider.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),

@@ -61,6 +61,14 @@ class GivingBackContract(ContractBase):
         assert provider.acquire(LockRequest(name, LONG, fire_time=FIRE_TIME)) is None
         assert record_of(provider, name).last_fire_time == FIRE_TIME
 
+    def test_i11_undo_of_a_take_over_gives_no_fire_time_back(
+        self, provider: Any, other: LockProvider, name: str
+    ) -> None:
+        """A take-over does not compare fire times, so its own may have run before."""
+        other.release(acquired(other, LockRequest(name, LONG, fire_time=FIRE_TIME)))
+        assert provider.undo(provider.take_over(LockRequest(name, LONG, fire_time=FIRE_TIME))) is True
+        assert other.acquire(LockRequest(name, LONG, fire_time=FIRE_TIME)) is None
+
     def test_i11_undo_of_the_earliest_fire_time_there_is(self, provider: Any, name: str) -> None:
         earliest = datetime.min.replace(tzinfo=UTC)
         with suppress(ProviderError):  # some stores begin later
