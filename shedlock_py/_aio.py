@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from shedlock_py._threads import Lane, as_exception, finish_at_exit, worker_pool
@@ -82,70 +81,6 @@ async def _finish(source: asyncio.Future[Any], when_abandoned: Callable[[Lease],
     except Exception as error:
         # Nobody is left to raise it to; the lease ends by itself after lock_at_most_for.
         logger.warning("after a cancellation: %s", error)
-
-
-TURNS = 10
-"""Of the event loop, after which everything is handed out that had arrived before the first of them.
-
-Measured: a reply needs 1, on uvloop 3, since it looks at its sockets last; connecting to a host by its name needs 6.
-"""
-
-
-class TimeLimit:
-    """``asyncio.timeout`` that does not blame the store for an event loop that was blocked, for what it costs.
-
-    After such a block a reply and the end of the limit are found at once, and ``asyncio.timeout`` cancels the task that
-    the reply has just woken. This one cancels some turns of the loop later: what has arrived counts.
-
-    :param seconds: None for no limit.
-    """
-
-    __slots__ = ("_cancelling", "_handle", "_is_over", "_seconds", "_task", "_turns")
-
-    _handle: asyncio.Handle | None
-    _task: asyncio.Task[Any]
-
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._handle = None
-        self._is_over = False
-        self._turns = TURNS
-
-    def __enter__(self) -> TimeLimit:
-        if self._seconds is not None:
-            loop = asyncio.get_running_loop()
-            task = asyncio.current_task(loop)
-            assert task is not None
-            self._task = task
-            self._cancelling = task.cancelling()
-            self._handle = loop.call_later(self._seconds, self._wait_a_turn)
-        return self
-
-    def restart(self, seconds: float) -> None:
-        """So much time from now on, unless it is over."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._turns = TURNS
-            self._handle = asyncio.get_running_loop().call_later(seconds, self._wait_a_turn)
-
-    def _wait_a_turn(self) -> None:
-        if self._turns > 0:
-            self._turns -= 1
-            self._handle = asyncio.get_running_loop().call_soon(self._wait_a_turn)
-        else:
-            self._is_over = True
-            self._handle = None
-            self._task.cancel()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None  # it has a reference to us
-        # If somebody else has cancelled it, too, it stays cancelled.
-        if self._is_over and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise TimeoutError from error
 
 
 class ThreadedProvider(AsyncLockProvider):

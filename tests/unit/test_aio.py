@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import socket
-import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
@@ -14,8 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from shedlock_py._aio import TURNS, TimeLimit, shielded
-from tests.services.blocked_loops import compute
+from shedlock_py._aio import shielded
 
 T = TypeVar("T")
 Line = tuple[asyncio.StreamReader, socket.socket]
@@ -306,134 +304,3 @@ async def test_an_event_loop_that_ends_when_work_was_just_begun(recwarn: pytest.
         await asyncio.to_thread(asyncio.run, main(number))
     gc.collect()
     assert [str(warning.message) for warning in recwarn] == []
-
-
-# The time limit
-
-LIMIT = 0.05
-
-
-@pytest.fixture
-async def line() -> AsyncIterator[Line]:
-    """What we read from, and who writes to it."""
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=ours)
-    yield reader, theirs
-    writer.close()
-    theirs.close()
-
-
-async def within(seconds: float | None, work: Awaitable[T]) -> T:
-    with TimeLimit(seconds):
-        return await work
-
-
-async def test_what_arrived_while_the_loop_was_blocked_counts(line: Line) -> None:
-    reader, theirs = line
-    task = asyncio.create_task(within(LIMIT, reader.readexactly(1)))
-    await turns(1)
-    theirs.send(b"!")
-    compute(2 * LIMIT)
-    assert await task == b"!"
-    assert task.cancelling() == 0
-
-
-async def test_what_has_not_arrived_does_not(line: Line) -> None:
-    reader, theirs = line
-    task = asyncio.create_task(within(LIMIT, reader.readexactly(2)))
-    await turns(1)
-    theirs.send(b"!")
-    compute(2 * LIMIT)
-    with pytest.raises(TimeoutError) as raised:
-        await asyncio.wait_for(task, 30)
-    assert isinstance(raised.value.__cause__, asyncio.CancelledError)
-    assert task.cancelling() == 0, "nobody has cancelled it"
-
-
-async def test_the_limit_is_the_limit(line: Line) -> None:
-    begun = time.monotonic()
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(within(LIMIT, line[0].read(1)), 30)
-    assert time.monotonic() - begun >= LIMIT - 0.001
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(within(0, line[0].read(1)), 30)
-
-
-@pytest.mark.parametrize("error", [None, LookupError])
-async def test_who_is_in_time_hears_no_more_of_it(error: type[Exception] | None) -> None:
-    async def main() -> None:
-        with TimeLimit(LIMIT):
-            await turns(1)
-            if error is not None:
-                raise error
-
-    if error is None:
-        await main()
-    else:
-        with pytest.raises(error):
-            await main()
-    compute(2 * LIMIT)
-    await turns(10)
-
-
-async def test_one_that_is_over_when_the_work_ends_cancels_nobody(line: Line) -> None:
-    """It was counting the turns."""
-    reader, theirs = line
-
-    async def main() -> None:
-        with TimeLimit(LIMIT):
-            await reader.readexactly(1)
-        await turns(10)
-
-    task = asyncio.create_task(main())
-    await turns(1)
-    theirs.send(b"!")
-    compute(2 * LIMIT)
-    await task
-
-
-async def test_no_limit(line: Line) -> None:
-    reader, theirs = line
-    task = asyncio.create_task(within(None, reader.readexactly(1)))
-    await turns(1)
-    compute(2 * LIMIT)
-    await turns(10)
-    assert not task.done()
-    theirs.send(b"!")
-    assert await task == b"!"
-
-
-@pytest.mark.parametrize("seconds", [None, 60.0])
-async def test_a_cancellation_is_one_at_once(seconds: float | None, line: Line) -> None:
-    task = asyncio.create_task(within(seconds, line[0].read(1)))
-    await turns(1)
-    task.cancel()
-    await turns(2)
-    assert task.cancelled()
-
-
-async def test_a_cancellation_when_the_limit_is_over_is_one(line: Line) -> None:
-    """Before the task has heard of either, at whichever turn."""
-    for turn in range(TURNS + 2):
-        task = asyncio.create_task(within(LIMIT, line[0].read(1)))
-        await turns(1)
-        compute(2 * LIMIT)
-        await turns(turn)
-        if task.done():
-            break
-        task.cancel()
-        assert await cancelled(task), turn
-        assert task.cancelling() == 1
-    assert turn > 1
-
-
-async def test_a_limit_within_another() -> None:
-    async def main() -> str:
-        with TimeLimit(60):
-            try:
-                await within(LIMIT, asyncio.Event().wait())
-            except TimeoutError:
-                return "the inner one"
-        return "none"
-
-    assert await asyncio.wait_for(main(), 30) == "the inner one"

@@ -24,8 +24,9 @@ class Exhausted(WorkerPool):
 
 
 def test_without_a_thread_it_is_called_without_the_limit() -> None:
-    pool = Exhausted(1, "none")
-    assert call_within(pool, 1, "a connection", threading.get_ident, pytest.fail) == threading.get_ident()
+    discarded: list[int] = []
+    thread = call_within(Exhausted(1, "none"), 1, "a connection", threading.get_ident, discarded.append)
+    assert (thread, discarded) == (threading.get_ident(), [])
 
 
 class Interrupted(BaseException):
