@@ -31,8 +31,9 @@ def run(program: Program[Command, Reply, Result], execute: Callable[[Command], R
     except StopIteration as stop:
         result: Result = stop.value
         return result
-    finally:
+    except BaseException:
         program.close()
+        raise
 
 
 async def run_async(program: Program[Command, Reply, Result], execute: Callable[[Command], Awaitable[Reply]]) -> Result:
@@ -49,5 +50,6 @@ async def run_async(program: Program[Command, Reply, Result], execute: Callable[
     except StopIteration as stop:
         result: Result = stop.value
         return result
-    finally:
+    except BaseException:
         program.close()
+        raise

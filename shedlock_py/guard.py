@@ -15,6 +15,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import Any, Generic, Never, TypeVar, cast
 
 from shedlock_py._clock import monotonic
+from shedlock_py._threads import as_exception, is_from_signal
 from shedlock_py._values import Value
 from shedlock_py.config import (
     check_provider,
@@ -381,8 +382,10 @@ class Block(Guard):
         if self.must_release(lease):
             try:
                 self.released(lease, self.give_back(lease))
-            except Exception as error:  # must not replace what the task returned or raised
-                self.failed("release", error, lease)
+            except (Exception, SystemExit) as error:  # must not replace what the task returned or raised
+                if isinstance(error, SystemExit) and is_from_signal(error):
+                    raise  # SIGTERM is to end the process
+                self.failed("release", as_exception(error, "release", lease.name), lease)
 
 
 class AsyncBlock(Guard):
@@ -450,8 +453,10 @@ class AsyncBlock(Guard):
         if self.must_release(lease):
             try:
                 self.released(lease, await self.give_back(lease))
-            except Exception as error:  # must not replace what the task returned or raised
-                self.failed("release", error, lease)
+            except (Exception, SystemExit) as error:  # must not replace what the task returned or raised
+                if isinstance(error, SystemExit) and is_from_signal(error):
+                    raise  # SIGTERM is to end the process
+                self.failed("release", as_exception(error, "release", lease.name), lease)
 
 
 def _outcome(failure: BaseException | None) -> Outcome:

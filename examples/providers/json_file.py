@@ -41,14 +41,14 @@ class JsonPrograms(kit.StorePrograms):
         fire_time = (request.fire_time - EPOCH) // MICROSECOND if request.fire_time else 0
 
         def grant(data: Record, now: int) -> int | None:
+            if fire_time > now + self.fire_time_tolerance // MICROSECOND:
+                raise kit.fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
             record = data["records"].get(request.name) or {"fencing_token": None, "lock_until": 0, "last_fire_time": 0}
             if force:
                 if record["fencing_token"] != (before.fencing_token if before else None):
                     return None  # the record has changed since it was read
             elif record["lock_until"] > now or 0 < fire_time <= record["last_fire_time"]:
                 return None
-            if fire_time > now + self.fire_time_tolerance // MICROSECOND:
-                raise kit.fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
             token: int = max(data["last_token"] + 1, now)  # the counter is the file's: it outlives the records
             data["last_token"] = token
             data["records"][request.name] = {

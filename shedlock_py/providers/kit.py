@@ -96,9 +96,13 @@ class TimedOut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """A command that the provider itself carries out: this program, in the background if the time is over."""
+    """A command that the provider itself carries out: this program, in the background if the time is over.
+
+    It is not begun later than ``useful_for`` seconds after it was made: what it would undo has ended by itself.
+    """
 
     program: Program[Any, Any, object]
+    useful_for: float
 
 
 class StorePrograms(ABC):
@@ -197,8 +201,7 @@ class StorePrograms(ABC):
         """See :meth:`LockProvider.acquire`."""
         claim = Claim(request, self.clock)
         operation = _Operation(self, "acquire", request.name)
-        token = yield from self._claimed(operation, claim, None, force=False)
-        return None if token is None else claim.granted(token or None)
+        return (yield from self._claimed(operation, claim, None, force=False))
 
     def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
         """See :meth:`LockProvider.take_over`: read the record, and replace exactly what was read."""
@@ -207,9 +210,8 @@ class StorePrograms(ABC):
         for _ in range(MOST_TAKE_OVERS):
             before = yield from operation.carry_out(self.read_before_take_over(request.name))
             claim.ask_again()
-            token = yield from self._claimed(operation, claim, before, force=True)
-            if token is not None:
-                lease = claim.granted(token or None)
+            lease = yield from self._claimed(operation, claim, before, force=True)
+            if lease is not None:
                 lease.fire_time = None  # noted, not granted: it may have run before, so an undo must not give it back
                 return lease
         raise ProviderError(
@@ -220,18 +222,25 @@ class StorePrograms(ABC):
 
     def _claimed(
         self, operation: _Operation, claim: Claim, before: LockRecord | None, *, force: bool
-    ) -> Program[Any, Any, int | None]:
+    ) -> Program[Any, Any, Lease | None]:
         """Claim; whatever goes wrong, nobody keeps what may have been granted."""
         try:
-            return (yield from operation.carry_out(self.claim(claim, before=before, force=force)))
+            token = yield from operation.carry_out(self.claim(claim, before=before, force=force))
+            return None if token is None else claim.granted(token or None)
         except GeneratorExit:
             raise
         except BaseException as error:
-            # An exception that a signal handler raised may have come after the reply.
-            if operation.is_in_doubt or (operation.has_written and not isinstance(error, Exception)):
-                fire_time = None if force else claim.request.fire_time
-                yield Undo(self._undone(claim.request.name, claim.locked_by, fire_time))
+            # A signal handler, or a job's time limit, may raise its exception after the reply has arrived.
+            is_reported = isinstance(error, ProviderError | ConfigurationError)
+            if operation.is_in_doubt or (operation.has_written and not is_reported):
+                yield self.undo_of(claim, is_take_over=force)
             raise
+
+    def undo_of(self, claim: Claim, *, is_take_over: bool) -> Undo:
+        """The command that undoes what ``claim`` may have been granted. A take-over gives no fire time back."""
+        fire_time = None if is_take_over else claim.request.fire_time
+        program = self._undone(claim.request.name, claim.locked_by, fire_time)
+        return Undo(program, useful_for=claim.request.lock_at_most_for.total_seconds())
 
     def undo(self, lease: Lease) -> Program[Any, Any, bool]:
         """Give back an acquisition that nobody used: free at once, and its fire time can be granted again."""
@@ -268,7 +277,17 @@ class StorePrograms(ABC):
             return False
         was_trusted = lease.is_trusted()
         operation = _Operation(self, "release", lease.name)
-        is_done = yield from operation.carry_out(self.hold(lease, lease.begin_release(), releasing=True))
+        lock_for = lease.begin_release()
+        try:
+            is_done = yield from operation.carry_out(self.hold(lease, lock_for, releasing=True))
+        except (Exception, GeneratorExit):
+            raise
+        except (
+            BaseException
+        ):  # such as SIGTERM's SystemExit: the process ends, and its lock should not be held for long
+            program = self.carry_out("release", lease.name, self.hold(lease, lock_for, releasing=True))
+            yield Undo(program, useful_for=lease.lock_at_most_for.total_seconds())
+            raise
         if not is_done and operation.was_repeated and not self.recognises_retries:
             is_done = was_trusted  # the first of the two requests did it, and the second found nothing to do
         if is_done:
@@ -476,20 +495,23 @@ class ProgramProvider(LockProvider):
         def execute(command: Any) -> Any:
             seconds = _left(until)
             if isinstance(command, Undo):
-                return self._undo_in_background(command.program, seconds)
+                return self._undo_in_background(command, seconds)
             if seconds == 0:
                 raise TimedOut("the requests before the next one", sent=False)
             return self._client.execute(command, seconds)
 
         return run(program, execute)
 
-    def _undo_in_background(self, program: Program[Any, Any, object], seconds: float | None) -> None:
+    def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
         """In another thread: the caller waits for it only as long as its own operation may take."""
         from concurrent.futures import Future, wait  # late: needed when something has failed only
 
+        useful_until = monotonic() + command.useful_for
+
         def undo() -> None:
             try:
-                self._run(program)
+                if monotonic() < useful_until:  # it may have waited for a thread
+                    self._run(command.program)
             except Exception as error:
                 # It ends by itself, lock_at_most_for after it was granted.
                 logger.debug("could not undo: %s", error)
@@ -565,20 +587,20 @@ class AsyncProgramProvider(AsyncLockProvider):
         async def execute(command: Any) -> Any:
             seconds = _left(until)
             if isinstance(command, Undo):
-                return await self._undo_in_background(command.program, seconds)
+                return await self._undo_in_background(command, seconds)
             if seconds == 0:
                 raise TimedOut("the requests before the next one", sent=False)
             return await self._client.execute(command, seconds)
 
         return await run_async(program, execute)
 
-    async def _undo_in_background(self, program: Program[Any, Any, object], seconds: float | None) -> None:
+    async def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
         """In another task: the caller waits for it only as long as its own operation may take."""
         import asyncio
 
         async def undo() -> None:
             try:
-                await self._run_here(program)
+                await self._run_here(command.program)
             except Exception as error:
                 # It ends by itself, lock_at_most_for after it was granted.
                 logger.debug("could not undo: %s", error)
@@ -619,7 +641,7 @@ def call_within(
     """
     if seconds is None:
         return function()
-    from concurrent.futures import wait
+    from concurrent.futures import Future, wait
 
     results: list[T] = []
     # Which comes first, the thread with its result or the caller that gives up: setdefault() is one atomic step.
@@ -632,6 +654,7 @@ def call_within(
             discard(result)
         return result
 
+    future: Future[T] | None = None
     try:
         try:
             future = pool.submit(work)
@@ -642,6 +665,8 @@ def call_within(
             raise TimedOut(waiting_for, sent=False)
         return future.result()
     except BaseException:  # of a signal handler, too
+        if future is not None:
+            future.cancel()  # it may still wait for a thread
         if first.setdefault("is", "caller") == "result":
             discard(results[0])
         raise

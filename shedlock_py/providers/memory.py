@@ -93,13 +93,13 @@ class MemoryPrograms(StorePrograms):
             record = store.records.get(request.name)
             fire_time = request.fire_time
             newest = record.last_fire_time if record else None
+            if fire_time and fire_time > _moment(now) + self.fire_time_tolerance:
+                raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
             if force:
                 if (record.fencing_token if record else None) != (before.fencing_token if before else None):
                     return None
             elif record and (record.lock_until > now or (fire_time and newest and newest >= fire_time)):
                 return None
-            if fire_time and fire_time > _moment(now) + self.fire_time_tolerance:
-                raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
             if newest and (fire_time is None or fire_time < newest):
                 fire_time = newest
             store.last_token = max(store.last_token + 1, now)

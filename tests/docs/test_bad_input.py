@@ -418,13 +418,28 @@ ROWS: dict[str, Row] = {
             lambda: LockRequest("job", "1m", fire_time=datetime(2026, 1, 1)), ConfigurationError, "an aware datetime"
         ),
     ],
-    "a listener that raises": [with_a_bad_listener],
+    "a listener that raises, be it `SystemExit`": [
+        with_a_bad_listener,
+        "tests/keepalive/test_callbacks.py::test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised",
+    ],
+    "Ctrl-C or SIGTERM while a listener or `on_lost` runs in the main thread": [
+        "tests/keepalive/test_callbacks.py::test_a_signal_during_a_listener_ends_the_process_after_all_were_notified_and_the_lock_is_free"
+    ],
     '`on_lost`: neither `"continue"`, `"cancel"` nor a callable; or `"cancel"` on an ordinary function': [
         Refused(lambda: guard(on_lost="stop"), ConfigurationError, "must be 'continue', 'cancel' or a callable"),
         Refused(lambda: guard(on_lost="cancel"), ConfigurationError, "on_lost='cancel' needs an async task"),
         Refused(lambda: hold("job", on_lost="cancel", provider=STORE), ConfigurationError, "needs an async task"),
     ],
-    "an `on_lost` that raises": [with_a_bad_on_lost],
+    "an `on_lost` that raises, be it `SystemExit`": [
+        with_a_bad_on_lost,
+        "tests/keepalive/test_callbacks.py::test_callbacks_of_lost_leases",
+    ],
+    "`keep_alive` or `on_lost`, and the process cannot start the timer's thread": [
+        "tests/keepalive/test_no_threads.py::test_without_a_timer_no_task_begins_and_the_next_one_is_kept_alive"
+    ],
+    "async code on a sync provider, and the process cannot start a thread": [
+        "tests/keepalive/test_no_threads.py::test_async_code_on_a_sync_provider"
+    ],
     "`extend_lock` or `assert_locked` after the lease was lost": [
         Refused(lambda: after_it_was_lost(assert_locked), NotLocked, "not inside a live lease"),
         Refused(lambda: after_it_was_lost(lambda: extend_lock("1m")), NotLocked, "not inside a live lease"),
@@ -449,13 +464,32 @@ ROWS: dict[str, Row] = {
         Refused(lambda: elector(takeover="now"), ConfigurationError, "takeover"),
     ],
     "an elector that is started twice": ["tests/election/test_elector.py::test_start_twice_and_again"],
-    "an elector's callback that raises": [
-        "tests/election/test_elector.py::test_a_callback_that_raises_or_hangs_delays_nothing"
+    "an elector that can start no thread": [
+        "tests/election/test_elector_faults.py::test_start_without_a_thread_is_an_error_and_can_be_repeated"
+    ],
+    "an elector's callback that raises, whatever it is": [
+        "tests/election/test_elector.py::test_a_callback_that_raises_or_hangs_delays_nothing",
+        "tests/election/test_elector_faults.py::test_a_callback_that_raises_anything_leaves_nobody_busy",
+    ],
+    "`stop()` in one of the elector's own callbacks": [
+        "tests/election/test_elector_faults.py::test_stop_in_a_callback_returns_at_once_and_the_lease_is_released"
+    ],
+    "`wait_until_leader()` or `take_over()` of an elector that was not started, or has stopped": [
+        "tests/election/test_elector_faults.py::test_who_waits_for_an_elector_that_does_not_take_part"
+    ],
+    "an async provider for `LeaderElector`": [
+        "tests/election/test_elector_faults.py::test_an_async_provider_is_refused"
     ],
     "`leader_only`, `lead`, `ShedLockExecutor(elector=…)` with something that is no elector": [
         Refused(lambda: leader_only("nodes"), ConfigurationError, "elector"),
         Refused(lambda: lead(BackgroundScheduler(), STORE), ConfigurationError, "elector"),
         Refused(lambda: ShedLockExecutor(provider=STORE, elector=STORE), ConfigurationError, "elector"),
+    ],
+    "`lead` or `install` with an object that has a scheduler, such as Flask-APScheduler's": [
+        "tests/apscheduler/test_leading_faults.py::test_a_wrapper_of_a_scheduler_is_refused"
+    ],
+    "under `ShedLockExecutor`, a job without a lock, or a job id in `locks=` that the scheduler does not have": [
+        "tests/apscheduler/test_which_lock.py::test_a_job_without_a_lock_is_warned_of_once_in_a_process"
     ],
     "`lead` with a scheduler that runs already": [
         Refused(

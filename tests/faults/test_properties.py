@@ -30,7 +30,7 @@ SETTINGS = settings.get_profile("faults")
 
 NAMES = ["a", "b", "A"]
 MILLISECOND = timedelta(milliseconds=1)
-lengths = st.integers(1, 20_000).map(lambda milliseconds: milliseconds * MILLISECOND)
+lengths = st.integers(3, 20_000).map(lambda milliseconds: milliseconds * MILLISECOND)
 moments = st.integers(0, 5).map(lambda minutes: datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -112,7 +112,8 @@ def grant(command: Command) -> Any:
     if not isinstance(command, FindOneAndUpdate):
         return None
     claim = command.update[0]["$replaceWith"]["$cond"][1]["$mergeObjects"][1]
-    return {"lockedBy": claim["lockedBy"]["$literal"], "fencingToken": 5000}
+    now = datetime.now(UTC)
+    return {"lockedBy": claim["lockedBy"]["$literal"], "fencingToken": 5000, "lockedAt": now, "lockUntil": now}
 
 
 def test_i7_the_token_is_the_one_of_the_record() -> None:

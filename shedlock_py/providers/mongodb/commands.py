@@ -101,7 +101,8 @@ def acquire(claim: Claim, tolerance: timedelta) -> FindOneAndUpdate:
     """Claim the record if it is free, and leave it exactly as it is if not: MongoDB then writes nothing."""
     conditions: list[dict[str, Any]] = [{"$lte": [_UNTIL_MS, _NOW_MS]}]
     if claim.request.fire_time is not None:
-        conditions.append({"$lt": ["$lastFireTime", _literal(_microseconds(claim.request.fire_time))]})
+        # First, so that a fire time that is too late is an error also while the lock is held.
+        conditions.insert(0, {"$lt": ["$lastFireTime", _checked(claim.request.fire_time, tolerance)]})
     return _claim(claim, conditions, tolerance)
 
 
@@ -109,13 +110,13 @@ def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta) -> 
     """Claim the record if it is still ``before``, whoever holds it."""
     if before is None:
         conditions: list[dict[str, Any]] = [{"$not": [_has("lockedBy")]}]
-    elif before.fencing_token is not None:
-        conditions = [{"$eq": ["$fencingToken", _literal(Int64(before.fencing_token))]}]
-    else:  # a record of ShedLock for Java
+    else:
+        # By the holder and the time as well: ShedLock for Java leaves our token as it is.
+        token = None if before.fencing_token is None else Int64(before.fencing_token)
         conditions = [
+            {"$eq": [{"$ifNull": ["$fencingToken", None]}, _literal(token)]},
             {"$eq": ["$lockedBy", _literal(before.locked_by)]},
-            {"$eq": ["$lockedAt", _literal(before.locked_at)]},
-            {"$not": [_has("fencingToken")]},
+            {"$eq": [{"$toLong": "$lockedAt"}, Int64((before.locked_at - EPOCH) // timedelta(milliseconds=1))]},
         ]
     return _claim(claim, conditions, tolerance)
 
@@ -131,13 +132,17 @@ def _claim(claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta)
         "fencingToken": {"$max": [{"$add": ["$fencingToken", Int64(1)]}, _NOW_US]},
     }
     if request.fire_time is not None:
-        fire_time = _literal(_microseconds(request.fire_time))
-        latest = {"$add": [_NOW_US, Int64(tolerance // MICROSECOND)]}
-        checked = {"$toLong": {"$cond": [{"$gt": [fire_time, latest]}, TOO_LATE, fire_time]}}
-        changes["lastFireTime"] = {"$max": ["$lastFireTime", checked]}
+        changes["lastFireTime"] = {"$max": ["$lastFireTime", _checked(request.fire_time, tolerance)]}
     claimed = {"$mergeObjects": ["$$ROOT", changes]}
     update = {"$replaceWith": {"$cond": [{"$and": [is_new, *conditions]}, claimed, "$$ROOT"]}}
     return FindOneAndUpdate({"_id": request.name}, [update], upsert=True, projection=_REPLY)
+
+
+def _checked(moment: datetime, tolerance: timedelta) -> dict[str, Any]:
+    """The fire time; evaluated, an error if it is too late."""
+    fire_time = _literal(_microseconds(moment))
+    latest = {"$add": [_NOW_US, Int64(tolerance // MICROSECOND)]}
+    return {"$toLong": {"$cond": [{"$gt": [fire_time, latest]}, TOO_LATE, fire_time]}}
 
 
 def extend(lease: Lease, lock_for: timedelta) -> UpdateOne:

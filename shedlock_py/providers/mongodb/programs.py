@@ -90,7 +90,7 @@ class MongoPrograms(StorePrograms):
             self._check_record(document, operation, claim.request.name)
         except ProviderError:
             if is_granted:
-                yield from self.undo_claim(claim.request.name, claim.locked_by, None)
+                yield self.undo_of(claim, is_take_over=force)
             raise
         return document["fencingToken"] if is_granted else None
 

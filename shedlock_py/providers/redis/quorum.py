@@ -94,7 +94,7 @@ class QuorumPrograms(StorePrograms):
             return (yield from self._take_over(claim) if force else self._acquire(claim))
         except Exception:
             # Nobody will use what may have been granted. If the time is over, the undo goes on in the background.
-            yield Undo(self._undone(claim.request.name, claim.locked_by, claim.request.fire_time))
+            yield self.undo_of(claim, is_take_over=force)
             raise
 
     def _acquire(self, claim: Claim) -> QuorumProgram:

@@ -101,7 +101,10 @@ class GivingBackContract(ContractBase):
             assert not isinstance(caught.value, ProviderUnreachable)
             assert caught.value.lock_name == name
         assert provider.record(name) is None
-        provider.release(acquired(provider, LockRequest(name, LONG, fire_time=now)))
+        lease = acquired(provider, LockRequest(name, LONG, fire_time=now))
+        with pytest.raises(ProviderError, match="later than the store's clock"):
+            provider.acquire(wrong)  # also while it is held
+        provider.release(lease)
         before = provider.record(name)
         with pytest.raises(ProviderError, match="later than the store's clock"):
             provider.acquire(wrong)
