@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -39,7 +40,8 @@ def within_a_second() -> Iterator[None]:
 @pytest.mark.parametrize("driver", POSTGRES)
 def test_a_heartbeat_does_not_wait_behind_acquires(driver: str, store: Store, name: str) -> None:
     """Of one provider: five of them had its five connections until their time was over."""
-    provider, busy = store.provider(timeout="20s"), f"busy-{uuid4().hex[:8]}"
+    provider: Any = store.provider(timeout="20s")
+    busy = f"busy-{uuid4().hex[:8]}"
     provider.release(acquired(provider, busy))
     lease, unused = acquired(provider, name), acquired(provider, f"{name}-unused")
 
