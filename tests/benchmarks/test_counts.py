@@ -71,7 +71,8 @@ def test_bytes_on_the_wire(running_store: RunningStore, cycle: float, skip: floa
 
 
 def test_bytes_on_the_wire_of_postgresql(postgres: RunningStore) -> None:
-    check_wire(postgres, 480, 250)  # the statements are prepared, and not sent again
+    # The whole statement goes over each time: behind a pooler such as PgBouncer, prepared ones would fail.
+    check_wire(postgres, 1800, 1400)
 
 
 def check_wire(store: RunningStore, cycle: float, skip: float) -> None:

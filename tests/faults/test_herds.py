@@ -67,8 +67,9 @@ def test_after_a_crowd_that_failed_there_is_another(fault_store: Store) -> None:
 
 FORKED = """
 import ctypes, os, socket, sys, threading
-from shedlock_py.providers.sqlalchemy.engines import watchdog
+from shedlock_py._clock import monotonic
 from shedlock_py.providers.sqlalchemy.forks import _process
+from shedlock_py.providers.sqlalchemy.watchdog import watchdog
 
 def child():
     sys.setswitchinterval(1e-6)
@@ -80,14 +81,14 @@ def child():
     def ask(one):
         everybody.wait(30)
         _process.notice_fork()  # as each statement does
-        own = watchdog.begin(one.fileno(), 60.0)
+        own = watchdog.begin(one.fileno(), monotonic() + 60)
         everybody.wait(30)
         watchdog.end(own)
 
     threads = [threading.Thread(target=ask, args=(one,)) for one in ours]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
-    own = watchdog.begin(ours[0].fileno(), 0.05)
+    own = watchdog.begin(ours[0].fileno(), monotonic() + 0.05)
     theirs[0].settimeout(30)
     cut = theirs[0].recv(1) == b""
     watchdog.end(own)

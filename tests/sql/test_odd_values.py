@@ -66,9 +66,25 @@ def test_long_ago_is_free(driver: str, moment: str, store: Store, name: str) -> 
     record = record_of(provider, name)
     assert not record.is_held
     assert record.locked_at.year == 1
+    for hours in (14, -12):
+        assert record.locked_at + timedelta(hours=hours), "people see it in their time zone"
     assert [each.name for each in provider.records(name)] == [name]
     provider.take_over(LockRequest(name, "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC)))
     assert record_of(provider, name).is_held
+
+
+@pytest.mark.parametrize("driver", [*DRIVERS])
+def test_the_first_moment_of_the_year_1_is_stored_as_such(driver: str, store: Store, name: str) -> None:
+    """Asyncpg sends it as '-infinity', which other drivers would find earlier."""
+    provider, first = store.provider(), datetime.min.replace(tzinfo=UTC)
+    lease = acquired(provider, name, fire_time=first)
+    assert record_of(provider, name).last_fire_time == first
+    stored = "last_fire_time = '0001-01-01 00:00:00'"
+    assert store.execute(f"UPDATE shedlock SET locked_at = last_fire_time WHERE name = :name AND {stored}", name=name)
+    assert provider.release(lease)
+    assert provider.acquire(LockRequest(name, "1m", fire_time=first)) is None, "I11"
+    assert record_of(provider, name).locked_at == first
+    assert provider.take_over(LockRequest(name, "1m", fire_time=first)), "of the record that was read"
 
 
 @pytest.mark.parametrize("driver", POSTGRES)

@@ -8,9 +8,12 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py._clock import monotonic
-from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
+from shedlock_py.providers.kit import NotSent
+from shedlock_py.providers.sqlalchemy.watchdog import Watchdog, watchdog
 from tests.services.polling import wait_until
+from tests.sql.stores import SYNC_DRIVERS, Store, acquired
 
 
 class Bell(threading.Condition):
@@ -58,7 +61,7 @@ def test_a_thread_that_cannot_start_leaves_nothing_open(monkeypatch: pytest.Monk
         before = len(os.listdir("/dev/fd"))
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(RuntimeError):
+            with pytest.raises(NotSent):
                 dog.begin(ours.fileno(), monotonic() + 5)
         assert len(os.listdir("/dev/fd")) == before
         own = dog.begin(ours.fileno(), monotonic() + 0.05)
@@ -66,3 +69,28 @@ def test_a_thread_that_cannot_start_leaves_nothing_open(monkeypatch: pytest.Monk
         assert theirs.recv(1) == b"", "it watches now"
         dog.end(own)
         assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_without_its_thread_nothing_is_sent(
+    driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicas skip the run as they do while the store is unreachable: the next one may start the thread."""
+    provider, pooled = store.provider(), store.provider()
+    acquired(pooled, f"{name}-other")
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "shedlock-watchdog":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watchdog, "_thread", None)
+        patch.setattr(threading.Thread, "start", refuse)
+        for each in (provider, pooled):
+            with pytest.raises(ProviderUnreachable, match=f"acquire of lock '{name}'.*silent: can't start new thread"):
+                each.acquire(LockRequest(name, "1m"))
+    for each in (provider, pooled):
+        assert each.record(name) is None
+    assert provider.release(acquired(provider, name))

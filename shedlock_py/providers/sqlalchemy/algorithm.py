@@ -38,6 +38,8 @@ class Ask(NamedTuple):
     values: Mapping[str, object] = _NO_VALUES
     can_grant: bool = False
     """A lock, if the statement is carried out."""
+    is_of_holder: bool = False
+    """Extends, releases or undoes what was granted. A connection is kept free for these."""
 
 
 class Answer(NamedTuple):
@@ -98,14 +100,16 @@ class SqlPrograms(StorePrograms):
 
     # The programs
 
-    def locate(self) -> Program[Ask, Answer, None]:
+    def locate(self, *, is_of_holder: bool = False) -> Program[Ask, Answer, None]:
         """Find out, once, in which schema the table is by the default of sessions.
 
         A connection of the application's pool may have been sent ``SET search_path`` or ``USE`` since.
         """
         if self._is_located or self._sql.locate is None:
             return
-        [[schema, is_there]] = (yield Ask(self._sql.locate, {"formatted": self.table_name})).rows
+        [[schema, is_there]] = (
+            yield Ask(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
+        ).rows
         if schema is not None and not schema.startswith("pg_temp") and not set("%:") & set(schema):
             self._address(schema)
         self._is_located = bool(is_there)  # else it may be there next time, in another schema of the search path
@@ -195,15 +199,16 @@ class SqlPrograms(StorePrograms):
         }
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Ask, Answer, bool]:
-        yield from self.locate()
+        yield from self.locate(is_of_holder=True)
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
-        reply = yield Ask(self._sql.release if releasing else self._sql.extend, values)
+        reply = yield Ask(self._sql.release if releasing else self._sql.extend, values, is_of_holder=True)
         return bool(reply.changed)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Ask, Answer, bool]:
-        yield from self.locate()
+        yield from self.locate(is_of_holder=True)
         former = former_fire_time and self._sql.clock.to_store(former_fire_time)
-        reply = yield Ask(self._sql.undo, {"name": name, "locked_by": locked_by, "former_fire_time": former})
+        values = {"name": name, "locked_by": locked_by, "former_fire_time": former}
+        reply = yield Ask(self._sql.undo, values, is_of_holder=True)
         return bool(reply.changed)
 
     def force_release(self, name: str) -> Program[Ask, Answer, bool]:

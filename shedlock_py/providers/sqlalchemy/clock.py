@@ -9,9 +9,11 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+BEFORE_EARLIEST = EARLIEST + timedelta(days=1)
+"""What times before the year 1 are shown as. A day is left, so that Python can show it in every time zone."""
 LATEST = datetime.max.replace(tzinfo=UTC, hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
-"""Stored times beyond these are shown as these. A day is left, so that Python can show them in every time zone."""
+"""What later times are shown as, for the same reason."""
 
 _AS_TEXT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
 
@@ -69,7 +71,7 @@ class SqlClock:
         if not isinstance(value, datetime):
             return None
         moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-        return min(max(moment, EARLIEST), LATEST)
+        return min(moment, LATEST)
 
 
 def _literal(moment: datetime) -> str:
@@ -77,7 +79,7 @@ def _literal(moment: datetime) -> str:
 
 
 _POSTGRESQL_SHOWN = (
-    f"CASE WHEN {{0}} < {_literal(EARLIEST)} THEN {_literal(EARLIEST)} "
+    f"CASE WHEN {{0}} < {_literal(EARLIEST)} THEN {_literal(BEFORE_EARLIEST)} "
     f"WHEN {{0}} > {_literal(LATEST)} THEN {_literal(LATEST)} ELSE {{0}} END"
 )
 
@@ -90,12 +92,14 @@ _POSTGRESQL = SqlClock(
     greatest="GREATEST",
     least="LEAST",
     is_same="IS NOT DISTINCT FROM",
-    moment="CAST(:{0} AS timestamp)",
+    # Text, for all drivers alike: asyncpg sends the first moment of the year 1 as '-infinity', which is another one.
+    moment="CAST(CAST(:{0} AS text) AS timestamp)",
     number="CAST(:{0} AS bigint)",
     text="CAST(:{0} AS varchar)",
     # Drivers raise for 'infinity' and for times before the year 1 or after 9999.
     shown=_POSTGRESQL_SHOWN,
     same_time=f"{_POSTGRESQL_SHOWN} = {{1}}",
+    times_as_text=True,
 )
 
 _MYSQL = SqlClock(

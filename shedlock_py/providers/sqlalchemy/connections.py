@@ -104,7 +104,7 @@ class Connections:
             if is_late:
                 raise TimedOut("a reply", sent=True) from error
             raise known from error
-        except Unconfirmed:
+        except (Unconfirmed, NotSent):
             raise
         except BaseException as error:
             connection.invalidate(error)  # interrupted, no one knows where

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 POOL_SIZE = 5
 """A skip takes a millisecond: five connections serve hundreds of threads, which wait for one in turn."""
+FOR_ALL = POOL_SIZE - 1
+"""How many of them any statement may use. The last one is kept for those of holders: a heartbeat must not wait until
+acquires have got a row that somebody else has locked."""
 
 # The first that is installed is taken where the URL names no driver.
 _DRIVERS = {

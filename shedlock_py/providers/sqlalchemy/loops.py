@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
@@ -19,7 +19,7 @@ from shedlock_py._clock import monotonic
 from shedlock_py.providers.kit import within
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from shedlock_py.providers.sqlalchemy.connections import Connections
-from shedlock_py.providers.sqlalchemy.engines import POOL_SIZE, open_async_engine
+from shedlock_py.providers.sqlalchemy.engines import FOR_ALL, POOL_SIZE, open_async_engine
 from shedlock_py.providers.sqlalchemy.watchdog import shut, socket_number
 
 _limit: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("limit", default=None)
@@ -38,6 +38,7 @@ class LoopEngine:
         event.listen(self.engine.sync_engine, "do_connect", self._connecting)
         event.listen(self.engine.sync_engine, "connect", self._connected, insert=True)
         self._free = asyncio.Semaphore(POOL_SIZE)
+        self._free_for_all = asyncio.Semaphore(FOR_ALL)
         self._records: WeakSet[ConnectionPoolEntry] = WeakSet()
         event.listen(self.engine.sync_engine, "connect", self._remember)
 
@@ -48,16 +49,16 @@ class LoopEngine:
     async def execute(self, ask: Ask, timeout: float) -> Answer:  # noqa: ASYNC109 (what is left of the operation's)
         """The reply, within ``timeout`` seconds."""
         until = monotonic() + timeout
-        async with within(timeout, "a free connection", sent=False):
-            await self._free.acquire()
-        try:
+        async with AsyncExitStack() as permits:
+            async with within(timeout, "a free connection", sent=False):
+                if not ask.is_of_holder:
+                    await permits.enter_async_context(self._free_for_all)
+                await permits.enter_async_context(self._free)
             connection = await self._take(until)
             # PostgreSQL's drivers have end_at(), and SQLite its busy_timeout.
             seconds = until - monotonic() if self._is_mysql else None
             async with within(seconds, "a reply", sent=True):
                 return await greenlet_spawn(self.connections.ask, connection, ask, until)
-        finally:
-            self._free.release()
 
     async def _take(self, until: float) -> PoolProxiedConnection:
         async with within(None, "a connection", sent=False) as limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, ref
@@ -29,6 +29,7 @@ from shedlock_py.providers.kit import (
 from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlPrograms, identifiers
 from shedlock_py.providers.sqlalchemy.connections import Connections
 from shedlock_py.providers.sqlalchemy.engines import (
+    FOR_ALL,
     POOL_SIZE,
     open_async_engine,
     open_engine,
@@ -155,14 +156,16 @@ class _Client:
             connect_in_time(engine)
         self._connections = Connections(engine, is_managed, end_at if has_server else None)
         self._inherited = Inherited(engine)
-        self._slots = _Slots()
+        self._slots = _Slots(POOL_SIZE)
+        self._slots_for_all = _Slots(FOR_ALL)
 
     def execute(self, ask: Ask, timeout: float | None) -> Answer:
         if timeout is None:
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(None), ask, None)
         until = monotonic() + timeout
-        with self._slots.one_until(until):
+        may_go = nullcontext() if ask.is_of_holder else self._slots_for_all.one_until(until)
+        with may_go, self._slots.one_until(until):
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(until), ask, until)
 
@@ -191,17 +194,18 @@ class _Slot:
 
 
 class _Slots:
-    """As many as the pool keeps connections: SQLAlchemy's pool has no time limit for each call.
+    """Permits to use a connection: SQLAlchemy's pool has no time limit for each call.
 
     A ``SimpleQueue``, because a signal handler may need one at any moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self._number = number
         self._refill()
 
     def _refill(self) -> None:
         free: SimpleQueue[_Slot] = SimpleQueue()
-        for _ in range(POOL_SIZE):
+        for _ in range(self._number):
             free.put(_Slot(free))
         self._free = free
         self._process = os.getpid()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from shedlock_py._clock import monotonic
+from shedlock_py.providers.kit import NotSent
 
 SOCKET = "shedlock_py socket"
 """In the ``info`` of a connection whose driver has no public way to its socket: a duplicate."""
@@ -85,6 +86,8 @@ class Watchdog:
         """End the connection at the moment ``deadline``, so that the driver raises; unless :meth:`end` comes first.
 
         The result is what ``end`` takes.
+
+        :raises NotSent: its thread cannot be started. Without it, the time of an operation would have no limit.
         """
         own = os.dup(socket_number)  # the driver may close its own, and the number be used again
         try:
@@ -102,7 +105,10 @@ class Watchdog:
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._watch, name="shedlock-watchdog", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit of the system or of the container
+            raise NotSent from OSError(f"nobody would notice a server that is silent: {error}")
         self._thread = thread
 
     def end(self, own: int) -> bool:
