@@ -70,27 +70,28 @@ class _Idle:
 
 
 class _Permit:
-    """One of :class:`_Permits`. If a signal handler raises as it is handed over, nobody has it, and it goes back."""
+    """One of :class:`_Permits`."""
 
-    def __init__(self, free: SimpleQueue[_Permit]) -> None:
-        self._free: ReferenceType[SimpleQueue[_Permit]] | None = ref(free)
-
-    def give_back(self) -> None:
-        reference, self._free = self._free, None
-        free = reference() if reference is not None else None
-        if free is not None:
-            free.put(_Permit(free))
-
-    __del__ = give_back
+    __slots__ = ("__weakref__",)
 
 
 class _Permits:
-    """For ``count`` threads at a time. A ``SimpleQueue``: in a semaphore, a signal handler could leave a lock held."""
+    """For ``count`` threads at a time, also when a signal handler raises at any moment.
+
+    In a semaphore that could leave a lock held for ever. A permit that is lost on the way is deleted by Python, and its
+    weak reference takes its place in the queue: C calls C, so that no signal handler runs in between.
+    """
 
     def __init__(self, count: int) -> None:
-        self._free: SimpleQueue[_Permit] = SimpleQueue()
+        self._free: SimpleQueue[_Permit | ReferenceType[_Permit]] = SimpleQueue()
+        self._watched: list[ReferenceType[_Permit]] = []
         for _ in range(count):
-            self._free.put(_Permit(self._free))
+            self._free.put(self._new())
+
+    def _new(self) -> _Permit:
+        permit = _Permit()
+        self._watched.append(ref(permit, self._free.put))
+        return permit
 
     @contextmanager
     def one_until(self, until: float) -> Iterator[None]:
@@ -100,9 +101,12 @@ class _Permits:
         except Empty:
             raise TimedOut(FREE_CONNECTION, sent=False) from None
         try:
+            if isinstance(permit, ReferenceType):
+                lost, permit = permit, self._new()
+                self._watched.remove(lost)
             yield
         finally:
-            permit.give_back()
+            self._free.put(permit)
 
 
 def _for_most(size: int) -> int:
