@@ -21,7 +21,8 @@ from tests.services.database import Address
 from tests.services.polling import wait_until
 from tests.services.proxy import TcpProxy, _Link
 
-LONG = "4h"
+LONG = "1h"
+"""As long as a lease on a quorum may be, unless it is told otherwise."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 30.0
 """Seconds, on a busy machine."""
@@ -61,7 +62,9 @@ def interrupt(store: Store, number: signal.Signals) -> str:
         for proxy in proxies:
             proxy.hold_reply_to(name, skip=1 if store.family == "quorum" else 0)  # the first round grants nothing
         child.go_on()
-        wait_until(lambda: _is_held(observer, name), timeout=PATIENCE, what="the store has granted it")
+        wait_until(
+            lambda: _is_held(observer, name) or child.has_ended(), timeout=PATIENCE, what="the store has granted it"
+        )
         child.process.send_signal(number)
         child.expect("interrupted")
         child.process.wait(PATIENCE)
@@ -103,6 +106,10 @@ class _Child:
     def go_on(self) -> None:
         self._write("")
 
+    def has_ended(self) -> bool:
+        """Whether it has: what it says next is what went wrong."""
+        return self.process.poll() is not None
+
     def _write(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
@@ -130,6 +137,9 @@ def main() -> None:
         print("not interrupted", flush=True)
     except (KeyboardInterrupt, SystemExit):
         print("interrupted", flush=True)
+        raise
+    except Exception as error:
+        print(repr(error), flush=True)
         raise
 
 

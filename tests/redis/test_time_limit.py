@@ -16,11 +16,12 @@ import redis.asyncio
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable, async_provider_from_url
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from shedlock_py.providers.redis.scripts import script
 from tests.redis.stores import URL_KINDS, Store, acquired, record_of
 from tests.services.database import Address
 from tests.services.polling import wait_until
 from tests.services.ports import bind_free_port, free_port
-from tests.services.proxy import TcpProxy
+from tests.services.proxy import TcpProxy, _Link
 from tests.services.redis import RedisEndpoint
 from tests.services.timing import BUSY, BUSY_HERD
 
@@ -148,6 +149,37 @@ def test_i13_two_hundred_at_once(store: Store, proxy: TcpProxy, name: str) -> No
     assert {"a reply"} < set(waited_for) <= {"a reply", "a free connection", "a connection"}
     proxy.resume()
     wait_until(lambda: provider.acquire(LockRequest(name, "1m")) is None, what="all is well")
+
+
+class SilentOnAcquires(TcpProxy):
+    """Lets the server have acquires, and keeps their replies, and all that follows on those connections."""
+
+    def __init__(self, upstream: Address) -> None:
+        self.silent: set[_Link] = set()
+        super().__init__(upstream)
+
+    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
+        if to_server and script("acquire").sha.encode() in chunk:
+            self.silent.add(link)
+        return (to_server or link not in self.silent) and super()._may_pass(link, chunk, to_server=to_server)
+
+
+def test_a_heartbeat_waits_for_no_acquire(store: Store, name: str) -> None:
+    """Two of the connections are kept for it."""
+    acquired(store.provider(), f"{name}-known")  # so the server knows the script by its hash
+    with SilentOnAcquires(store.server.address) as proxy, ThreadPoolExecutor(12) as pool:
+        provider = limited(store, proxy.address, max_connections="6", timeout="5s")
+        lease = provider.take_over(LockRequest(name, "1m"))
+        herd = [pool.submit(provider.acquire, LockRequest(f"{name}-{number}", "1m")) for number in range(12)]
+        wait_until(lambda: len(proxy.silent) >= 4, what="acquires have all connections that they may have")
+        started = time.monotonic()
+        extended = provider.extend(lease, "2m")
+        seconds = time.monotonic() - started
+        assert extended is not None
+        assert seconds < 1 + BUSY
+        assert provider.release(extended)
+        assert len(proxy.silent) == 4
+        assert all(isinstance(acquire.exception(), ProviderUnreachable) for acquire in herd)
 
 
 def test_limits_of_the_driver_count_too(store: Store, proxy: TcpProxy, name: str) -> None:

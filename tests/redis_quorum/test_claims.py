@@ -10,7 +10,7 @@ from itertools import combinations
 
 import pytest
 
-from shedlock_py import LockRequest
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.redis.quorum import VOTE
 from tests.redis_quorum.by_hand import ByHand
 from tests.redis_quorum.quorums import NAME, Quorum, acquired, outcome
@@ -108,3 +108,13 @@ def test_i4_the_minimum_hold_is_on_every_majority(quorum: Quorum, kind: str) -> 
     for number in range(len(minorities[0]), quorum.size):
         left = int(quorum.fields(number)["lock_until"]) - quorum.now(number)
         assert 20_000_000 < left <= 30_000_000
+
+
+@pytest.mark.parametrize("size", [3])
+def test_i11_a_fire_time_that_is_too_late_is_an_error_for_a_held_lock_too(quorum: Quorum, kind: str) -> None:
+    provider = quorum.provider(kind=kind)
+    lease = acquired(provider)
+    with pytest.raises(ProviderError, match="later than the store's clock") as error:
+        provider.acquire(LockRequest(NAME, "1m", fire_time=datetime.now(UTC) + timedelta(days=1)))
+    assert not isinstance(error.value, ProviderUnreachable)
+    assert provider.extend(lease, "1m")

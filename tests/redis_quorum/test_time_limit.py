@@ -7,17 +7,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
+from shedlock_py.providers.redis.clients import POOL_SIZE
+from shedlock_py.providers.redis.connections import RESERVED
+from shedlock_py.providers.redis.quorum_provider import THREADS_PER_SERVER
+from shedlock_py.providers.redis.scripts import script
 from tests.redis_quorum.quorums import Quorum, acquired, outcome
 from tests.redis_quorum.test_urls import CLIENTS, KINDS
 from tests.services.database import Address
 from tests.services.polling import wait_until
 from tests.services.ports import bind_free_port
+from tests.services.proxy import TcpProxy, _Link
 
 TIMEOUT = 2.0
 """Ten percent of it are to be enough on a busy machine."""
@@ -185,3 +191,36 @@ def test_i13_it_recovers_at_once(quorum: Quorum, kind: str) -> None:
         proxy.resume()
     # What the servers were sent meanwhile they may do only now: a vote keeps others out for three seconds.
     wait_until(lambda: outcome(provider) == "lease", timeout=20, what="a lease")
+
+
+class SilentOnVotes(TcpProxy):
+    """Lets the server have votes, and keeps their replies, and all that follows on those connections."""
+
+    def __init__(self, upstream: Address) -> None:
+        self.silent: set[_Link] = set()
+        super().__init__(upstream)
+
+    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
+        if to_server and script("quorum_vote").sha.encode() in chunk:
+            self.silent.add(link)
+        return (to_server or link not in self.silent) and super()._may_pass(link, chunk, to_server=to_server)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str) -> None:
+    """Of the threads and the connections some are not for claims."""
+    acquired(quorum.provider(), "known")  # so the servers know the script by its hash
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(SilentOnVotes(server.address)) for server in quorum.servers]
+        addresses = {number: proxy.address for number, proxy in enumerate(proxies)}
+        provider = quorum.provider(kind=kind, at=addresses, timeout="5s")
+        lease = provider.take_over(LockRequest("held", "1m"))
+        crowd = 3 * THREADS_PER_SERVER
+        pool = stack.enter_context(ThreadPoolExecutor(crowd))
+        for number in range(crowd):
+            pool.submit(provider.acquire, LockRequest(f"job-{number}", "1m"))
+        busy = min(THREADS_PER_SERVER, POOL_SIZE - RESERVED)
+        wait_until(lambda: all(len(proxy.silent) >= busy for proxy in proxies), what="claims have all that they may")
+        started = time.monotonic()
+        assert provider.extend(lease, "2m")
+        assert time.monotonic() - started < 1

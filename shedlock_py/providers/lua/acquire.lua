@@ -10,16 +10,11 @@ local last_fire_time = number(record[4], 'last_fire_time')
 if record[2] == ARGV[1] then -- it was granted: repeated because the reply was lost; or late, when it was released
     return record[5] == record[3] and 0 or token
 end
-if lock_until > now then
-    return 0
+if ARGV[3] ~= "" and tonumber(ARGV[3]) > now + ARGV[5] then
+    return -1 -- held or not: the replica whose clock is wrong gets to know it
 end
-if ARGV[3] ~= "" then
-    if last_fire_time and last_fire_time >= tonumber(ARGV[3]) then
-        return 0
-    end
-    if tonumber(ARGV[3]) > now + ARGV[5] then
-        return -1
-    end
+if lock_until > now or (ARGV[3] ~= "" and last_fire_time and last_fire_time >= tonumber(ARGV[3])) then
+    return 0
 end
 
 token = math.max(token + 1, now)

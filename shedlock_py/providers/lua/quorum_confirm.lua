@@ -1,6 +1,6 @@
--- KEYS: record, node. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token, memory.
--- Reply: 1; 0: refused. By force, the lock is taken from any holder, but only if the record still has the former token ("":
--- it has none), and the server has not forgotten anything since quorum_read.
+-- KEYS: record, node. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token, memory. Reply: 1;
+-- 0: refused. By force, the lock is taken from any holder, but only if the record still has the former token ("": it has
+-- none), and the server has not forgotten anything since quorum_read.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],

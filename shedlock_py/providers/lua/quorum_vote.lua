@@ -23,6 +23,9 @@ elseif not node[4] then
     redis.call('HSET', KEYS[2], 'replid', replid) -- the run id was noted by a version that did not note this
 end
 
+if ARGV[3] ~= '' and tonumber(ARGV[3]) > now + ARGV[5] then
+    return {5, ''} -- held or not: see acquire
+end
 if lock_until > now then
     return {0, record[2]}
 end
@@ -34,9 +37,6 @@ if ARGV[3] ~= '' and last_fire_time and last_fire_time >= tonumber(ARGV[3]) then
 end
 if quarantined_until > now then
     return {4, math.ceil((quarantined_until - now) / 1000)}
-end
-if ARGV[3] ~= '' and tonumber(ARGV[3]) > now + ARGV[5] then
-    return {5, ''}
 end
 
 if not node[3] then

@@ -36,6 +36,8 @@ ALLOWANCE = 1.1
 _BYTES: dict[str, Any] = {"NEVER_DECODE": True}
 """redis-py's option for replies as they are, whatever the client's mode."""
 _SCAN_COUNT = 500
+_URGENT = ("extend", "release", "undo")
+"""Scripts."""
 
 # What text can say. redis-py takes any option of its constructors from a URL, objects too, and fails when it connects.
 _URL_OPTIONS = re.compile(
@@ -204,8 +206,8 @@ class ManagedClient(_ManagedClient):
 
     def execute(self, command: Command, timeout: float | None) -> Any:
         until = monotonic() + (self._timeout if timeout is None else timeout)
-        connections = self._connections_here()
-        return run(_requests(command), lambda words: connections.request(words, until))
+        connections, is_urgent = self._connections_here(), _is_urgent(command)
+        return run(_requests(command), lambda words: connections.request(words, until, is_urgent=is_urgent))
 
     def close(self) -> None:
         self._connections_here().close()
@@ -231,8 +233,8 @@ class AsyncManagedClient(_ManagedClient):
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
         until = monotonic() + (self._timeout if timeout is None else timeout)
-        connections = self._connections_here()
-        return await run_async(_requests(command), lambda words: connections.request(words, until))
+        connections, is_urgent = self._connections_here(), _is_urgent(command)
+        return await run_async(_requests(command), lambda words: connections.request(words, until, is_urgent=is_urgent))
 
     async def close(self) -> None:
         """Close the connections that this event loop opened."""
@@ -275,6 +277,11 @@ def _requests(command: Command) -> Program[Words, Any, Any]:
                 cursor = int(position)
                 if cursor == 0:
                     return found
+
+
+def _is_urgent(command: Command) -> bool:
+    """Whether it is for a lock that somebody holds, and not for one that somebody wants."""
+    return isinstance(command, Call) and command.script.name.removeprefix("quorum_") in _URGENT
 
 
 def _check(url: str) -> None:

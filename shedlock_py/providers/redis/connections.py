@@ -7,8 +7,11 @@ a host name, and keep those on which a server has replied that it is not the pri
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import redis
 
@@ -20,44 +23,95 @@ from shedlock_py.providers.redis.failures import is_temporary
 FREE_CONNECTION = "a free connection"
 CONNECTION = "a connection"
 REPLY = "a reply"
+RESERVED = 2
+"""So many connections are kept for urgent requests, so that no lease ends while its heartbeat waits for an acquire."""
 
 
 class _Session(NamedTuple):
     connection: Any
-    generation: int
+    generation: object
 
 
 class _Idle:
     """The connections that no request uses, last in, first out.
 
     A connection that has failed takes all of its time with it: the server has gone, or the name of the host stands for
-    another server now.
+    another server now. Nothing locks: a signal handler that raises could leave a lock held. Each step is atomic.
     """
 
     def __init__(self) -> None:
         self._sessions: list[_Session] = []
-        self._mutex = threading.Lock()
-        self.generation = 0
+        self.generation = object()
 
     def pop(self) -> _Session | None:
-        with self._mutex:
-            return self._sessions.pop() if self._sessions else None
+        try:
+            return self._sessions.pop()
+        except IndexError:
+            return None
 
     def push(self, session: _Session) -> bool:
         """False: it is of a former time, and not kept."""
-        with self._mutex:
-            if session.generation == self.generation:
-                self._sessions.append(session)
-            return session.generation == self.generation
+        self._sessions.append(session)
+        if session.generation is not self.generation:  # looked at last, as give_up() changes it first
+            with suppress(ValueError):  # somebody has taken it out already
+                self._sessions.remove(session)
+                return False
+        return True
 
-    def give_up(self, generation: int) -> list[_Session]:
+    def give_up(self, generation: object) -> list[_Session]:
         """Those that are to be closed, when a connection of that generation has failed."""
-        with self._mutex:
-            if generation != self.generation:
-                return []
-            self.generation += 1
-            sessions, self._sessions = self._sessions, []
-            return sessions
+        if generation is not self.generation:
+            return []
+        self.generation = object()
+        sessions: list[_Session] = []
+        while (session := self.pop()) is not None:
+            sessions.append(session)
+        return sessions
+
+
+class _Permit:
+    """One of :class:`_Permits`."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Permits:
+    """For ``count`` threads at a time, also when a signal handler raises at any moment.
+
+    In a semaphore that could leave a lock held for ever. A permit that is lost on the way is deleted by Python, and its
+    weak reference takes its place in the queue: C calls C, so that no signal handler runs in between.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free: SimpleQueue[_Permit | ReferenceType[_Permit]] = SimpleQueue()
+        self._watched: list[ReferenceType[_Permit]] = []
+        for _ in range(count):
+            self._free.put(self._new())
+
+    def _new(self) -> _Permit:
+        permit = _Permit()
+        self._watched.append(ref(permit, self._free.put))
+        return permit
+
+    @contextmanager
+    def one_until(self, until: float) -> Iterator[None]:
+        """:raises TimedOut: none was free until that moment."""
+        try:
+            permit = self._free.get(timeout=_left(until))
+        except Empty:
+            raise TimedOut(FREE_CONNECTION, sent=False) from None
+        try:
+            if isinstance(permit, ReferenceType):
+                lost, permit = permit, self._new()
+                self._watched.remove(lost)
+            yield
+        finally:
+            self._free.put(permit)
+
+
+def _for_most(size: int) -> int:
+    """How many of ``size`` connections requests may have that are not urgent: at least one."""
+    return max(1, size - RESERVED)
 
 
 class Connections:
@@ -68,16 +122,19 @@ class Connections:
 
     def __init__(self, pool: redis.ConnectionPool, size: int, reply_seconds: float | None) -> None:
         self._pool = pool
-        self._permits = threading.Semaphore(size)
+        self._permits = _Permits(size)
+        self._permits_for_most = _Permits(_for_most(size))
         self._openers = WorkerPool(size, "shedlock-redis-connect")
         self._reply_seconds = reply_seconds
         self._idle = _Idle()
 
-    def request(self, words: tuple[Any, ...], until: float) -> Any:
-        """The reply to one command. Texts are bytes."""
-        if not self._permits.acquire(timeout=_left(until)):
-            raise TimedOut(FREE_CONNECTION, sent=False)
-        try:
+    def request(self, words: tuple[Any, ...], until: float, *, is_urgent: bool) -> Any:
+        """The reply to one command. Texts are bytes.
+
+        :param is_urgent: it has the reserved connections, too.
+        """
+        first = nullcontext() if is_urgent else self._permits_for_most.one_until(until)
+        with first, self._permits.one_until(until):
             session = self._ready() or self._opened(until)
             is_good = False
             try:
@@ -95,8 +152,6 @@ class Connections:
                 else:
                     session.connection.disconnect()
                     self._close(self._idle.give_up(session.generation))
-        finally:
-            self._permits.release()
 
     def close(self) -> None:
         """Close the idle ones now, and the others when they have been used."""
@@ -151,17 +206,14 @@ class AsyncConnections:
     def __init__(self, pool: redis.asyncio.ConnectionPool, size: int, reply_seconds: float | None) -> None:
         self._pool = pool
         self._permits = asyncio.Semaphore(size)
+        self._permits_for_most = asyncio.Semaphore(_for_most(size))
         self._reply_seconds = reply_seconds
         self._idle = _Idle()
 
-    async def request(self, words: tuple[Any, ...], until: float) -> Any:
-        """The reply to one command. Texts are bytes."""
-        if self._permits.locked():
-            async with within(_left(until), FREE_CONNECTION, sent=False):
-                await self._permits.acquire()
-        else:
-            await self._permits.acquire()  # at once
-        try:
+    async def request(self, words: tuple[Any, ...], until: float, *, is_urgent: bool) -> Any:
+        """See :meth:`Connections.request`."""
+        first = nullcontext() if is_urgent else _one_until(self._permits_for_most, until)
+        async with first, _one_until(self._permits, until):
             session = await self._ready() or await self._opened(until)
             is_good = False
             try:
@@ -178,8 +230,6 @@ class AsyncConnections:
                 else:
                     await _disconnect(session.connection)
                     await self._close(self._idle.give_up(session.generation))
-        finally:
-            self._permits.release()
 
     async def close(self) -> None:
         """Close the idle ones now, and the others when they have been used."""
@@ -228,6 +278,20 @@ class AsyncConnections:
     async def _close(self, sessions: list[_Session]) -> None:
         for session in sessions:
             await _disconnect(session.connection)
+
+
+@asynccontextmanager
+async def _one_until(permits: asyncio.Semaphore, until: float) -> AsyncIterator[None]:
+    """:raises TimedOut: none was free until that moment."""
+    if permits.locked():
+        async with within(_left(until), FREE_CONNECTION, sent=False):
+            await permits.acquire()
+    else:
+        await permits.acquire()  # at once
+    try:
+        yield
+    finally:
+        permits.release()
 
 
 async def _disconnect(connection: Any) -> None:

@@ -51,6 +51,7 @@ LAST_SECONDS = 0.03
 """So much longer a broadcast waits than its requests, whose errors say what they were waiting for; and again, after
 something else has blocked the event loop."""
 THREADS_PER_SERVER = 16
+"""For claims, and again for all else."""
 
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+(%[^\]]+)?\]|[^\s:@\[\]#]+)(:[0-9]{1,5})?")
 
@@ -144,8 +145,10 @@ class QuorumClient:
     def __init__(self, clients: Sequence[Client | ManagedClient], servers: Sequence[QuorumServer]) -> None:
         self.clients = clients
         self._servers = servers
-        # Each server has threads of its own, so that one that hangs does not keep the others waiting.
+        # Each server has threads of its own, so that one that hangs does not keep the others waiting. Claims have some
+        # of their own, too, so that no heartbeat waits for them.
         self._workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum") for _ in servers]
+        self._claim_workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum-claim") for _ in servers]
 
     def execute(self, command: QuorumCommand, timeout: float | None) -> Any:
         match command:
@@ -170,7 +173,8 @@ class QuorumClient:
 
         try:
             if command.only is None or server.number in command.only:
-                return self._workers[server.number].submit(carry_out)
+                workers = self._claim_workers if command.is_claim else self._workers
+                return workers[server.number].submit(carry_out)
             error: Exception = NotAsked()
         except RuntimeError as refused:
             error = NoAnswer(f"{server.place}: {refused}")  # no thread can be started
