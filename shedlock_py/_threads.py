@@ -13,7 +13,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -187,75 +186,6 @@ class WorkerPool:
                     crew.workers -= 1
                     return None
             return crew.queue.popleft()
-
-
-# Permits
-
-
-class Permit:
-    """One of :class:`Permits`; whoever drops it gives it back, also an exception of a signal handler."""
-
-    _free: deque[Permit] | None = None
-
-    def __init__(self, free: deque[Permit], wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._free = free
-
-    def give_back(self) -> None:
-        free, self._free = self._free, None
-        if free is not None:
-            free.append(Permit(free, self._wake))
-            self._wake()
-
-    __del__ = give_back
-
-
-class Permits:
-    """A semaphore that an exception of a signal handler does not leave locked, for the threads of one process.
-
-    ``threading.Semaphore`` is Python code around a lock: an exception that a signal handler raises in there keeps the
-    lock for ever. Here each step is one atomic call: ``deque.popleft``, ``deque.append``, and a lock for each waiting
-    thread. (``SimpleQueue.get(timeout)`` returns late if another thread takes the item at the end of the time.)
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._refill()
-
-    def _refill(self) -> None:
-        self._waiting: deque[Any] = deque()  # locks of the threads that wait, taken until they are woken
-        free: deque[Permit] = deque()
-        free.extend(Permit(free, self._wake) for _ in range(self._number))
-        self._free = free
-        self._process = os.getpid()
-
-    def take(self, seconds: float) -> Permit | None:
-        """A permit, to be given back; None: there was none within ``seconds``."""
-        if self._process != os.getpid():
-            self._refill()  # the threads of the parent process do not give theirs back here
-        until = monotonic() + seconds
-        while True:
-            with suppress(IndexError):
-                return self._free.popleft()
-            woken = threading.Lock()
-            woken.acquire()
-            self._waiting.append(woken)
-            try:
-                if self._free:  # given back before this thread was in the queue
-                    continue
-                left = until - monotonic()
-                if left <= 0 or not woken.acquire(timeout=left):
-                    return None
-            finally:
-                try:
-                    self._waiting.remove(woken)
-                except ValueError:  # it was woken: if it takes no permit, another thread may
-                    if self._free:
-                        self._wake()
-
-    def _wake(self) -> None:
-        with suppress(IndexError, RuntimeError):
-            self._waiting.popleft().release()
 
 
 # The timer

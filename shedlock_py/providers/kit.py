@@ -16,14 +16,17 @@ A program of a store only asks and decides. The kit retries each command where t
 from __future__ import annotations
 
 import enum
+import os
+import threading
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from urllib.parse import unquote_plus
+from weakref import ReferenceType, ref
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program, run, run_async
@@ -624,6 +627,83 @@ def _by_name(records: list[LockRecord], prefix: str) -> list[LockRecord]:
 
 
 # For clients
+
+
+class _Permit:
+    """One of :class:`Permits`."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Permits:
+    """So many threads at a time, with a time limit, also where a signal handler raises at any moment.
+
+    ``threading.Semaphore`` is Python code around a lock, and an exception in there keeps the lock for ever. Here each
+    step is one atomic call. A permit that an exception makes a thread lose is deleted by Python, which takes it out of
+    the set of all of them; the next thread that waits adds another. (``SimpleQueue.get(timeout)`` may wait for ever if
+    another thread takes the item at the end of the time.)
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._refill()
+
+    def _refill(self) -> None:
+        self._waiting: deque[Any] = deque()  # locks of the threads that wait
+        self._free: deque[_Permit] = deque()
+        self._all: set[ReferenceType[_Permit]] = set()
+        self._add_missing()
+        self._process = os.getpid()
+
+    def _add_missing(self) -> None:
+        while len(self._all) < self._count:
+            permit = _Permit()
+            self._all.add(ref(permit, self._all.discard))
+            self._free.append(permit)
+
+    @contextmanager
+    def one_until(self, until: float) -> Iterator[None]:
+        """Hold a permit. :raises TimedOut: there was none until that moment, in monotonic seconds."""
+        if self._process != os.getpid():
+            self._refill()  # the threads of the parent process do not give theirs back here
+        permit = self._take(until)
+        try:
+            if monotonic() >= until:  # the threads that had it until now gave up at the same moment
+                raise TimedOut("a free connection", sent=False)
+            yield
+        finally:
+            if len(self._all) <= self._count:  # else two threads have replaced the same one
+                self._free.append(permit)
+            self._wake()
+
+    def _take(self, until: float) -> _Permit:
+        while True:
+            with suppress(IndexError):
+                return self._free.popleft()
+            left = until - monotonic()
+            if left <= 0:
+                raise TimedOut("a free connection", sent=False)
+            self._add_missing()
+            woken = threading.Lock()
+            woken.acquire()
+            self._waiting.append(woken)
+            try:
+                if not self._free:  # else it was given back before this thread was in the queue
+                    woken.acquire(timeout=min(left, _LOOK_SECONDS))
+            finally:
+                try:
+                    self._waiting.remove(woken)
+                except ValueError:  # it was woken: if it takes no permit, another thread may
+                    if self._free:
+                        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(IndexError, RuntimeError):
+            self._waiting.popleft().release()
+
+
+_LOOK_SECONDS = 0.1
+"""A thread that waits looks this often for a permit that another one has lost."""
 
 
 def call_within(

@@ -7,17 +7,15 @@ a host name, and keep those on which a server has replied that it is not the pri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from queue import Empty, SimpleQueue
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
-from weakref import ReferenceType, ref
 
 import redis
 
 from shedlock_py._clock import monotonic
 from shedlock_py._threads import WorkerPool
-from shedlock_py.providers.kit import NotSent, TimedOut, call_within, within
+from shedlock_py.providers.kit import NotSent, Permits, TimedOut, call_within, within
 from shedlock_py.providers.redis.failures import is_temporary
 
 FREE_CONNECTION = "a free connection"
@@ -69,46 +67,6 @@ class _Idle:
         return sessions
 
 
-class _Permit:
-    """One of :class:`_Permits`."""
-
-    __slots__ = ("__weakref__",)
-
-
-class _Permits:
-    """For ``count`` threads at a time, also when a signal handler raises at any moment.
-
-    In a semaphore that could leave a lock held for ever. A permit that is lost on the way is deleted by Python, and its
-    weak reference takes its place in the queue: C calls C, so that no signal handler runs in between.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._free: SimpleQueue[_Permit | ReferenceType[_Permit]] = SimpleQueue()
-        self._watched: list[ReferenceType[_Permit]] = []
-        for _ in range(count):
-            self._free.put(self._new())
-
-    def _new(self) -> _Permit:
-        permit = _Permit()
-        self._watched.append(ref(permit, self._free.put))
-        return permit
-
-    @contextmanager
-    def one_until(self, until: float) -> Iterator[None]:
-        """:raises TimedOut: none was free until that moment."""
-        try:
-            permit = self._free.get(timeout=_left(until))
-        except Empty:
-            raise TimedOut(FREE_CONNECTION, sent=False) from None
-        try:
-            if isinstance(permit, ReferenceType):
-                lost, permit = permit, self._new()
-                self._watched.remove(lost)
-            yield
-        finally:
-            self._free.put(permit)
-
-
 def _for_most(size: int) -> int:
     """How many of ``size`` connections requests may have that are not urgent: at least one."""
     return max(1, size - RESERVED)
@@ -122,8 +80,8 @@ class Connections:
 
     def __init__(self, pool: redis.ConnectionPool, size: int, reply_seconds: float | None) -> None:
         self._pool = pool
-        self._permits = _Permits(size)
-        self._permits_for_most = _Permits(_for_most(size))
+        self._permits = Permits(size)
+        self._permits_for_most = Permits(_for_most(size))
         self._openers = WorkerPool(size, "shedlock-redis-connect")
         self._reply_seconds = reply_seconds
         self._idle = _Idle()

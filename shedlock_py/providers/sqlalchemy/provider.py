@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
-from weakref import ReferenceType, ref
 
 from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Dialect, Engine
@@ -20,8 +18,8 @@ from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.providers.kit import (
     OPTIONS,
     AsyncProgramProvider,
+    Permits,
     ProgramProvider,
-    TimedOut,
     parse_timeout,
     parse_tolerance,
     split_options,
@@ -156,16 +154,16 @@ class _Client:
             connect_in_time(engine)
         self._connections = Connections(engine, is_managed, end_at if has_server else None)
         self._inherited = Inherited(engine)
-        self._slots = _Slots(POOL_SIZE)
-        self._slots_for_all = _Slots(FOR_ALL)
+        self._permits = Permits(POOL_SIZE)
+        self._permits_for_all = Permits(FOR_ALL)
 
     def execute(self, ask: Ask, timeout: float | None) -> Answer:
         if timeout is None:
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(None), ask, None)
         until = monotonic() + timeout
-        may_go = nullcontext() if ask.is_of_holder else self._slots_for_all.one_until(until)
-        with may_go, self._slots.one_until(until):
+        may_go = nullcontext() if ask.is_of_holder else self._permits_for_all.one_until(until)
+        with may_go, self._permits.one_until(until):
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(until), ask, until)
 
@@ -176,55 +174,6 @@ class _Client:
             except RuntimeError:
                 return  # a forked child that could not use them, and has none
             self._connections.close()
-
-
-class _Slot:
-    """One of :class:`_Slots`. If a signal handler raises as it is handed over, nobody has it, and it goes back."""
-
-    def __init__(self, free: SimpleQueue[_Slot]) -> None:
-        self._free: ReferenceType[SimpleQueue[_Slot]] | None = ref(free)
-
-    def give_back(self) -> None:
-        reference, self._free = self._free, None
-        free = reference() if reference is not None else None
-        if free is not None:
-            free.put(_Slot(free))
-
-    __del__ = give_back
-
-
-class _Slots:
-    """Permits to use a connection: SQLAlchemy's pool has no time limit for each call.
-
-    A ``SimpleQueue``, because a signal handler may need one at any moment.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._refill()
-
-    def _refill(self) -> None:
-        free: SimpleQueue[_Slot] = SimpleQueue()
-        for _ in range(self._number):
-            free.put(_Slot(free))
-        self._free = free
-        self._process = os.getpid()
-
-    @contextmanager
-    def one_until(self, until: float) -> Iterator[None]:
-        """:raises TimedOut: none was free until that moment."""
-        if self._process != os.getpid():
-            self._refill()  # the threads of the parent process do not give theirs back here
-        try:
-            slot = self._free.get(timeout=max(0.0, until - monotonic()))
-        except Empty:
-            raise TimedOut("a free connection", sent=False) from None
-        try:
-            if monotonic() >= until:  # those who had it until now gave up at the same moment
-                raise TimedOut("a free connection", sent=False)
-            yield
-        finally:
-            slot.give_back()
 
 
 class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
