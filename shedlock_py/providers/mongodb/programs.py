@@ -11,7 +11,7 @@ from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
-from shedlock_py.providers.kit import MOST_RETRIES, Failure, StorePrograms, describe, fire_time_too_late
+from shedlock_py.providers.kit import MOST_RETRIES, Failure, StorePrograms, Undo, describe, fire_time_too_late
 from shedlock_py.providers.mongodb import commands
 from shedlock_py.providers.mongodb.commands import (
     EPOCH,
@@ -62,7 +62,9 @@ class MongoPrograms(StorePrograms):
         self._expire_after_seconds = -(-expiry // timedelta(seconds=1))
         self._redact = redact
 
-    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Command, Answer, int | None]:
+    def claim(
+        self, claim: Claim, *, before: LockRecord | None, force: bool
+    ) -> Program[Command | Undo, Answer, int | None]:
         if force:
             command = commands.take_over(claim, before, self.fire_time_tolerance)
         else:
