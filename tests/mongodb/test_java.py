@@ -3,6 +3,7 @@
 The commands are those of ShedLock's provider for MongoDB, in this test's own words. It takes the time of the JVM.
 """
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +13,8 @@ from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
 from shedlock_py import LockProvider, LockRequest
+from shedlock_py.providers.mongodb import commands
+from shedlock_py.rules import Claim
 from tests.mongodb.stores import PATIENT, Store
 from tests.services.polling import wait_until
 from tests.sql.stores import acquired, record_of
@@ -162,3 +165,17 @@ def test_i11_their_writes_keep_the_fire_time(provider: LockProvider, java: Java,
     java.unlock(name)
     assert provider.acquire(LockRequest(name, "1m", fire_time=FIRE_TIME)) is None
     acquired(provider, name, fire_time=FIRE_TIME + timedelta(microseconds=1))
+
+
+def test_i2_a_late_copy_of_a_take_over_takes_nothing_from_them(
+    provider: LockProvider, java: Java, store: Store, name: str
+) -> None:
+    """ShedLock for Java leaves our fencing token as it is, so the token alone does not tell its lock from ours."""
+    assert provider.release(acquired(provider, name))
+    before = record_of(provider, name)
+    late = commands.take_over(Claim(LockRequest(name, "1h"), time.monotonic), before, timedelta(minutes=5))
+    assert java.lock(name)
+    update = store.documents.find_one_and_update(late.filter, late.update)
+    assert update is not None
+    record = record_of(provider, name)
+    assert (record.locked_by, record.fencing_token, record.is_held) == (HOST, before.fencing_token, True)

@@ -212,10 +212,11 @@ class TestI8TheResultIsSacred:
             attempt("job", lambda: 1 / 0, provider=failing(provider, "release"))
         assert caught.value.__context__ is None
 
-    def test_i8_a_release_that_raises_anything(self, provider: InMemoryLockProvider) -> None:
+    @pytest.mark.parametrize("error", [RuntimeError("a bug in the provider"), SystemExit(1)], ids=repr)
+    def test_i8_a_release_that_raises_anything(self, provider: InMemoryLockProvider, error: BaseException) -> None:
         class Broken(InMemoryLockProvider):
             def release(self, lease: object) -> bool:
-                raise RuntimeError("a bug in the provider")
+                raise error
 
         assert isinstance(attempt("job", lambda: "value", provider=Broken()), Executed)
 
