@@ -28,6 +28,7 @@ from shedlock_py.cli.tables import (
     claim_id,
     demoted_leader,
     future_fire_time,
+    in_local_zone,
     in_words,
     print_columns,
     print_records,
@@ -143,5 +144,5 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
 
 def _moment(moment: datetime) -> str:
     """In UTC as the store has it, and in the time zone of this machine."""
-    local, there = moment.astimezone(), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
+    local, there = in_local_zone(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
     return f"{there} ({local:%Y-%m-%d %H:%M:%S %Z})" if local.utcoffset() else there

@@ -52,7 +52,7 @@ def age(record: LockRecord) -> timedelta:
 
 def local_time(moment: datetime, now: datetime) -> str:
     """In this machine's time zone: the time of day if it is the day of ``now``, else the date and the time."""
-    local = moment.astimezone()
+    local = in_local_zone(moment)
     return f"{local:%H:%M:%S}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
 
 
@@ -204,7 +204,15 @@ def _plain_cells(record: LockRecord) -> tuple[str, ...]:
 
 
 def local_iso(moment: datetime) -> str:
-    return moment.astimezone().isoformat(timespec="seconds")
+    return in_local_zone(moment).isoformat(timespec="seconds")
+
+
+def in_local_zone(moment: datetime) -> datetime:
+    """``moment`` in the time zone of this machine; as it is, at the ends of time, where that has no such moment."""
+    try:
+        return moment.astimezone()
+    except OverflowError:
+        return moment
 
 
 def print_columns(rows: Iterable[Sequence[str]]) -> None:

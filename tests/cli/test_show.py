@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from shedlock_py import provider_from_url
+from shedlock_py import LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election import demotion
 from tests.cli.rig import file_store, insert, run, set_fire_time, take
@@ -351,3 +351,18 @@ def test_completion_is_silent_about_errors(
     monkeypatch.setenv("SHEDLOCK_STORE", store)
     assert completed("x", "show") == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_moments_at_the_end_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """West of UTC there is no local time for the first moments of the year 1."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    url = f"sqlite:///{tmp_path}/locks.db"
+    provider = provider_from_url(url)
+    provider.create_schema()
+    earliest = datetime.min.replace(tzinfo=UTC)
+    assert provider.acquire(LockRequest("job", "1m", fire_time=earliest))
+    for arguments in (("list",), ("show", "job")):
+        assert run(*arguments, store=url).exit_code == 0
+    monkeypatch.undo()
+    time.tzset()
