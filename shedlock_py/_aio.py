@@ -198,7 +198,7 @@ def _names_of(work: partial[Any]) -> tuple[str, str | None]:
 
 
 async def _outcome(future: Future[T]) -> T:
-    """What comes of ``future``. Whoever is cancelled while it waits for it leaves it alone."""
+    """The result of ``future``. A caller that is cancelled while it waits does not cancel the future."""
     loop = asyncio.get_running_loop()
     is_done = loop.create_future()
 

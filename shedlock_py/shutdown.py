@@ -2,7 +2,7 @@
 
 The signal's handler does not wait. Python calls it in the main thread, in the middle of whatever runs there, and the
 tasks to wait for may need a lock that the main thread holds. A thread waits, and then sends the signal to the main
-thread once more. The second signal, whoever sends it, ends the process.
+thread once more. The second signal ends the process, also if somebody else sent it.
 """
 
 from __future__ import annotations

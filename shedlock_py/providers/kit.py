@@ -144,7 +144,7 @@ class StorePrograms(ABC):
         with the token that is there. A claim with a fire time is granted only if that is newer than the newest granted
         one, and raises :func:`fire_time_too_late` if it is later than now plus ``fire_time_tolerance``.
 
-        :param force: take over: grant it whoever holds it, but only if the record is still ``before`` (by its fencing
+        :param force: take over: grant it from any holder, but only if the record is still ``before`` (by its fencing
             token; None: there is no record). So a late copy of this command matches nothing.
         """
 
@@ -169,7 +169,7 @@ class StorePrograms(ABC):
 
     @abstractmethod
     def force_release(self, name: str) -> Program[Any, Any, bool]:
-        """Free ``name``, whoever holds it. False: it was not held."""
+        """Free ``name`` from any holder. False: it was not held."""
 
     @abstractmethod
     def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:

@@ -418,7 +418,7 @@ ROWS: dict[str, Row] = {
             lambda: LockRequest("job", "1m", fire_time=datetime(2026, 1, 1)), ConfigurationError, "an aware datetime"
         ),
     ],
-    "a listener that raises, be it `SystemExit`": [
+    "a listener that raises, also `SystemExit`": [
         with_a_bad_listener,
         "tests/keepalive/test_callbacks.py::test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised",
     ],
@@ -430,7 +430,7 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(on_lost="cancel"), ConfigurationError, "on_lost='cancel' needs an async task"),
         Refused(lambda: hold("job", on_lost="cancel", provider=STORE), ConfigurationError, "needs an async task"),
     ],
-    "an `on_lost` that raises, be it `SystemExit`": [
+    "an `on_lost` that raises, also `SystemExit`": [
         with_a_bad_on_lost,
         "tests/keepalive/test_callbacks.py::test_callbacks_of_lost_leases",
     ],

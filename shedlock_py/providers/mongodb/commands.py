@@ -107,7 +107,7 @@ def acquire(claim: Claim, tolerance: timedelta) -> FindOneAndUpdate:
 
 
 def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta) -> FindOneAndUpdate:
-    """Claim the record if it is still ``before``, whoever holds it."""
+    """Claim the record from any holder, if it is still ``before``."""
     if before is None:
         conditions: list[dict[str, Any]] = [{"$not": [_has("lockedBy")]}]
     else:

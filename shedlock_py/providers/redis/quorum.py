@@ -99,12 +99,12 @@ class QuorumPrograms(StorePrograms):
 
     def _acquire(self, claim: Claim) -> QuorumProgram:
         name = claim.request.name
-        patience = VOTE.total_seconds()
+        limit = VOTE.total_seconds()
         if self.timeout is not None:
-            patience = min(patience, 0.8 * self.timeout)
-        number, patient_until = 0, self.clock() + patience
+            limit = min(limit, 0.8 * self.timeout)
+        number, last_round_at = 0, self.clock() + limit
         while True:
-            is_last = self.clock() > patient_until  # so no vote of a claimant that died is in the way of it
+            is_last = self.clock() > last_round_at  # so no vote of a claimant that died is in the way of it
             tally = VoteTally(claim.locked_by.encode(), (yield self._vote(claim)))
             is_ahead = False
             match tally.verdict():

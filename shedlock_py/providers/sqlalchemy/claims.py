@@ -13,7 +13,7 @@ from shedlock_py.providers.sqlalchemy.clock import SqlClock
 TOO_LATE = 2
 """In place of a fencing token: the fire time is later than the clock of the database allows.
 
-Tokens are microseconds since 1970, and 1 stands for a grant of a table that keeps none.
+Tokens are microseconds since 1970, and 1 means a grant of a table that keeps none.
 """
 
 

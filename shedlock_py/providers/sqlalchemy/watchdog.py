@@ -137,7 +137,7 @@ _SOON = 5.0
 
 
 def shut(socket_number: int) -> None:
-    """End the connection; whoever reads from it or writes to it is told."""
+    """End the connection. A thread that reads from it or writes to it gets an error."""
     with suppress(OSError):
         duplicate = socket.socket(fileno=os.dup(socket_number))
         try:
