@@ -89,12 +89,11 @@ class Held:
     def leave(self) -> None:
         self.finished = True
         self._loop = self._task = None  # whose context refers to this lease
-        running.discard(self)
         innermost.set(_unfinished(innermost.get()))  # locks need not be left in the order of nesting
 
 
 running: set[Held] = set()
-"""The leases whose tasks are running, in all threads; in a forked child also those of its parent."""
+"""The leases whose tasks are running, or that are being released, in all threads; in a forked child its parent's, too."""
 
 
 def _unfinished(held: Held | None) -> Held | None:

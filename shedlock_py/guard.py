@@ -27,7 +27,7 @@ from shedlock_py.config import (
     resolve_async_provider,
     resolve_provider,
 )
-from shedlock_py.context import Held, find_live, innermost
+from shedlock_py.context import Held, find_live, innermost, running
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable
 from shedlock_py.events import (
@@ -297,6 +297,11 @@ class Guard:
             held.lost_is_told = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
+    def leave(self) -> None:
+        """The lease is released, or will not be: SIGTERM need not wait for it any more."""
+        if self._held is not None:
+            running.discard(self._held)
+
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""
         return not lease.has_ended() and self._process == os.getpid()
@@ -376,7 +381,10 @@ class Block(Guard):
             try:
                 self.finish(lease, error)
             finally:
-                self._release(lease)
+                try:
+                    self._release(lease)
+                finally:
+                    self.leave()
 
     def _release(self, lease: Lease) -> None:
         if self.must_release(lease):
@@ -447,7 +455,10 @@ class AsyncBlock(Guard):
             try:
                 self.finish(lease, error)
             finally:
-                await shielded(self._release(lease))  # also what is told of it
+                try:
+                    await shielded(self._release(lease))  # also what is told of it
+                finally:
+                    self.leave()
 
     async def _release(self, lease: Lease) -> None:
         if self.must_release(lease):

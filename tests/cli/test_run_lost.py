@@ -161,7 +161,7 @@ def test_a_run_on_redis(redis_runs: Runs, request: pytest.FixtureRequest) -> Non
 
 def test_a_server_that_stands_still_ends_a_command_that_is_kept_alive_in_time(runs: Runs) -> None:
     with private_server("redis", RedisServer) as server:
-        runs.store = server.url()
+        runs.store = f"{server.url()}?timeout=500ms"
         process = runs.start("job", "--at-most", "3s", "--keep-alive", python=SAYS)
         ready(process)
         server.pause()

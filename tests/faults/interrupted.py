@@ -124,6 +124,7 @@ class _Child:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a shell's background jobs
     what = json.loads(sys.stdin.readline())
     provider: Any = open_provider(**what["arguments"])
     release_on_sigterm(wait=0)
