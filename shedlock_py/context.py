@@ -93,7 +93,7 @@ class Held:
 
 
 running: set[Held] = set()
-"""The leases whose tasks run, or that are being released, in all threads; in a forked child also those of its parent."""
+"""The leases whose tasks run, or that are being released, in all threads; in a forked child its parent's as well."""
 
 
 def _unfinished(held: Held | None) -> Held | None:
