@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -68,29 +67,6 @@ def test_release_what_is_free(force: tuple[str, ...], store: str) -> None:
 # release --forget-fire-time
 
 
-class Forgets(SqlAlchemyLockProvider):
-    """Forgets by hand, on SQLite."""
-
-    def forget_fire_time(self, name: str) -> bool:
-        with self._engine.begin() as connection:
-            words = "UPDATE shedlock SET last_fire_time = NULL WHERE name = ? AND last_fire_time IS NOT NULL"
-            return bool(connection.exec_driver_sql(words, (name,)).rowcount)
-
-
-@pytest.fixture(params=["own", "built in"])
-def forgetting(request: pytest.FixtureRequest, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The store, as a provider that can forget."""
-    if request.param == "built in":
-        if not hasattr(SqlAlchemyLockProvider, "forget_fire_time"):
-            pytest.skip("waits for SqlAlchemyLockProvider.forget_fire_time")
-        return store
-    (tmp_path / "forgetful.py").write_text(f"from tests.cli.test_manage import Forgets\nlocks = Forgets({store!r})\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "forgetful", raising=False)
-    monkeypatch.setattr("shedlock_py.stores._providers", {})
-    return "forgetful:locks"
-
-
 FUTURE = timedelta(days=1)
 
 
@@ -108,24 +84,24 @@ def last_fire_time(store: str) -> datetime | None:
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
-def test_the_fire_time_of_a_free_lock_is_forgotten(force: tuple[str, ...], forgetting: str, store: str) -> None:
+def test_the_fire_time_of_a_free_lock_is_forgotten(force: tuple[str, ...], store: str) -> None:
     provider_from_url(store).release(take_with_wrong_clock(store))
     now = LockRequest("job", "1m", fire_time=datetime.now(UTC))
     assert provider_from_url(store).acquire(now) is None
-    done = run("release", "job", "--forget-fire-time", *force, store=forgetting)
+    done = run("release", "job", "--forget-fire-time", *force, store=store)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("the last fire time of lock 'job' is forgotten, which was 20")
     assert last_fire_time(store) is None
     assert provider_from_url(store).acquire(now) is not None
 
 
-def test_the_fire_time_of_a_held_lock_is_forgotten_when_it_is_freed(forgetting: str, store: str) -> None:
+def test_the_fire_time_of_a_held_lock_is_forgotten_when_it_is_freed(store: str) -> None:
     lease = take_with_wrong_clock(store)
-    refused = run("release", "job", "--forget-fire-time", store=forgetting)
+    refused = run("release", "job", "--forget-fire-time", store=store)
     assert (refused.exit_code, refused.stdout) == (64, "")
     assert "its task may still be running" in refused.stderr
     assert last_fire_time(store) is not None
-    done = run("release", "job", "--force", "--forget-fire-time", store=forgetting)
+    done = run("release", "job", "--force", "--forget-fire-time", store=store)
     assert (done.exit_code, done.stderr) == (0, "")
     freed, forgotten = done.stdout.splitlines()
     assert freed.startswith("lock 'job' is free; it was held by web-1:7 for ")
@@ -135,11 +111,11 @@ def test_the_fire_time_of_a_held_lock_is_forgotten_when_it_is_freed(forgetting: 
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_a_lock_without_a_fire_time(is_held: bool, forgetting: str, store: str) -> None:
+def test_a_lock_without_a_fire_time(is_held: bool, store: str) -> None:
     lease = take(store, "job")
     if not is_held:
         provider_from_url(store).release(lease)
-    done = run("release", "job", "--force", "--forget-fire-time", store=forgetting)
+    done = run("release", "job", "--force", "--forget-fire-time", store=store)
     assert (done.exit_code, "is free" in done.stdout) == (1, is_held)
     assert done.stderr == "shedlock: lock 'job' has no fire time to forget\n"
     record = provider_from_url(store).record("job")
