@@ -191,5 +191,8 @@ def _running(directory: Path, kind: str, store: str, given: Any, provider: Any, 
 def stop(rig: Rig) -> None:
     """``shutdown(wait=True)``, returning when it is done; nothing if it has been done."""
     if rig.scheduler.running:
+        # APScheduler's thread dies with a JobLookupError if the scheduler stops while it removes a job that has run.
+        rig.scheduler.pause()
+        rig.scheduler.get_jobs()  # waits for the lock of the job stores, which the thread holds for a whole pass
         rig.scheduler.shutdown(wait=True)
         wait_until(lambda: not rig.scheduler.running, what="the scheduler shut down")

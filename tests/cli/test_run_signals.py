@@ -502,9 +502,14 @@ def test_ctrl_z_while_the_lock_is_waited_for(runs: Runs) -> None:
         terminal.read_until("$ ")
         terminal.type("sh ./start\n")
 
-        wait_until(lambda: any(map(listens, descendants(terminal.pid))), timeout=20, what="a run that listens")
+        def listening() -> list[int]:
+            return list(filter(listens, descendants(terminal.pid)))
+
+        wait_until(listening, timeout=20, what="a run that listens")
+        (run,) = listening()
         terminal.type("\x1a")
-        terminal.read_until("Stopped")
+        terminal.read_until("Stopped")  # the shell between them; the run stops a moment later
+        wait_until(lambda: is_stopped(run), what="the run stopped, too")
         runs.provider.release(lease)
         terminal.type("fg\n")
         terminal.read_until("ran")
