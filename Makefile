@@ -65,7 +65,7 @@ test-apscheduler-3.10: servers $(VENV_APS310)/.test ## run the APScheduler tests
 	$(VENV_APS310)/bin/python $(PYTEST) tests/apscheduler $(ARGS)
 
 # What meets the packages of the extras. Not those tests that quote the words of newer releases of click.
-FLOORS_TESTS := tests/unit/test_versions.py tests/contract/test_sqlite.py \
+FLOORS_TESTS := tests/core/test_versions.py tests/contract/test_sqlite.py \
 	$(foreach class,TestUrl TestAsyncUrl,tests/contract/test_redis.py::$(class) tests/contract/test_mongodb.py::$(class)) \
 	tests/apscheduler tests/observability \
 	$(foreach name,main run run_once_per manage show screens watch doctor,tests/cli/test_$(name).py) \

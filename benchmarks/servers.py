@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import URL
 
-from tests.services.database import Address
-from tests.services.mongodb import PrivateMongoServer
-from tests.services.processes import descendants
-from tests.services.redis import RedisServer
-from tests.services.servers import DATABASE, PASSWORD, USER, MariaDbServer, PostgresServer, ServerError
+from tests.support.database import Address
+from tests.support.mongodb import PrivateMongoServer
+from tests.support.processes import descendants
+from tests.support.redis import RedisServer
+from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, PostgresServer, ServerError
 
 STORES = ("redis", "postgres", "mariadb", "sqlite", "mongodb")
 

@@ -43,10 +43,12 @@ from shedlock_py.events import (
     TaskFinished,
 )
 from shedlock_py.guard import Executed, Skipped, attempt, attempt_async, hold, hold_async
+from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Lease, LockRecord, LockRequest
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 from shedlock_py.shutdown import release_on_sigterm
-from shedlock_py.stores import async_provider_from_url, provider_from_url
+from shedlock_py.urls import async_provider_from_url, provider_from_url
 
 # What most programs do not need is loaded when it is first asked for. Type checkers see plain imports: if they saw
 # __getattr__, they would believe in every misspelt name.

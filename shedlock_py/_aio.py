@@ -13,8 +13,10 @@ from shedlock_py._threads import Lane, as_exception, finish_at_exit, worker_pool
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
+from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Lease, LockRecord, LockRequest
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -19,9 +19,10 @@ from shedlock_py._values import Value
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger, notify
+from shedlock_py.lease import Claim, Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Claim, Lease, LockRequest, check_hold_times, validate_holder
-from shedlock_py.stores import async_provider_from_url, provider_from_text, provider_from_url
+from shedlock_py.request import LockRequest, check_hold_times, validate_holder
+from shedlock_py.urls import async_provider_from_url, provider_from_text, provider_from_url
 
 if TYPE_CHECKING:
     from shedlock_py._aio import ThreadedProvider

@@ -21,7 +21,7 @@ from shedlock_py.config import as_async_provider, as_provider, emit
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
-from shedlock_py.rules import Lease
+from shedlock_py.lease import Lease
 
 if TYPE_CHECKING:
     import asyncio

@@ -30,7 +30,7 @@ from shedlock_py.guard import (
 )
 from shedlock_py.keepalive import OnLost, check_on_lost, check_on_lost_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import LockRequest, check_hold_times, validate_name
+from shedlock_py.request import LockRequest, check_hold_times, validate_name
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -26,24 +26,16 @@ from shedlock_py.events import (
     ProviderFailed,
     StopReason,
 )
-from shedlock_py.rules import (
-    LONGEST_HOLDER,
-    SLACK,
-    Clock,
-    Lease,
-    LockRecord,
-    LockRequest,
-    default_holder,
-    validate_holder,
-    validate_name,
-)
+from shedlock_py.lease import Clock, Lease
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LONGEST_HOLDER, SLACK, LockRequest, default_holder, validate_holder, validate_name
 
 Takeover = Literal["expired", "observed"]
 Wish = Literal["stop", "resign", "take_over"]
 
-MARGIN = 0.1
+LEADER_TRUST_MARGIN = 0.1
 """The part of a lease that a leader does not believe: more than elsewhere, for what it does in the name of all."""
-CAUTION = 1 + MARGIN / 10
+CAUTION = 1 + LEADER_TRUST_MARGIN / 10
 """Who has to wait until another cannot believe any more waits this much longer: clocks do not run quite alike."""
 JITTER = 1.2
 """Followers wait up to this much longer, so that they do not all ask at once."""
@@ -102,11 +94,12 @@ class ElectionSettings:
         lease = parse_duration(lease_duration, "lease_duration")
         deadline = parse_duration(renew_deadline, "renew_deadline")
         retry = parse_duration(retry_period, "retry_period")
-        believed = lease * (1 - MARGIN) - timedelta(seconds=SLACK)
+        believed = lease * (1 - LEADER_TRUST_MARGIN) - timedelta(seconds=SLACK)
         if deadline > believed:
             raise ConfigurationError(
-                f"unsafe: renew_deadline ({deadline}) must not be longer than lease_duration × {1 - MARGIN:.0%} - "
-                f"{SLACK * 1000:g} ms ({believed}), or a leader could still believe when another is elected"
+                f"unsafe: renew_deadline ({deadline}) must not be longer than lease_duration × "
+                f"{1 - LEADER_TRUST_MARGIN:.0%} - {SLACK * 1000:g} ms ({believed}), or a leader could still "
+                "trust its lease when another is elected"
             )
         if retry * JITTER >= deadline:
             raise ConfigurationError(

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Literal, Self
 
 from shedlock_py._values import Value
-from shedlock_py.rules import Lease
+from shedlock_py.lease import Lease
 
 logger = logging.getLogger("shedlock_py")
 

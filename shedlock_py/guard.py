@@ -42,8 +42,10 @@ from shedlock_py.events import (
     logger,
 )
 from shedlock_py.keepalive import OnLost, beating, beating_async, check_on_lost, check_on_lost_async
+from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Lease, LockRecord, LockRequest, validate_name
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest, validate_name
 from shedlock_py.shutdown import refuses_work
 
 T = TypeVar("T")

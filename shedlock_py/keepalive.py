@@ -19,8 +19,9 @@ from shedlock_py.config import emit
 from shedlock_py.context import Held
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFailed, logger
+from shedlock_py.lease import HeartbeatPlan, Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import MARGIN, SLACK, HeartbeatPlan, Lease
+from shedlock_py.request import SLACK, TRUST_MARGIN
 
 if TYPE_CHECKING:
     import asyncio
@@ -111,7 +112,7 @@ class _Heart:
 
     def _believed_since(self) -> float:
         """When the question was sent that gave the lease its trust window: an answer may have taken long."""
-        return self.lease.trusted_until - self.lease.lock_at_most_for.total_seconds() * (1 - MARGIN) + SLACK
+        return self.lease.trusted_until - self.lease.lock_at_most_for.total_seconds() * (1 - TRUST_MARGIN) + SLACK
 
     def failed(self) -> None:
         self._plan.failed(self.lease.lock_at_most_for, monotonic())

@@ -47,8 +47,8 @@ from shedlock_py.events import (
     logger,
 )
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import LockRecord
-from shedlock_py.stores import async_provider_from_url, provider_from_url
+from shedlock_py.record import LockRecord
+from shedlock_py.urls import async_provider_from_url, provider_from_url
 
 if TYPE_CHECKING:
     import asyncio

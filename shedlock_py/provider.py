@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from shedlock_py.durations import Duration
-from shedlock_py.rules import Lease, LockRecord, LockRequest
+from shedlock_py.lease import Lease
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 
 
 @runtime_checkable

@@ -5,10 +5,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.services.availability import database_server, private_server, redis_endpoint
-from tests.services.database import DatabaseServer
-from tests.services.mongodb import MongoServer, mongodb_endpoint
-from tests.services.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
+from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.database import DatabaseServer
+from tests.support.mongodb import MongoServer, mongodb_endpoint
+from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 
 
 @pytest.fixture(scope="session")

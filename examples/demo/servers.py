@@ -26,7 +26,7 @@ def private_store(kind: str) -> Iterator[str]:
 
 
 def _start(kind: str, running: ExitStack) -> str:
-    from tests.services.servers import ServerError
+    from tests.support.servers import ServerError
 
     try:
         private = PRIVATE[kind]()
@@ -53,28 +53,28 @@ class _Private(NamedTuple):
 
 
 def _postgres() -> _Private:
-    from tests.services.servers import PostgresServer
+    from tests.support.servers import PostgresServer
 
     server = PostgresServer()
     return _Private([server], lambda: server.url("postgresql"))
 
 
 def _mariadb() -> _Private:
-    from tests.services.servers import MariaDbServer
+    from tests.support.servers import MariaDbServer
 
     server = MariaDbServer()
     return _Private([server], lambda: server.url("mariadb"))
 
 
 def _redis() -> _Private:
-    from tests.services.redis import RedisServer
+    from tests.support.redis import RedisServer
 
     server = RedisServer()
     return _Private([server], server.url)
 
 
 def _redis_quorum() -> _Private:
-    from tests.services.redis import RedisServer
+    from tests.support.redis import RedisServer
 
     servers = [RedisServer() for _ in range(3)]
     return _Private(
@@ -83,7 +83,7 @@ def _redis_quorum() -> _Private:
 
 
 def _mongodb() -> _Private:
-    from tests.services.mongodb import PrivateMongoServer
+    from tests.support.mongodb import PrivateMongoServer
 
     server = PrivateMongoServer()
     return _Private([server], server.url)

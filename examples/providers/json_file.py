@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from shedlock_py import Lease, LockRecord, ProviderError, ProviderUnreachable
 from shedlock_py.durations import Duration
+from shedlock_py.lease import Claim
 from shedlock_py.providers import kit
-from shedlock_py.rules import Claim
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Literal
 
 from shedlock_py.cli.tables import demoted_leader
-from shedlock_py.rules import LockRecord
+from shedlock_py.record import LockRecord
 
 Kind = Literal["held", "acquired", "demoted", "released", "expired", "ran", "deleted"]
 

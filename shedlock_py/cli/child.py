@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 
 from shedlock_py.cli.signals import TO_THE_COMMAND_ALONE
-from shedlock_py.rules import Lease
+from shedlock_py.lease import Lease
 
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127

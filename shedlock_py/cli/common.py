@@ -20,7 +20,7 @@ from shedlock_py.config import is_async_provider
 from shedlock_py.durations import parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ShedLockError
 from shedlock_py.provider import LockProvider
-from shedlock_py.stores import provider_from_text
+from shedlock_py.urls import provider_from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -28,8 +28,9 @@ from shedlock_py.cli.common import (
 )
 from shedlock_py.cli.tables import future_fire_time, in_words
 from shedlock_py.errors import ProviderError
+from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider
-from shedlock_py.rules import Lease, LockRequest
+from shedlock_py.request import LockRequest
 
 REACH = "reach the store"
 NAME = "shedlock-doctor"

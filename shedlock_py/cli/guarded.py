@@ -26,8 +26,9 @@ from shedlock_py.context import current_lease
 from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
 from shedlock_py.guard import Skipped, attempt
+from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider
-from shedlock_py.rules import Lease, LockRequest
+from shedlock_py.request import LockRequest
 
 LONGEST_PAUSE = 1.0
 """Seconds between two attempts to get a lock that is waited for."""

@@ -26,7 +26,7 @@ from shedlock_py.cli.tables import age, demoted_leader, holder_of, in_words, loc
 from shedlock_py.election import demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider
-from shedlock_py.rules import LockRecord
+from shedlock_py.record import LockRecord
 
 TIGHT = 1.25
 """A bound of a lease is good enough if it is no more than this much longer than what is left of it."""

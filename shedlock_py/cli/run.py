@@ -18,7 +18,7 @@ from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
 from shedlock_py.provider import LockProvider
-from shedlock_py.rules import LockRequest
+from shedlock_py.request import LockRequest
 
 
 class RunCommand(click.Command):

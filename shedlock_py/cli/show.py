@@ -36,7 +36,7 @@ from shedlock_py.cli.tables import (
     token_of,
 )
 from shedlock_py.provider import LockProvider
-from shedlock_py.rules import LockRecord
+from shedlock_py.record import LockRecord
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

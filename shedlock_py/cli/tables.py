@@ -19,7 +19,7 @@ from rich.text import Text
 from shedlock_py.cli.common import console, printable
 from shedlock_py.cli.periods import LONGEST_LEAD
 from shedlock_py.election import demotion_of
-from shedlock_py.rules import LockRecord
+from shedlock_py.record import LockRecord
 
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""

@@ -32,7 +32,7 @@ from shedlock_py.cli.tables import (
 )
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.provider import LockProvider
-from shedlock_py.rules import LockRecord
+from shedlock_py.record import LockRecord
 
 BAR = 12
 

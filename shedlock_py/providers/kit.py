@@ -34,8 +34,10 @@ from shedlock_py._threads import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
+from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest, validate_name, validate_prefix
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest, validate_name, validate_prefix
 
 if TYPE_CHECKING:
     import asyncio

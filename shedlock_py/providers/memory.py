@@ -11,6 +11,7 @@ from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ProviderError
+from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     AsyncProgramProvider,
     Failure,
@@ -19,7 +20,7 @@ from shedlock_py.providers.kit import (
     fire_time_too_late,
     parse_tolerance,
 )
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord
+from shedlock_py.record import LockRecord
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from shedlock_py import InMemoryLockProvider, LockProvider
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler import jobs
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 KINDS = ("thread", "process", "asyncio", "coroutine", "debug", "default")
 """Inner executors. "coroutine" is the asyncio executor with coroutine functions as jobs."""

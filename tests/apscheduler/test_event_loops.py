@@ -15,7 +15,7 @@ from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, Skipped
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from tests.apscheduler import jobs
 from tests.apscheduler.rig import Rig, Task, now, running
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 variable: ContextVar[str | None] = ContextVar("variable", default=None)
 

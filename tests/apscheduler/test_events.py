@@ -23,7 +23,7 @@ from shedlock_py import (
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
 from tests.apscheduler import jobs
 from tests.apscheduler.rig import Rig, now, running, seconds, sqlite_locks
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_MISSED, EVENT_JOB_SKIPPED)
 LOGGER = "apscheduler.executors.default"

@@ -20,7 +20,7 @@ from shedlock_py import InMemoryLockProvider
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from shedlock_py.integrations.apscheduler.options import fire_time_of
 from tests.apscheduler.rig import Rig, now, running, seconds
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_SKIPPED)
 

@@ -31,7 +31,7 @@ from shedlock_py import (
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, lead
 from tests.election.stores import AnotherView, ElectionStore
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
 

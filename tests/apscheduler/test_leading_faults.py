@@ -28,8 +28,8 @@ from sqlalchemy import NullPool, text
 from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector
 from shedlock_py.integrations.apscheduler import lead
 from tests.election.stores import AnotherView, ElectionStore
-from tests.services.database import DatabaseServer
-from tests.services.polling import wait_until
+from tests.support.database import DatabaseServer
+from tests.support.polling import wait_until
 
 DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
 

@@ -17,7 +17,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from shedlock_py import ProviderUnreachable, hold
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from tests.apscheduler.rig import KINDS, Rig, now, running, seconds, stop
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_MISSED, EVENT_JOB_SKIPPED)
 

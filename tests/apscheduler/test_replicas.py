@@ -15,8 +15,8 @@ from apscheduler.events import EVENT_JOB_EXECUTED
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler.rig import now, seconds
-from tests.services.database import DatabaseServer
-from tests.services.polling import wait_until
+from tests.support.database import DatabaseServer
+from tests.support.polling import wait_until
 
 REPLICAS = 4
 FIRE_TIMES = 10

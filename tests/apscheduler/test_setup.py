@@ -20,7 +20,7 @@ from shedlock_py import ConfigurationError, InMemoryLockProvider, configure, hol
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
 from tests.apscheduler import jobs
 from tests.apscheduler.rig import EventLoopThread, Rig, now, running
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_SKIPPED)
 

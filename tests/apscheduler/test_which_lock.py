@@ -24,7 +24,7 @@ from shedlock_py import (
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, Lock, ShedLockExecutor
 from tests.apscheduler import jobs
 from tests.apscheduler.rig import Rig, Task, now, running
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_SKIPPED)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.servers import RunningStore, ServerError, running
-from tests.services.availability import missing
+from tests.support.availability import missing
 
 
 @pytest.fixture(scope="module")

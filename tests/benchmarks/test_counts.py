@@ -12,7 +12,7 @@ from benchmarks import cost, inprocess, wire
 from benchmarks.contenders import US, Contender, find
 from benchmarks.cost import READERS, Counters
 from benchmarks.servers import DurablePostgres, RunningStore, Site
-from tests.services.availability import private_server
+from tests.support.availability import private_server
 
 OURS = (US, f"{US}, your own client", f"{US}: hold", f"{US}: decorator")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from shedlock_py import LockProvider, provider_from_url
 from tests.cli.terminal import NOTHING_IGNORED, PROGRAM
-from tests.examples.scripts import PROJECT
-from tests.services.polling import wait_until
+from tests.guides.examples.scripts import PROJECT
+from tests.support.polling import wait_until
 
 SECONDS = 30.0
 

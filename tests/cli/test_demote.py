@@ -16,7 +16,7 @@ from shedlock_py import LeaderElector, Lease, LockProvider, LockRecord, LockRequ
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.rig import file_store, run, take
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 # A long belief and rare renewals: what is left of the lease at a look is then often less than the belief to come.
 DURATIONS: dict[str, Any] = {"lease_duration": "1500ms", "renew_deadline": "1300ms", "retry_period": "800ms"}

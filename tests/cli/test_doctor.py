@@ -20,8 +20,8 @@ from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.rig import file_store, run, set_fire_time, take
 from tests.faults.small_disks import fill, tmpfs
-from tests.services.database import DatabaseServer
-from tests.services.ports import free_port
+from tests.support.database import DatabaseServer
+from tests.support.ports import free_port
 
 CHECKS = [
     "reach the store", "schema", "acquire", "refuse", "extend", "clock", "release", "fencing tokens", "round trip",
@@ -291,7 +291,7 @@ def test_a_store_that_does_wrong(
     make: Callable[[], InMemoryLockProvider], wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.cli.test_doctor.examinee", make(), raising=False)
-    monkeypatch.setattr("shedlock_py.stores._providers", {})  # one is kept for each reference
+    monkeypatch.setattr("shedlock_py.urls._providers", {})  # one is kept for each reference
     code, checks = examined("tests.cli.test_doctor:examinee")
     assert {name: check["status"] for name, check in checks.items() if check["status"] != "ok"} == wrong
     assert code == (1 if "failed" in wrong.values() else 0)

@@ -16,8 +16,8 @@ from shedlock_py.cli import child, common
 from shedlock_py.cli.run import run as run_command
 from tests.cli.rig import take
 from tests.cli.runs import Runs
-from tests.services.polling import wait_until
-from tests.services.ports import free_port
+from tests.support.polling import wait_until
+from tests.support.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
 REPORT = (

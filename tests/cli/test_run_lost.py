@@ -12,10 +12,10 @@ import pytest
 
 from shedlock_py import provider_from_url
 from tests.cli.runs import Runs
-from tests.services.availability import private_server
-from tests.services.polling import wait_until
-from tests.services.processes import is_running
-from tests.services.redis import RedisEndpoint, RedisServer
+from tests.support.availability import private_server
+from tests.support.polling import wait_until
+from tests.support.processes import is_running
+from tests.support.redis import RedisEndpoint, RedisServer
 
 # Says what it gets. For a log of when, it writes to a file.
 SAYS = """

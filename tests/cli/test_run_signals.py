@@ -21,9 +21,9 @@ import pytest
 from tests.cli.rig import take
 from tests.cli.runs import Runs
 from tests.cli.terminal import PROGRAM, command
-from tests.examples.scripts import PROJECT
-from tests.services.polling import wait_until
-from tests.services.processes import descendants, is_running
+from tests.guides.examples.scripts import PROJECT
+from tests.support.polling import wait_until
+from tests.support.processes import descendants, is_running
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -14,9 +14,9 @@ from shedlock_py import provider_from_url
 from shedlock_py.election import demotion
 from tests.cli.rig import file_store, insert, take
 from tests.cli.terminal import Terminal, command, environment
-from tests.services.availability import private_server
-from tests.services.polling import wait_until
-from tests.services.redis import RedisServer
+from tests.support.availability import private_server
+from tests.support.polling import wait_until
+from tests.support.redis import RedisServer
 
 LONG_NAME = "sync-of-the-customer-acme-corporation-incorporated-in-europe-1"
 LONG_HOLDER = "web-7f9c4d5b6-x2x9k.production.example.com:4711"

@@ -19,8 +19,8 @@ from shedlock_py import LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election import demotion
 from tests.cli.rig import file_store, insert, run, set_fire_time, take
-from tests.examples.scripts import PROJECT, run_python
-from tests.services.ports import free_port
+from tests.guides.examples.scripts import PROJECT, run_python
+from tests.support.ports import free_port
 
 KEYS = {
     "name", "held", "demoted", "holder", "claim_id", "locked_by", "locked_at", "lock_until", "remaining",

@@ -21,9 +21,9 @@ from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
 from tests.cli.rig import file_store, take
 from tests.cli.terminal import command, environment
-from tests.services.availability import private_server
-from tests.services.polling import wait_until
-from tests.services.redis import RedisServer
+from tests.support.availability import private_server
+from tests.support.polling import wait_until
+from tests.support.redis import RedisServer
 
 # What changed
 

@@ -12,7 +12,7 @@ import pytest
 
 from shedlock_py import LockProvider
 from shedlock_py.testing.contract import BlockingLockProvider, LockProviderFactory
-from tests.services.redis import RedisCluster, RedisEndpoint
+from tests.support.redis import RedisCluster, RedisEndpoint
 
 
 class RedisStore:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from shedlock_py import LockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.contract import BlockingLockProvider, LockProviderFactory, StallingStoreContract
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 ASYNC_DRIVERS = ("aiosqlite", "asyncpg", "psycopg_async", "asyncmy", "aiomysql")
 

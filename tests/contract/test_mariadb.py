@@ -12,8 +12,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
 )
 from tests.contract.sql import SqlContract
-from tests.services.database import DatabaseServer
-from tests.services.ports import free_port
+from tests.support.database import DatabaseServer
+from tests.support.ports import free_port
 
 
 class MariaDbContract(SqlContract):

@@ -25,8 +25,8 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from tests.contract.redis import RedisContract, RedisStore
-from tests.services.ports import free_port
-from tests.services.redis import RedisCluster, RedisEndpoint, RedisServer
+from tests.support.ports import free_port
+from tests.support.redis import RedisCluster, RedisEndpoint, RedisServer
 
 Make = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from shedlock_py import (
 from shedlock_py.durations import Duration
 from shedlock_py.testing import RecordingListener
 from tests.election.conftest import DURATIONS
-from tests.services.forks import in_child
+from tests.support.forks import in_child
 
 MakeElector = Callable[..., AsyncLeaderElector]
 

@@ -18,7 +18,7 @@ from shedlock_py import (
 )
 from shedlock_py.testing import RecordingListener
 from tests.election.test_async_elector import until
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 LONG: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}
 """Nothing but what the test does ends such a leadership."""

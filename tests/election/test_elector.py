@@ -24,7 +24,7 @@ from shedlock_py import (
 from shedlock_py.testing import RecordingListener
 from tests.election.conftest import DURATIONS, MakeElector
 from tests.election.stores import AnotherView, ElectionStore
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 
 def test_the_only_node_leads(make_elector: MakeElector, store: ElectionStore, heard: RecordingListener) -> None:

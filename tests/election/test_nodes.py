@@ -14,7 +14,7 @@ import pytest
 
 from shedlock_py import provider_from_url
 from tests.election.fleet import Fleet, Node, now
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
 SLOW = 1.5

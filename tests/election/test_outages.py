@@ -12,8 +12,8 @@ import pytest
 
 from shedlock_py import LeaderElector, ProviderFailed
 from shedlock_py.testing import RecordingListener
-from tests.keepalive.test_real_stores import STORES, Store
-from tests.services.polling import wait_until
+from tests.core.keepalive.test_real_stores import STORES, Store
+from tests.support.polling import wait_until
 
 LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
 

@@ -14,10 +14,10 @@ from sqlalchemy import text
 from tests.faults.clocks import Clock, ServerClock, WorkerClock
 from tests.faults.fleet import Nursery
 from tests.faults.stores import MongoStore, QuorumStore, RedisStore, SqliteStore, Store, mariadb_store, postgres_store
-from tests.services.availability import private_server
-from tests.services.mongodb import PrivateMongoServer
-from tests.services.redis import RedisServer
-from tests.services.servers import MariaDbServer, PostgresServer
+from tests.support.availability import private_server
+from tests.support.mongodb import PrivateMongoServer
+from tests.support.redis import RedisServer
+from tests.support.servers import MariaDbServer, PostgresServer
 
 SERVERS: dict[str, type[Any]] = {
     "postgres": PostgresServer,

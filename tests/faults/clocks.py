@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from tests.services.availability import missing
-from tests.services.processes import is_running
+from tests.support.availability import missing
+from tests.support.processes import is_running
 
 LIBFAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"  # MT: the one for programs with threads
 LEFTOVERS = ("faketime_shm_", "sem.faketime_sem_")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.faults.fleet import PATIENCE, Fleet, WorkerProcess
 from tests.faults.history import DISTURBED, EVERY_WORKER
-from tests.services.database import Address
-from tests.services.polling import wait_until
+from tests.support.database import Address
+from tests.support.polling import wait_until
 
 EVERYBODY = WorkerProcess(EVERY_WORKER, 0)
 _CLOSE_WAIT = "08"

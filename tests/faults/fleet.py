@@ -23,9 +23,9 @@ from shedlock_py._clock import monotonic
 from tests.faults.history import History, Logbook, Reader
 from tests.faults.stores import Store
 from tests.faults.worker import Behaviour, Config
-from tests.services.database import Address
-from tests.services.polling import wait_until
-from tests.services.processes import is_running
+from tests.support.database import Address
+from tests.support.polling import wait_until
+from tests.support.processes import is_running
 
 PATIENCE = 30.0
 """Seconds, on a busy machine."""

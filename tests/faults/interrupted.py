@@ -17,9 +17,9 @@ from uuid import uuid4
 
 from shedlock_py import LockProvider, LockRequest, release_on_sigterm
 from tests.faults.stores import Store, open_provider
-from tests.services.database import Address
-from tests.services.polling import wait_until
-from tests.services.proxy import TcpProxy, _Link
+from tests.support.database import Address
+from tests.support.polling import wait_until
+from tests.support.proxy import TcpProxy, _Link
 
 LONG = "1h"
 """As long as a lease on a quorum may be, unless it is told otherwise."""

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tests.faults.stores import MongoStore, RedisStore, Store, mariadb_store, postgres_store
-from tests.services.availability import private_server
-from tests.services.database import ExternalLife
-from tests.services.mongodb import ExternalMongoServer, PrivateMongoServer
-from tests.services.redis import RedisServer
-from tests.services.servers import MariaDbServer, PostgresServer
+from tests.support.availability import private_server
+from tests.support.database import ExternalLife
+from tests.support.mongodb import ExternalMongoServer, PrivateMongoServer
+from tests.support.redis import RedisServer
+from tests.support.servers import MariaDbServer, PostgresServer
 
 _PRIVATE: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Any], Store]]] = {
     "postgres": (PostgresServer, postgres_store),

@@ -16,12 +16,12 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import PATIENCE
-from tests.services.availability import private_server
-from tests.services.database import Address
-from tests.services.polling import wait_until
-from tests.services.proxy import TcpProxy
-from tests.services.redis import RedisServer
-from tests.services.servers import PASSWORD, USER, PostgresServer, ServerProcess
+from tests.support.availability import private_server
+from tests.support.database import Address
+from tests.support.polling import wait_until
+from tests.support.proxy import TcpProxy
+from tests.support.redis import RedisServer
+from tests.support.servers import PASSWORD, USER, PostgresServer, ServerProcess
 
 Member = TypeVar("Member", bound=ServerProcess)
 

@@ -18,8 +18,8 @@ import redis
 from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, keepalive
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, in_milliseconds
+from shedlock_py.lease import Claim
 from shedlock_py.providers.redis import RedisQuorumLockProvider
-from shedlock_py.rules import Claim
 
 _NOW = "local time = redis.call('TIME') local now = time[1] * 1000000 + time[2] "
 _FORMAT = "local function text(number) return string.format('%.0f', number) end "

@@ -14,7 +14,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from shedlock_py.rules import trust_ends
+from shedlock_py.request import trust_ends
 from tests.faults.history import NEVER, History, Mark, Operation
 
 NAME = "job"

@@ -19,10 +19,10 @@ from shedlock_py.providers.redis import (
     RedisQuorumLockProvider,
 )
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.services.availability import database_server, private_server, redis_endpoint
-from tests.services.database import Address, DatabaseServer
-from tests.services.mongodb import MongoServer, mongodb_endpoint
-from tests.services.redis import RedisEndpoint, RedisServer
+from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.database import Address, DatabaseServer
+from tests.support.mongodb import MongoServer, mongodb_endpoint
+from tests.support.redis import RedisEndpoint, RedisServer
 
 # What workers open, in their own processes
 

@@ -23,10 +23,10 @@ from shedlock_py import (
     extend_lock_async,
     hold_async,
 )
+from shedlock_py.lease import HeartbeatPlan
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from shedlock_py.providers.redis import AsyncRedisLockProvider, AsyncRedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from shedlock_py.rules import HeartbeatPlan
 from shedlock_py.testing import FakeClock
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
 

@@ -24,7 +24,7 @@ from tests.faults.registry import Budget
 from tests.faults.scenarios import clocks, elections, time_zones
 from tests.faults.scenarios.clocks import HOUR, MINUTE, Jump, is_excused
 from tests.faults.stores import Store
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 SLOW = 10.0
 """Seconds that an answer may take on a busy machine."""

@@ -11,8 +11,8 @@ from tests.faults.own import on_own_server
 from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import exhaustion
 from tests.faults.stores import RedisStore, Store
-from tests.services.availability import private_server
-from tests.services.redis import ExternalRedis, RedisServer
+from tests.support.availability import private_server
+from tests.support.redis import ExternalRedis, RedisServer
 
 
 @pytest.fixture(scope="module")

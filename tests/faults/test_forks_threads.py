@@ -1,7 +1,6 @@
 """Forks and spawned processes while a lock is held or a heartbeat is under way; 32 threads on one name.
 
-What a provider does after a fork is in tests/sql, tests/redis and tests/mongodb (test_forks_and_loops.py); this is the
-guard around a task, with keep-alive.
+This is the guard around a task, with keep-alive; tests/stores/*/test_forks_and_loops.py have the providers.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from shedlock_py import (
     hold_async,
     provider_from_url,
 )
-from shedlock_py.rules import HeartbeatPlan
+from shedlock_py.lease import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
-from tests.services.forks import in_child
-from tests.services.polling import wait_until
+from tests.support.forks import in_child
+from tests.support.polling import wait_until
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
 STORES = {

@@ -11,10 +11,10 @@ import pytest
 from shedlock_py import InMemoryLockProvider, LockRequest, ProviderUnreachable
 from shedlock_py._clock import monotonic
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider
+from tests.core.keepalive.stores import MoodyProvider
 from tests.faults.fenced_log import FencedLog
 from tests.faults.history import NEVER, History, Logbook, Reader
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
-from tests.keepalive.stores import MoodyProvider
 
 
 @pytest.fixture

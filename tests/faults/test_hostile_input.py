@@ -1,6 +1,6 @@
 """Nothing is injected, nothing hangs, no secret is told: what is accepted is carried exactly, the rest refused clearly.
 
-Also: tests/sql/test_refusals.py, tests/mongodb/test_inputs.py, tests/redis/test_keys.py, the contract's names.
+Also, in tests/stores: sql/test_refusals.py, mongodb/test_inputs.py, redis/test_keys.py; and the contract's names.
 """
 
 from __future__ import annotations

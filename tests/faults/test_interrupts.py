@@ -10,7 +10,7 @@ from tests.faults.interrupted import SIGNALS, interrupt
 from tests.faults.registry import Budget
 from tests.faults.scenarios import interrupts
 from tests.faults.stores import SqlServerStore, Store
-from tests.services.database import DatabaseServer
+from tests.support.database import DatabaseServer
 
 STORES = ["postgres sync", "mariadb sync", "redis sync", "quorum sync", "mongodb sync"]
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 
 from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, Lease, LockRequest
-from shedlock_py.rules import MARGIN, SLACK, Claim, Extension, HeartbeatPlan
+from shedlock_py.lease import Claim, Extension, HeartbeatPlan
+from shedlock_py.request import SLACK, TRUST_MARGIN
 from shedlock_py.testing import FakeClock
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
@@ -256,7 +257,7 @@ def test_i6_clocks_of_different_speed(at_most: timedelta, delay: float, drift: f
     lease = claim.granted(1)
     believed = lease.trusted_until - 1000.0  # seconds on the holder's clock since the question
     assert believed * (1 + drift) <= at_most.total_seconds() - SLACK / 2
-    assert believed <= at_most.total_seconds() * (1 - MARGIN)
+    assert believed <= at_most.total_seconds() * (1 - TRUST_MARGIN)
     assert lease.is_trusted() is (delay < believed)
 
 

@@ -12,8 +12,8 @@ from tests.faults.history import History, Mark, Operation
 from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import servers
 from tests.faults.stores import Store
-from tests.services.polling import wait_until
-from tests.services.ports import LOOPBACK
+from tests.support.polling import wait_until
+from tests.support.ports import LOOPBACK
 
 MOST_TRIALS = 5
 

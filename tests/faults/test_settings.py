@@ -14,9 +14,9 @@ from tests.faults.history import History, Operation
 from tests.faults.own import on_own_server
 from tests.faults.scenarios import settings
 from tests.faults.stores import Store, postgres_store
-from tests.services.availability import private_server
-from tests.services.database import DatabaseServer
-from tests.services.pgbouncer import PgBouncer
+from tests.support.availability import private_server
+from tests.support.database import DatabaseServer
+from tests.support.pgbouncer import PgBouncer
 
 SETTINGS = {
     "postgres": {setting.name: setting for setting in settings.POSTGRES},

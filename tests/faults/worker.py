@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from shedlock_py import Lease, LockRequest, ProviderError, hold, hold_async
-from shedlock_py.stores import import_reference
+from shedlock_py.urls import import_reference
 from tests.faults.fenced_log import FencedLog
 from tests.faults.history import Logbook
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider

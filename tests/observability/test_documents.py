@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from shedlock_py import InMemoryLockProvider, LeadershipStarted, LockRequest, ProviderFailed, TaskFinished
 from shedlock_py.integrations.prometheus import PrometheusListener
-from tests.examples.scripts import PROJECT, run_python
+from tests.guides.examples.scripts import PROJECT, run_python
 from tests.observability.scraping import Scrape, serving
 
 PAGES = PROJECT / "docs" / "observability"

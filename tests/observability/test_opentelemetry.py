@@ -36,10 +36,10 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.integrations.opentelemetry import OpenTelemetryListener
-from shedlock_py.rules import HeartbeatPlan
+from shedlock_py.lease import HeartbeatPlan
 from shedlock_py.testing import FakeClock
 from tests.observability.ways import ASYNC, ELECTION, SYNC, WAYS, Job, Way
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 
 class Tracing:

@@ -40,11 +40,11 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor
 from shedlock_py.integrations.prometheus import ACQUIRE_BUCKETS, HELD_BUCKETS, PrometheusListener
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.contract.base import failing
-from tests.examples.scripts import run_python
+from tests.guides.examples.scripts import run_python
 from tests.observability.scraping import Scrape, Server, serving
 from tests.observability.ways import ELECTION
-from tests.services.polling import wait_until
-from tests.services.redis import RedisEndpoint
+from tests.support.polling import wait_until
+from tests.support.redis import RedisEndpoint
 
 
 def plain_report(tenant: str) -> None: ...

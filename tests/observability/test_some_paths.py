@@ -30,7 +30,7 @@ from shedlock_py import (
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.contract.base import failing
 from tests.election.stores import ElectionStore
-from tests.examples.scripts import run_python
+from tests.guides.examples.scripts import run_python
 from tests.observability.ways import ASYNC, ELECTION, Job, Way, by_executor, by_executor_async, told
 
 

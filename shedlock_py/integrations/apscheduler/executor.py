@@ -42,7 +42,7 @@ from shedlock_py.integrations.apscheduler.options import (
     parse_lock,
 )
 from shedlock_py.integrations.apscheduler.worker import Outcome, Plan, StandIn, run, run_async
-from shedlock_py.stores import import_reference, provider_from_text
+from shedlock_py.urls import import_reference, provider_from_text
 
 
 class ShedLockExecutor(BaseExecutor):

@@ -21,7 +21,7 @@ from shedlock_py.config import emit
 from shedlock_py.context import stand_for
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, error_event
 from shedlock_py.integrations.apscheduler.options import find_mark, fire_time_of
-from shedlock_py.stores import provider_from_text
+from shedlock_py.urls import provider_from_text
 
 try:
     from apscheduler.executors.base import run_coroutine_job

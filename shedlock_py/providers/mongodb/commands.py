@@ -14,7 +14,9 @@ from typing import Any
 from bson import Int64
 
 from shedlock_py.durations import in_milliseconds
-from shedlock_py.rules import LONGEST_NAME, Claim, Lease, LockRecord
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LONGEST_NAME
 
 Document = Mapping[str, Any]
 Pipeline = list[dict[str, Any]]

@@ -11,6 +11,7 @@ from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
+from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import MOST_RETRIES, Failure, StorePrograms, Undo, describe, fire_time_too_late
 from shedlock_py.providers.mongodb import commands
 from shedlock_py.providers.mongodb.commands import (
@@ -31,7 +32,7 @@ from shedlock_py.providers.mongodb.failures import (
     reason,
     waited_for,
 )
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord
+from shedlock_py.record import LockRecord
 
 Redact = Callable[[str], str]
 

@@ -16,6 +16,7 @@ from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
+from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     Failure,
@@ -25,7 +26,8 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.providers.redis.failures import classify, is_refusal, reason
 from shedlock_py.providers.redis.scripts import Script, script
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, validate_prefix
+from shedlock_py.record import LockRecord
+from shedlock_py.request import validate_prefix
 
 KEPT = timedelta(days=30)
 """How long a lock record outlives its lease. Fencing tokens grow without it: they follow the server's clock."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shedlock_py.rules import LockRecord
+from shedlock_py.record import LockRecord
 
 
 def is_decided(found: Sequence[LockRecord | None], size: int) -> bool:

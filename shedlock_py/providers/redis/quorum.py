@@ -8,7 +8,7 @@ claim that fails in the first round leaves the lock records as they were; one th
 A take-over reads the fencing token of each server, and replaces the record of a server only if it still has that token
 and has not been emptied since.
 
-Trust counts from before the second round, less the margin for clocks of different speeds (``rules.trust_ends``).
+Trust counts from before the second round, less the margin for clocks of different speeds (``request.trust_ends``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     Failure,
@@ -45,7 +46,8 @@ from shedlock_py.providers.redis.broadcast import NotAsked, OnEach, Pause, Quoru
 from shedlock_py.providers.redis.merged import is_decided, merged_record
 from shedlock_py.providers.redis.scripts import script
 from shedlock_py.providers.redis.tally import Verdict, VoteTally, failures, is_refusal
-from shedlock_py.rules import Claim, Clock, Lease, LockRecord, LockRequest
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 
 VOTE = timedelta(seconds=3)
 """How long a server waits for a claim that it voted for: longer than two rounds take. So long a split may last."""

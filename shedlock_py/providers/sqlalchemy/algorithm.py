@@ -18,6 +18,7 @@ from sqlalchemy.engine import Dialect
 from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit import Failure, StorePrograms, describe, fire_time_too_late
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, Kind
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
@@ -26,7 +27,8 @@ from shedlock_py.providers.sqlalchemy.failures import Missing, classify, missing
 from shedlock_py.providers.sqlalchemy.rows import check_token, other_zone, to_record, to_time
 from shedlock_py.providers.sqlalchemy.schema import create_schema_sql, create_table_sql, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement, Statements, by_name
-from shedlock_py.rules import Claim, Lease, LockRecord, LockRequest
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 
 _NO_VALUES: Mapping[str, object] = {}
 

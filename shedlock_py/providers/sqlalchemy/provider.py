@@ -15,6 +15,7 @@ from sqlalchemy.util import greenlet_spawn
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
+from shedlock_py.lease import Lease
 from shedlock_py.providers.kit import (
     OPTIONS,
     AsyncProgramProvider,
@@ -41,7 +42,6 @@ from shedlock_py.providers.sqlalchemy.loops import LoopEngine
 from shedlock_py.providers.sqlalchemy.opening import connect_in_time
 from shedlock_py.providers.sqlalchemy.snapshots import explained_conflicts
 from shedlock_py.providers.sqlalchemy.watchdog import end_at
-from shedlock_py.rules import Lease
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import (

@@ -10,7 +10,7 @@ from typing import Any
 from shedlock_py.errors import ProviderError
 from shedlock_py.providers.kit import describe
 from shedlock_py.providers.sqlalchemy.clock import SqlClock
-from shedlock_py.rules import LockRecord
+from shedlock_py.record import LockRecord
 
 _TOKENS = range(-(2**63), 2**63 - 1)  # of BIGINT, and the next one is, too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ from sqlalchemy.exc import OperationalError
 
 from shedlock_py import InMemoryLockProvider, LockRequest
 from shedlock_py._program import run
+from shedlock_py.lease import Claim
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.rules import Claim
 from shedlock_py.testing import FakeClock
 
 STORES = {"sqlite": "", "postgresql+psycopg": "postgres_server", "mysql+pymysql": "mariadb_server"}

@@ -1,6 +1,6 @@
 """All that can happen to one lock: no promise is broken, and each part of the algorithm is needed.
 
-The token rounds of the quorum have a model of their own: tests/redis_quorum/model.py, checked in test_model.py there.
+The token rounds of the quorum have a model of their own, tests/stores/redis_quorum/model.py.
 """
 
 from __future__ import annotations

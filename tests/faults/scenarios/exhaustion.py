@@ -34,8 +34,8 @@ from tests.faults.scenarios.settings import Setting, mariadb_user
 from tests.faults.small_disks import mariadb_log, postgres_log, postgres_table, sqlite_file
 from tests.faults.stores import SqlServerStore, Store, open_provider
 from tests.faults.worker import Behaviour
-from tests.services.polling import wait_until
-from tests.services.ports import free_port
+from tests.support.polling import wait_until
+from tests.support.ports import free_port
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.2)
 EVERYBODY = WorkerProcess("everybody", 0)

@@ -19,7 +19,7 @@ from tests.faults.rules import rules_of
 from tests.faults.scenarios.servers import FORGOTTEN, LONGEST_LEASE, kind, own_quorum, wait_for_answers
 from tests.faults.stores import QuorumStore, RedisStore, Store, postgres_store
 from tests.faults.worker import Behaviour
-from tests.services.servers import PostgresServer
+from tests.support.servers import PostgresServer
 
 OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.5), pause=(0.1, 0.3), extends=0.0)
 HOLDER = Behaviour(at_most=2.0, work=(1.0, 1.8), pause=(0.0, 0.02), extends=0.3)

@@ -30,8 +30,8 @@ from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import percentile
 from tests.faults.stores import Store, open_provider
-from tests.services.connections import MostConnections
-from tests.services.mongodb import PrivateMongoServer
+from tests.support.connections import MostConnections
+from tests.support.mongodb import PrivateMongoServer
 
 PROCESSES, EACH = 8, 25
 NAMES, FEW_NAMES, OF_A_ROUND = 5000, 300, 100

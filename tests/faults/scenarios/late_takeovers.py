@@ -13,7 +13,7 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
 from tests.faults.stores import Store, open_provider
-from tests.services.holding import HoldingProxy
+from tests.support.holding import HoldingProxy
 
 AT_MOST = "1m"
 

@@ -28,9 +28,9 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.stores import SqlServerStore, Store
 from tests.faults.worker import Behaviour
-from tests.services.availability import private_server
-from tests.services.database import DatabaseServer
-from tests.services.pgbouncer import PgBouncer
+from tests.support.availability import private_server
+from tests.support.database import DatabaseServer
+from tests.support.pgbouncer import PgBouncer
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.2)
 SLOW = replace(BEHAVIOUR, pause=(0.0, 0.3))

@@ -15,8 +15,8 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.stores import OPEN, Store
 from tests.faults.worker import Behaviour
-from tests.services.polling import wait_until
-from tests.services.proxy import TcpProxy
+from tests.support.polling import wait_until
+from tests.support.proxy import TcpProxy
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.01, 0.05), extends=0.2)
 NOT_REPLICATED = frozenset({"overlap", "refused write", "minimum hold", "grant lost", "stale write"})

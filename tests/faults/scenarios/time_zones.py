@@ -25,7 +25,7 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
-from tests.services.polling import wait_until
+from tests.support.polling import wait_until
 
 ZONES = ("America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia")
 BEHAVIOUR = Behaviour(at_most=0.8, at_least=0.05, work=(0.0, 0.2), pause=(0.0, 0.03), extends=0.4, keeps_alive=0.3)

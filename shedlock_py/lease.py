@@ -1,0 +1,271 @@
+"""A lease, from the claim that asks for it to its end, and until when its holder may trust it.
+
+The clock is an argument: a function that returns monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.request import LockRequest, trust_ends
+
+Clock = Callable[[], float]
+"""Monotonic seconds."""
+
+_CLAIM_ID_BYTES = 16
+_NEVER = float("-inf")
+
+
+class Claim:
+    """One acquisition while it is being asked for. Make it before the first byte is sent: it reads the clock."""
+
+    def __init__(self, request: LockRequest, clock: Clock) -> None:
+        self.request = request
+        self._clock = clock
+        self.renew()
+
+    def renew(self) -> None:
+        """Take a new claim id. What was sent with the former one may arrive late, and matches nothing."""
+        self.claim_id = os.urandom(_CLAIM_ID_BYTES).hex()
+        self.locked_by = f"{self.request.holder}#{self.claim_id}"
+        self._asked_at = self._clock()
+
+    def ask_again(self) -> None:
+        """Read the clock again: nothing that was sent before can grant the lease any more."""
+        self._asked_at = self._clock()
+
+    def granted(self, fencing_token: int | None) -> Lease:
+        """The lease, once the store has said yes. Call it when the reply is there: it reads the clock again."""
+        return Lease(self.request, self.claim_id, fencing_token, self._clock, self._asked_at)
+
+
+def _no_clock() -> float:
+    """The clock of a copied lease."""
+    return 0.0
+
+
+class Lease:
+    """Time-bounded possession of one lock: what ``acquire`` returns when it was granted.
+
+    A lease is one object from acquire to release; extending moves its trust window. Believe it only while
+    :meth:`is_trusted` says so: the answer is computed from the local monotonic clock on each question and turns
+    False *before* the store can give the lock to somebody else.
+
+    One thread or task at a time may extend or release a lease. A copy (``pickle``, ``copy``) is not trusted.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_ended",
+        "_granted_at",
+        "_in_doubt",
+        "_latest",
+        "_lost",
+        "_shortest_repeated",
+        "_trusted_until",
+        "claim_id",
+        "fencing_token",
+        "fire_time",
+        "holder",
+        "lock_at_least_for",
+        "lock_at_most_for",
+        "locked_by",
+        "name",
+        "template",
+    )
+
+    name: str
+    template: str | None
+    """What ``name`` was filled from, if anything."""
+    holder: str
+    claim_id: str
+    """Random, new for every acquisition: proves *this* acquisition to the store."""
+    fencing_token: int | None
+    """Grows with every acquisition of this name. None where the store keeps none (``extra_columns=False``)."""
+    locked_by: str
+    """Holder and claim id as the lock record has them."""
+    lock_at_most_for: timedelta
+    lock_at_least_for: timedelta
+    fire_time: datetime | None
+    """The fire time that was granted with it, if one was asked for; None after a take-over, which only notes it."""
+
+    def __init__(
+        self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, asked_at: float
+    ) -> None:
+        self.name = request.name
+        self.template = request.template
+        self.holder = request.holder
+        self.claim_id = claim_id
+        self.locked_by = f"{request.holder}#{claim_id}"
+        self.fencing_token = fencing_token
+        self.lock_at_most_for = request.lock_at_most_for
+        self.lock_at_least_for = request.lock_at_least_for
+        self.fire_time = request.fire_time
+        self._clock = clock
+        # The latest moment at which the store can have granted it: the minimum hold counts from here.
+        self._granted_at = clock()
+        self._trusted_until = trust_ends(asked_at, request.lock_at_most_for)
+        self._latest: object = None
+        self._in_doubt: list[Extension] = []
+        self._shortest_repeated: timedelta | None = None
+        self._lost = False
+        self._ended = False
+
+    @property
+    def trusted_until(self) -> float:
+        """Until when the holder may believe this lease, in seconds of its own monotonic clock."""
+        return self._trusted_until
+
+    def trusted_for(self) -> timedelta:
+        """For how long from now the holder may believe this lease; zero when no longer."""
+        return timedelta(seconds=max(0.0, self._trusted_until - self._clock()))
+
+    def is_trusted(self) -> bool:
+        """Whether the holder may still believe this lease."""
+        return self._clock() < self._trusted_until
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Not the trust window: it counts on the clock of this machine, and only this object learns of extensions.
+        return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._clock = _no_clock
+        self._granted_at = 0.0
+        self._trusted_until = _NEVER
+        self._latest = None
+        self._in_doubt = []
+        self._shortest_repeated = None
+        self._lost = False
+        self._ended = True
+
+    def __repr__(self) -> str:
+        if self._clock is _no_clock:
+            state = "a copy, never trusted"
+        elif self._ended:
+            state = "released"
+        else:
+            state = f"trusted for {self.trusted_for().total_seconds():.3f} s"
+        return f"<Lease {self.name!r} of {self.holder!r}, fencing token {self.fencing_token}, {state}>"
+
+    # What providers call. Each begin_… reads the clock or ends the trust before anything is sent.
+
+    def has_ended(self) -> bool:
+        """Whether this lease was released; the store need not be asked again."""
+        return self._ended
+
+    def is_lost(self) -> bool:
+        """Whether the store has said that it does not have this lease."""
+        return self._lost
+
+    def is_being_extended(self) -> bool:
+        """Whether the store was asked to extend this lease and has not said yes; nor ever will, if that failed."""
+        return bool(self._in_doubt)
+
+    def remaining_minimum(self) -> timedelta:
+        """What is left of ``lock_at_least_for``, on the holder's own clock."""
+        if not self.lock_at_least_for:
+            return timedelta(0)
+        left = self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at)
+        return max(timedelta(0), left)
+
+    def begin_extension(self, lock_at_most_for: Duration) -> Extension:
+        """Plan an extension by ``lock_at_most_for`` from now; narrows the trust window if that is shorter."""
+        return Extension(self, parse_duration(lock_at_most_for, "lock_at_most_for"))
+
+    def begin_release(self) -> timedelta:
+        """Stop believing, and tell for how long the store must still keep others out."""
+        self._distrust()
+        return self.remaining_minimum()
+
+    def end(self) -> None:
+        """It was released. Final."""
+        self._distrust()
+        self._ended = True
+
+    def lose(self) -> None:
+        """The store asked does not have it. Not final: another store, if shown it by mistake, must not end it."""
+        self._distrust()
+        self._lost = True
+
+    def _distrust(self) -> None:
+        self._trusted_until = _NEVER
+        self._latest = None  # an extension that is still being asked for gives no trust back
+
+
+class Extension:
+    """One extension while it is being asked for. ``lock_for`` is what to ask the store for."""
+
+    def __init__(self, lease: Lease, lock_at_most_for: timedelta) -> None:
+        self._lease = lease
+        self._lock_at_most_for = lock_at_most_for
+        # An extension may be shorter than what was left, but never cuts the minimum hold.
+        self.lock_for = max(lock_at_most_for, lease.remaining_minimum())
+        self._shortest = self.lock_for
+        self._asked_at = lease._clock()
+        # If the reply is lost the store may have done it, or may do it later: believe only what is true either way.
+        lease._trusted_until = min(lease._trusted_until, trust_ends(self._asked_at, self.lock_for))
+        lease._in_doubt.append(self)
+        lease._latest = self
+
+    def granted(self, *, repeated: bool = False) -> Lease:
+        """The same lease with its new trust window, once the store has said yes.
+
+        :param repeated: it was asked for more than once, so that the store may yet do it again, at any time.
+        """
+        lease = self._lease
+        lease._in_doubt.remove(self)
+        # Of those that were under way at the same time nobody knows which the store did last.
+        for other in lease._in_doubt:
+            self._shortest = min(self._shortest, other.lock_for)
+            other._shortest = min(other._shortest, self.lock_for)
+        if lease._shortest_repeated is not None:
+            self._shortest = min(self._shortest, lease._shortest_repeated)
+        if repeated:
+            lease._shortest_repeated = min(self.lock_for, lease._shortest_repeated or self.lock_for)
+        until = trust_ends(self._asked_at, self._shortest)
+        # If another was asked for meanwhile, or the lease has ended, this one gives no trust back.
+        lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
+        lease.lock_at_most_for = self._lock_at_most_for
+        return lease
+
+
+class HeartbeatPlan:
+    """When to extend a lease that is kept alive. Moments are monotonic seconds and always given.
+
+    A heartbeat every third of the lease. One that fails is repeated after a growing, jittered pause, and one that is
+    not answered within a sixth of the lease is not waited for: so several tries fit in before the trust window ends.
+    """
+
+    BEATS = 3
+    ANSWER = 6
+
+    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float]) -> None:
+        """:param random: returns a number from 0 to 1; heartbeats that failed together shall not come back together."""
+        self._random = random
+        self.failures = 0
+        """In a row."""
+        self.answered(lock_at_most_for, now)
+
+    def asked(self, lock_at_most_for: timedelta, now: float) -> None:
+        """A heartbeat was sent: if nothing is heard of it, the next is due soon."""
+        self.due = now + lock_at_most_for.total_seconds() / self.ANSWER
+
+    def answered(self, lock_at_most_for: timedelta, now: float) -> None:
+        """The lease was extended by a question that was sent at ``now``."""
+        self.failures = 0
+        self.due = now + lock_at_most_for.total_seconds() / self.BEATS
+
+    def failed(self, lock_at_most_for: timedelta, now: float) -> None:
+        """The store failed, at ``now``."""
+        self.failures += 1
+        lease = lock_at_most_for.total_seconds()
+        pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.ANSWER)
+        self.due = now + pause * (0.5 + self._random() / 2)

@@ -1,0 +1,138 @@
+"""What a task asks for: :class:`LockRequest`, and the rules for names, holders and hold times."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from reprlib import repr as short_repr
+
+from shedlock_py._values import Value
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ConfigurationError
+
+LONGEST_NAME = 64
+LONGEST_HOLDER = 200  # with "#" and a claim id it must fit ShedLock's VARCHAR(255)
+TRUST_MARGIN = 0.01
+"""The part of a lease that is not believed, for clocks that run at different speeds."""
+SLACK = 0.002
+"""Seconds not believed on top: stores round their clock to the millisecond."""
+
+_ZERO = timedelta(0)
+_UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
+"""Control characters and lone surrogates: none of them is printable."""
+
+
+def trust_ends(asked_at: float, lock_for: timedelta, margin: float = TRUST_MARGIN) -> float:
+    """Until when (monotonic seconds) a lease of ``lock_for`` may be believed that was asked for at ``asked_at``.
+
+    The store began to count after the question was sent, so a holder that counts from before it always stops first.
+    """
+    return asked_at + lock_for.total_seconds() * (1 - margin) - SLACK
+
+
+def default_holder() -> str:
+    """``host:pid`` of this process, asked each time because a process can fork."""
+    import socket  # late: with what it imports, half a millisecond
+
+    return f"{socket.gethostname()[: LONGEST_HOLDER - 20]}:{os.getpid()}"
+
+
+def validate_name(name: object) -> str:
+    """``name`` if it can be a lock name.
+
+    :raises ConfigurationError: not a string, empty, blank, over 64 characters, or with characters that not every
+        store can carry (control characters, lone surrogates).
+    """
+    return _validate_text(name, "lock name", LONGEST_NAME)
+
+
+def _validate_text(text: object, what: str, longest: int) -> str:
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{what} must be a string, not {short_repr(text)}")
+    if not text.strip():
+        raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(text)}")
+    if len(text) > longest:
+        raise ConfigurationError(f"{what} is {len(text)} characters long, {longest} at most: {short_repr(text)}")
+    if not text.isprintable() and re.search(_UNSTORABLE, text):
+        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {text!r}")
+    return text
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class LockRequest(Value):
+    """Who asks for which lock, and for how long. Immutable; checked when it is made.
+
+    :param name: the identity of the task, 1 to 64 characters, compared byte by byte.
+    :param lock_at_most_for: how long the lock is held if the holder dies ("10m", seconds, ``timedelta``).
+    :param lock_at_least_for: for how long nobody else gets the lock, however short the task was.
+    :param holder: who asks, for people to read; ``host:pid`` by default, 200 characters at most.
+    :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
+        newer than the newest one granted before: one fire time, one run.
+    :param template: what ``name`` was filled from ("sync-{tenant}"), if anything: for metrics, which count under it.
+    :raises ConfigurationError: for any value that cannot work.
+    """
+
+    name: str
+    lock_at_most_for: timedelta
+    lock_at_least_for: timedelta
+    holder: str
+    fire_time: datetime | None
+    template: str | None = field(compare=False, repr=False)
+
+    def __init__(
+        self,
+        name: str,
+        lock_at_most_for: Duration,
+        lock_at_least_for: Duration = 0,
+        holder: str | None = None,
+        fire_time: datetime | None = None,
+        template: str | None = None,
+    ) -> None:
+        at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
+        at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
+        check_hold_times(at_most, at_least)
+        if fire_time is not None:
+            fire_time = _in_utc(fire_time)
+        set_field = object.__setattr__  # the dataclass is frozen
+        set_field(self, "name", validate_name(name))
+        set_field(self, "lock_at_most_for", at_most)
+        set_field(self, "lock_at_least_for", at_least)
+        set_field(self, "holder", default_holder() if holder is None else validate_holder(holder))
+        set_field(self, "fire_time", fire_time)
+        set_field(self, "template", template)
+
+
+def _in_utc(moment: object) -> datetime:
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise ConfigurationError(f"fire_time must be an aware datetime, not {short_repr(moment)}")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:  # at the ends of time, in a zone that is on the other side of them
+        raise ConfigurationError(f"fire_time must be a moment in UTC, too: {moment!r}") from None
+
+
+def validate_prefix(prefix: object, what: str = "prefix") -> str:
+    """``prefix`` if it is text that a lock name could begin with, or nothing."""
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"{what} must be a string, not {short_repr(prefix)}")
+    if re.search(_UNSTORABLE, prefix):
+        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {short_repr(prefix)}")
+    return prefix
+
+
+def validate_holder(holder: object) -> str:
+    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters."""
+    return _validate_text(holder, "holder", LONGEST_HOLDER)
+
+
+def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
+    """:raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease."""
+    if trust_ends(0.0, at_most) <= 0:
+        raise ConfigurationError(
+            f"lock_at_most_for ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
+            f"{TRUST_MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"
+        )
+    if at_least > at_most:
+        raise ConfigurationError(f"lock_at_least_for ({at_least}) is longer than lock_at_most_for ({at_most})")

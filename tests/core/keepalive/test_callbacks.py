@@ -1,0 +1,311 @@
+"""What listeners, ``on_lost`` and stores raise, of any kind: heartbeats go on, and the task's own result stays."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    Event,
+    Executed,
+    InMemoryLockProvider,
+    Lease,
+    LeaseLost,
+    LockAcquired,
+    LockExtended,
+    LockReleased,
+    LockRequest,
+    ProviderFailed,
+    TaskFinished,
+    attempt,
+    attempt_async,
+    configure,
+    hold,
+    hold_async,
+)
+from shedlock_py.durations import Duration
+from shedlock_py.events import Listener
+from shedlock_py.testing import RecordingListener
+from tests.core.keepalive.stores import AsyncMoodyProvider, MoodyProvider
+from tests.support.polling import wait_until
+
+LEASE = 0.2
+MANY = 5
+"""More than there are threads for the heartbeats of one provider."""
+KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def failing(kind: type[BaseException], *events: type[Event]) -> Callable[[Any], None]:
+    """A callback that raises ``kind``; of certain events, if given."""
+
+    def fail(event: Event) -> None:
+        if not events or isinstance(event, events):
+            raise kind("of a callback")
+
+    return fail
+
+
+@contextmanager
+def kept_alive(store: MoodyProvider, heard: RecordingListener) -> Iterator[Lease]:
+    """A lease whose heartbeats go on, and whose release waits for none that is gone."""
+    extended = len(heard.of(LockExtended))
+    with hold("kept", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        yield lease
+        wait_until(lambda: len(heard.of(LockExtended)) >= extended + 4, what="heartbeats")
+        assert lease.is_trusted()
+        ended_at = time.monotonic()
+    assert time.monotonic() - ended_at < 5, "the release has waited for a heartbeat"
+
+
+@pytest.mark.parametrize("where", ["on_lost", "listener"])
+@pytest.mark.parametrize(
+    ("kind", "keep_alive"), [*((kind, True) for kind in KINDS), (SystemExit, False)], ids=lambda value: repr(value)
+)
+def test_callbacks_of_lost_leases(
+    kind: type[BaseException], where: str, keep_alive: bool, heard: RecordingListener
+) -> None:
+    store = MoodyProvider()
+    on_lost = failing(kind) if where == "on_lost" else lambda _: None
+    listeners: list[Listener] = [failing(kind, LeaseLost), heard] if where == "listener" else [heard]
+    with configure(listeners=listeners):
+        for number in range(MANY):
+            with hold(
+                f"job-{number}", lock_at_most_for=LEASE, keep_alive=keep_alive, on_lost=on_lost, provider=store
+            ) as lease:
+                assert lease is not None
+                if keep_alive:
+                    store.take_over(LockRequest(lease.name, "1m"))
+                wait_until(lambda: len(heard.of(LeaseLost)) == number + 1)  # noqa: B023 (called at once)
+        with kept_alive(store, heard):
+            pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_listeners_of_heartbeats(kind: type[BaseException], heard: RecordingListener) -> None:
+    store = MoodyProvider()
+    with configure(listeners=[failing(kind, LockExtended, ProviderFailed), heard]):
+        for _ in range(2):
+            with kept_alive(store, heard):
+                store.mood = "down"
+                wait_until(lambda: heard.of(ProviderFailed))
+                store.mood = "well"
+    assert not heard.of(LeaseLost)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_raises_what_would_end_a_thread(kind: type[BaseException], heard: RecordingListener) -> None:
+    """Such as ``sys.exit()`` in a hook of the application's engine."""
+    failures = [kind] * 4
+
+    class Exiting(MoodyProvider):
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+            if failures:
+                raise failures.pop()("of the store")
+            return super().extend(lease, lock_at_most_for)
+
+    with hold("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=Exiting()):
+        wait_until(lambda: len(heard.of(LockExtended)) >= 3)
+    assert len(heard.of(ProviderFailed)) == 4
+    assert {type(event.error.__cause__) for event in heard.of(ProviderFailed)} == {kind}
+    assert not heard.of(LeaseLost)
+
+
+# On the event loop
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, BaseException])
+@pytest.mark.parametrize("where", ["on_lost", "coroutine", "listener"])
+async def test_async_callbacks_of_lost_leases(
+    kind: type[BaseException], where: str, heard: RecordingListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio would let SystemExit out of the event loop, past all tasks."""
+    if (kind, where) == (GeneratorExit, "coroutine"):
+        pytest.skip("that is how Python closes a coroutine")
+    store = AsyncMoodyProvider()
+    called: list[str] = []
+
+    async def in_coroutine(lost: LeaseLost) -> None:
+        await asyncio.sleep(0)
+        called.append("coroutine")
+        raise kind("of a callback")
+
+    def at_once(lost: LeaseLost) -> None:
+        called.append("on_lost")
+        raise kind("of a callback")
+
+    on_lost = {"on_lost": at_once, "coroutine": in_coroutine, "listener": lambda lost: called.append("listener")}
+    with configure(listeners=[failing(kind, LeaseLost), heard] if where == "listener" else [heard]):
+        for keep_alive in (True, False):
+            async with hold_async(
+                "job", lock_at_most_for=LEASE, keep_alive=keep_alive, on_lost=on_lost[where], provider=store
+            ) as lease:
+                assert lease is not None
+                store.sync.force_release("job")
+                await until(lambda: heard.of(LeaseLost) and called)
+                await asyncio.sleep(0)
+            called.clear()
+            heard.events.clear()
+    assert "failed" in caplog.text
+    result = await attempt_async("other", lambda: asyncio.sleep(LEASE * 3, "value"), lock_at_most_for=LEASE,
+                                 keep_alive=True, provider=store)  # fmt: skip
+    assert isinstance(result, Executed)
+    assert result.lease.has_ended()
+    assert not heard.of(LeaseLost)
+
+
+async def test_an_async_store_that_raises_what_would_end_the_event_loop(heard: RecordingListener) -> None:
+    failures = [SystemExit, BaseException] * 2
+
+    class Exiting(AsyncMoodyProvider):
+        async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+            if failures:
+                raise failures.pop()("of the store")
+            return await super().extend(lease, lock_at_most_for)
+
+    async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=Exiting()):
+        await until(lambda: len(heard.of(LockExtended)) >= 3)
+    assert len(heard.of(ProviderFailed)) == 4
+    assert not heard.of(LeaseLost)
+
+
+async def test_a_sync_store_under_asyncio_that_raises_what_would_end_the_event_loop(heard: RecordingListener) -> None:
+    failures = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
+
+    class Exiting(MoodyProvider):
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+            if failures:
+                raise failures.pop()("of the store")
+            return super().extend(lease, lock_at_most_for)
+
+    async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=Exiting()):
+        await until(lambda: len(heard.of(LockExtended)) >= 3)
+    assert len(heard.of(ProviderFailed)) == 4
+    assert not heard.of(LeaseLost)
+
+
+async def test_code_that_cancels_all_tasks_but_the_guarded_one(heard: RecordingListener) -> None:
+    """As many applications do when they shut down, to let one task end in peace."""
+    store = AsyncMoodyProvider()
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        for _ in range(3):
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                if "keepalive" in repr(task):
+                    task.cancel()
+            extended = len(heard.of(LockExtended))
+            await until(lambda: len(heard.of(LockExtended)) >= extended + 3)  # noqa: B023 (called at once)
+        assert lease.is_trusted()
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if "keepalive" in repr(task)]
+    assert not heard.of(LeaseLost)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 (tests poll)
+            await asyncio.sleep(0.005)
+
+
+# The task's own result
+
+AROUND = (LockAcquired, TaskFinished, LockReleased)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, BaseException, asyncio.CancelledError])
+@pytest.mark.parametrize("event", AROUND)
+def test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised(
+    kind: type[BaseException], event: type[Event], heard: RecordingListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = InMemoryLockProvider()
+    with configure(provider=store, listeners=[failing(kind, event), heard], default_lock_at_most_for="1m"):
+        result = attempt("job", lambda: "value")
+        assert isinstance(result, Executed)
+        assert result.value == "value"
+        with pytest.raises(ZeroDivisionError):
+            attempt("job", lambda: 1 / 0)
+    assert [type(told) for told in heard.events] == [*AROUND, *AROUND]
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
+
+
+@pytest.mark.parametrize("event", AROUND)
+async def test_i8_nor_what_an_async_task_returned(event: type[Event], heard: RecordingListener) -> None:
+    store = AsyncMoodyProvider()
+    with configure(listeners=[failing(SystemExit, event), heard]):
+        result = await attempt_async("job", lambda: asyncio.sleep(0, "value"), lock_at_most_for="1m", provider=store)
+    assert getattr(result, "value", None) == "value"
+    assert [type(told) for told in heard.events] == [*AROUND]
+
+
+@pytest.mark.parametrize("event", AROUND)
+def test_i8_nor_does_one_that_raises_keyboardinterrupt_in_another_thread(event: type[Event]) -> None:
+    """No signal arrives there."""
+    results: list[object] = []
+
+    def work() -> None:
+        with configure(provider=InMemoryLockProvider(), listeners=[failing(KeyboardInterrupt, event)]):
+            results.append(attempt("job", lambda: "value", lock_at_most_for="1m"))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(10)
+    assert [getattr(result, "value", None) for result in results] == ["value"]
+
+
+class OfASignal:
+    """A handler of a signal, as a function, a method and a callable object."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        raise self.error
+
+    def method(self, number: int, frame: FrameType | None) -> None:
+        raise self.error
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals")
+@pytest.mark.parametrize("event", AROUND)
+@pytest.mark.parametrize("handler", ["ctrl-c", "function", "method", "object"])
+def test_a_signal_during_a_listener_ends_the_process_after_all_were_notified_and_the_lock_is_free(
+    handler: str, event: type[Event], heard: RecordingListener
+) -> None:
+    """Swallowing SIGTERM's ``sys.exit()`` would leave a process that never ends."""
+    error = SystemExit(143)
+    of_object = OfASignal(error)
+    handlers: dict[str, Any] = {
+        "ctrl-c": signal.default_int_handler,
+        "function": lambda number, frame: of_object.method(number, frame),
+        "method": of_object.method,
+        "object": of_object,
+    }
+
+    def interrupted(told: Event) -> None:
+        if isinstance(told, event):
+            signal.raise_signal(signal.SIGUSR1)
+
+    store = InMemoryLockProvider()
+    before = signal.signal(signal.SIGUSR1, handlers[handler])
+    try:
+        with (
+            configure(provider=store, listeners=[interrupted, heard]),
+            pytest.raises(KeyboardInterrupt if handler == "ctrl-c" else SystemExit),
+        ):
+            attempt("job", lambda: "value", lock_at_most_for="1m")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [type(told) for told in heard.events] == [*AROUND]
+    assert store.acquire(LockRequest("job", "1m")) is not None

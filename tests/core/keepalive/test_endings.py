@@ -1,0 +1,186 @@
+"""Stalls, children and ends: whoever stops beating, however that comes about."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from shedlock_py import (
+    LeaseLost,
+    LockRequest,
+    NotLocked,
+    assert_locked,
+    configure,
+    current_lease,
+    extend_lock,
+    hold,
+    hold_async,
+    provider_from_url,
+)
+from shedlock_py.testing import RecordingListener
+from tests.core.keepalive.stores import AsyncMoodyProvider, MoodyProvider
+from tests.support.polling import wait_until
+
+LEASE = 0.3
+
+
+def run_script(script: str, url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    provider_from_url(url).create_schema()
+    return url
+
+
+FORK = """
+import os, sys, time
+from shedlock_py import hold, provider_from_url
+provider = provider_from_url(sys.argv[1])
+with hold("job", lock_at_most_for="1s", keep_alive=True, provider=provider) as lease:
+    child = os.fork()
+    if not child:
+        time.sleep(0.2)
+        sys.exit()  # leaves the block, as any child does that ends in Python
+    os.waitpid(child, 0)
+    print("the child has ended, held:", provider.record("job").is_held, flush=True)
+    if not os.fork():
+        print("child lives", flush=True)
+        time.sleep(30)
+        os._exit(0)
+    time.sleep(30)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_neither_releases_nor_beats(url: str) -> None:
+    process = run_script(FORK, url)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "the child has ended, held: True\n"
+        assert process.stdout.readline() == "child lives\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        provider = provider_from_url(url)
+        wait_until(lambda: provider.acquire(LockRequest("job", "1m")) is not None, timeout=10)
+    finally:
+        subprocess.run(["pkill", "-KILL", "-f", url], check=False)
+        process.communicate()
+
+
+CTRL_C = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell in the background ignores it
+from shedlock_py import hold, provider_from_url
+with hold("job", lock_at_most_for="1h", keep_alive=True, provider=provider_from_url(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_ctrl_c_in_the_body_releases(url: str) -> None:
+    process = run_script(CTRL_C, url)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert "KeyboardInterrupt" in err
+    record = provider_from_url(url).record("job")
+    assert record is not None
+    assert not record.is_held
+
+
+HANGING = """
+import os, sys, threading, time
+from shedlock_py import InMemoryLockProvider, hold
+
+class Hanging(InMemoryLockProvider):
+    def extend(self, lease, lock_at_most_for):
+        asked.set()
+        time.sleep(3600)
+
+asked = threading.Event()
+block = hold("job", lock_at_most_for="3s", keep_alive=True, provider=Hanging())
+block.__enter__()  # and nobody leaves it
+asked.wait()
+print("bye", flush=True)
+"""
+
+
+def test_a_heartbeat_that_hangs_does_not_keep_the_interpreter_from_ending(url: str) -> None:
+    began = time.monotonic()
+    process = run_script(HANGING, url)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "bye\n", "")
+    assert time.monotonic() - began < 20
+
+
+def test_i6_a_call_that_holds_the_gil_stalls_the_heartbeat_and_not_the_truth() -> None:
+    heard = RecordingListener()
+    store = MoodyProvider()
+    with configure(listeners=[heard]):
+        with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
+            assert lease is not None
+            before = store.extensions
+            ctypes.PyDLL(None).usleep(int(LEASE * 3 * 1_000_000))  # a C extension that does not let others run
+            assert not lease.is_trusted()
+            assert current_lease() is None
+            assert store.extensions <= before + 1
+        wait_until(lambda: [event.reason for event in heard.of(LeaseLost)] == ["overrun"])
+
+
+def test_child_threads_are_inside_in_a_copied_context_only() -> None:
+    store = MoodyProvider()
+    seen: dict[str, object] = {}
+
+    def look(what: str) -> None:
+        lease = current_lease()
+        seen[what] = lease
+        if lease is not None:
+            extend_lock("10m")
+
+    with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
+        context = contextvars.copy_context()
+        for thread in (
+            threading.Thread(target=look, args=("bare",)),
+            threading.Thread(target=context.run, args=(look, "copied")),
+        ):
+            thread.start()
+            thread.join()
+    assert seen == {"bare": None, "copied": lease}
+    late = threading.Thread(target=context.run, args=(look, "late"))
+    late.start()
+    late.join()
+    assert seen["late"] is None
+
+
+async def test_child_tasks_are_inside_as_long_as_the_job() -> None:
+    store = AsyncMoodyProvider()
+    may_end = asyncio.Event()
+
+    async def child() -> None:
+        assert_locked("job")
+        await asyncio.to_thread(assert_locked, "job")
+        await may_end.wait()
+        with pytest.raises(NotLocked):
+            assert_locked("job")
+
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
+        task = asyncio.create_task(child())
+        await asyncio.sleep(LEASE * 2)
+    may_end.set()
+    await task

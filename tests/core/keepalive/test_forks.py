@@ -1,0 +1,87 @@
+"""A child that is forked in a task with keep-alive: the heartbeats are its parent's."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from shedlock_py import LeaseLost, NotLocked, extend_lock, extend_lock_async, hold, hold_async
+from shedlock_py.context import innermost
+from shedlock_py.keepalive import _TaskHeart, _ThreadHeart
+from shedlock_py.testing import RecordingListener
+from tests.core.keepalive.stores import AsyncMoodyProvider, MoodyProvider
+from tests.support.forks import in_a_loop_of_its_own, in_child
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 (tests poll)
+            await asyncio.sleep(0.005)
+
+
+async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingListener) -> None:
+    store = AsyncMoodyProvider()
+    store.mood = "hanging"
+    block = hold_async("job", lock_at_most_for="10m", keep_alive=True, provider=store)
+    async with block:
+        held = innermost.get()
+        assert held is not None
+        heart = held.heart
+        assert isinstance(heart, _TaskHeart)
+        heart._heart._plan.due = 0
+        heart._changed.set()
+        await until(lambda: store.extensions == 1)
+
+        async def work() -> None:
+            innermost.set(held)
+            async with asyncio.timeout(5):
+                with pytest.raises(NotLocked):  # the lease is its parent's
+                    await extend_lock_async("20m")
+                await block.__aexit__(None, None, None)
+
+        def child() -> None:
+            del heart._loop  # it is the parent's, and whoever wakes it wakes the parent
+            store.mood = "well"
+            in_a_loop_of_its_own(work)
+            assert heart._heart.pauses == 0
+            assert not heard.of(LeaseLost)
+            assert not heart._heart.has_ended
+
+        in_child(child)
+        store.recover()
+        await until(lambda: not heart.is_busy(is_async=True))
+        await extend_lock_async("20m")
+
+
+def test_a_child_does_not_wait_for_its_parents_thread(heard: RecordingListener) -> None:
+    store = MoodyProvider()
+    store.mood = "hanging"
+    told: list[LeaseLost] = []
+    block = hold("job", lock_at_most_for="10m", keep_alive=True, on_lost=told.append, provider=store)
+    with block:
+        held = innermost.get()
+        assert held is not None
+        heart = held.heart
+        assert isinstance(heart, _ThreadHeart)
+        heart._heart._plan.due = 0
+        heart.start()
+        wait_until(lambda: store.extensions == 1)
+
+        def child() -> None:
+            del heart._changed  # a thread of the parent may have it for ever
+            store.mood = "well"
+            with pytest.raises(NotLocked):  # the lease is its parent's
+                extend_lock("20m")
+            block.__exit__(None, None, None)
+            assert not told
+            assert not heard.of(LeaseLost)
+
+        in_child(child)
+        store.recover()
+        extend_lock("20m")

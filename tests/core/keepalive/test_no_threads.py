@@ -1,0 +1,159 @@
+"""A process that cannot start threads for a while: the kernel refuses them, as at a container's pids limit.
+
+Each test is a process of its own. Root is exempt from ``RLIMIT_NPROC``, so the process becomes another user first.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+
+PRELUDE = """
+import asyncio, os, resource, threading, time
+from shedlock_py import *
+from shedlock_py.testing import RecordingListener
+from tests.core.keepalive.stores import MoodyProvider
+from tests.support.polling import wait_until
+
+heard, store, other = RecordingListener(), MoodyProvider(), MoodyProvider()
+configure(listeners=[heard])
+with hold("warm-up", lock_at_most_for="0.1s", keep_alive=True, provider=MoodyProvider()):  # imports what is late
+    wait_until(lambda: heard.of(LockExtended))
+heard.events.clear()
+wait_until(lambda: "shedlock-timer" not in [thread.name for thread in threading.enumerate()])
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(50000)
+    os.setuid(50000 + os.getpid() % 10000)  # the limit counts all processes of a user
+HARD = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+
+def limit(number):
+    resource.setrlimit(resource.RLIMIT_NPROC, (number, HARD))
+
+def refuse():
+    limit(0)
+    try:
+        threading.Thread(target=print).start()
+    except RuntimeError as error:
+        assert "can't start new thread" in str(error)
+    else:
+        raise AssertionError("the kernel still starts threads")
+
+def allow():
+    limit(HARD)
+
+def last(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.005)
+"""
+
+
+def run(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "as it should be\n"), done.stderr
+
+
+def test_a_lease_that_was_kept_alive_before_goes_on() -> None:
+    """Its threads are there from the beginning, though the first heartbeat is a third of the lease away."""
+    run("""
+        with hold("job", lock_at_most_for="500ms", keep_alive=True, provider=store) as lease:
+            refuse()
+            last(1.5)
+            assert lease.is_trusted()
+        assert not heard.of(LeaseLost) and not heard.of(ProviderFailed), heard.events
+        print("as it should be")
+    """)
+
+
+def test_a_heartbeat_that_no_thread_could_send_is_tried_again() -> None:
+    run("""
+        with hold("other", lock_at_most_for="1m", keep_alive=True, provider=other):  # its timer serves all
+            refuse()
+            with hold("job", lock_at_most_for="2s", keep_alive=True, provider=store) as lease:
+                last(1)
+                assert not store.extensions
+                allow()
+                wait_until(lambda: store.extensions >= 3)
+                assert lease.is_trusted()
+        assert not heard.of(LeaseLost)
+        errors = {str(event.error) for event in heard.of(ProviderFailed)}
+        assert errors == {"can't start new thread"}, errors
+        print("as it should be")
+    """)
+
+
+@pytest.mark.parametrize("until", ["the task ends", "threads can be started"])
+def test_a_lease_that_is_lost_for_want_of_threads_is_reported(until: str) -> None:
+    run(f"""
+        lost = []
+        with hold("other", lock_at_most_for="1m", keep_alive=True, provider=other):
+            refuse()
+            with hold("job", lock_at_most_for="400ms", keep_alive=True, on_lost=lost.append, provider=store) as lease:
+                last(0.6)
+                assert not lease.is_trusted()
+                if {until!r} == "threads can be started":
+                    allow()
+                    wait_until(lambda: lost, what="the report while the task runs")
+        assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"], heard.events
+        assert lost == heard.of(LeaseLost)
+        assert heard.of(ProviderFailed), "nothing says why"
+        allow()
+        with hold("job", lock_at_most_for="300ms", keep_alive=True, provider=store) as lease:
+            last(0.8)
+            assert lease.is_trusted(), "a later lease is not kept alive"
+        print("as it should be")
+    """)
+
+
+def test_without_a_timer_no_task_begins_and_the_next_one_is_kept_alive() -> None:
+    run("""
+        refuse()
+        try:
+            with hold("job", lock_at_most_for="300ms", keep_alive=True, provider=store):
+                raise AssertionError("the task runs, and nothing keeps its lease alive")
+        except RuntimeError as error:
+            assert "'job'" in str(error) and "can't start new thread" in str(error), error
+        assert not store.record("job").is_held
+        allow()
+        for _ in range(2):
+            with hold("job", lock_at_most_for="300ms", keep_alive=True, provider=store) as lease:
+                last(0.8)
+                assert lease.is_trusted()
+        print("as it should be")
+    """)
+
+
+def test_async_code_on_a_sync_provider() -> None:
+    run("""
+        async def main():
+            refuse()
+            try:
+                await attempt_async("job", lambda: asyncio.sleep(0), lock_at_most_for="1m", provider=store)
+            except ProviderUnreachable as error:
+                assert error.operation == "acquire" and error.lock_name == "job", error
+                assert "can't start new thread" in str(error), error
+            else:
+                raise AssertionError("it ran")
+            allow()
+            async with hold_async("job", lock_at_most_for="400ms", keep_alive=True, provider=store) as lease:
+                await asyncio.sleep(0.3)
+                refuse()
+                await asyncio.sleep(1)
+                assert lease.is_trusted()
+            assert not store.record("job").is_held
+
+        asyncio.run(main())
+        print("as it should be")
+    """)

@@ -1,0 +1,158 @@
+"""Long jobs on real servers, which go away and come back meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    Lease,
+    LeaseLost,
+    LeaseLostError,
+    LockProvider,
+    LockRequest,
+    assert_locked,
+    async_provider_from_url,
+    attempt,
+    attempt_async,
+    current_lease,
+    hold,
+    provider_from_url,
+)
+from shedlock_py.testing import RecordingListener
+from tests.support.polling import wait_until
+
+LEASE = 1.0
+# Fixture, and the driver of the URL for ordinary code and for asyncio, where there are several.
+STORES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "postgresql": ("postgres_server", ("postgresql+psycopg",), ("postgresql+asyncpg",)),
+    "mariadb": ("mariadb_server", ("mysql+pymysql",), ("mysql+asyncmy",)),
+    "redis": ("redis_server", (), ()),
+    "mongodb": ("mongodb_server", (), ()),
+}
+
+
+class Store:
+    def __init__(self, request: pytest.FixtureRequest, product: str) -> None:
+        fixture, driver, async_driver = STORES[product]
+        self.server: Any = request.getfixturevalue(fixture)
+        self.async_url: str = self.server.url(*async_driver)
+        self.provider: Any = provider_from_url(self.server.url(*driver))
+        self.provider.create_schema()
+
+    def close(self) -> None:
+        self.server.resume()
+        self.provider.close()
+
+
+@pytest.fixture(params=list(STORES))
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with closing(Store(request, request.param)) as store:
+        yield store
+
+
+@pytest.fixture
+def stores(request: pytest.FixtureRequest) -> Iterator[list[Store]]:
+    """All of them."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(Store(request, product))) for product in STORES]
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return f"long-{time.monotonic_ns()}"
+
+
+def work(lock: str, leases: float) -> None:
+    until = time.monotonic() + leases * LEASE
+    while time.monotonic() < until:
+        assert_locked(lock)
+        time.sleep(0.01)
+
+
+def is_between_heartbeats(lease: Lease) -> bool:
+    """Half-way: there is a sixth of a lease to be told in time that it was lost."""
+    return 0.75 < lease.trusted_for().total_seconds() / LEASE < 0.85
+
+
+def is_held(provider: LockProvider, name: str) -> bool:
+    record = provider.record(name)
+    return record is not None and record.is_held
+
+
+def test_a_job_of_twenty_leases_with_the_store_away_in_the_middle(
+    stores: list[Store], name: str, heard: RecordingListener
+) -> None:
+    def run(store: Store) -> object:
+        def job() -> str:
+            work(name, 10)
+            store.server.pause()
+            work(name, 0.5)
+            store.server.resume()
+            work(name, 9.5)
+            return "done"
+
+        return attempt(name, job, lock_at_most_for=LEASE, keep_alive=True, provider=store.provider)
+
+    with ThreadPoolExecutor(len(stores)) as threads:  # of half a minute each, at the same time
+        results = list(threads.map(run, stores))
+    assert [getattr(result, "value", result) for result in results] == ["done"] * len(stores)
+    assert not heard.of(LeaseLost)
+    assert not any(is_held(store.provider, name) for store in stores)
+
+
+def test_i6_a_store_that_is_away_for_two_leases(store: Store, name: str, heard: RecordingListener) -> None:
+    lost: list[float] = []
+    with hold(
+        name,
+        lock_at_most_for=LEASE,
+        keep_alive=True,
+        on_lost=lambda _: lost.append(time.monotonic()),
+        provider=store.provider,
+    ) as lease:
+        assert lease is not None
+        wait_until(lambda: is_between_heartbeats(lease))
+        store.server.pause()
+        paused_at = time.monotonic()
+        wait_until(lambda: bool(lost))
+        assert not lease.is_trusted()
+        # The last renewal was before the pause, so nobody else can have got the lease before it was a lease old.
+        assert lost[0] - paused_at < LEASE
+        until = paused_at + 2 * LEASE
+        wait_until(lambda: time.monotonic() > until)
+        store.server.resume()
+        wait_until(lambda: store.provider.acquire(LockRequest(name, "1m")) is not None, timeout=20)
+        assert not lease.is_trusted()
+    assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"]
+    assert is_held(store.provider, name)
+
+
+async def test_async_jobs_are_cancelled_in_time(store: Store, name: str, heard: RecordingListener) -> None:
+    provider: Any = async_provider_from_url(store.async_url)
+    moments: dict[str, float] = {}
+
+    async def job() -> None:
+        await asyncio.sleep(LEASE * 2)
+        lease = current_lease()
+        assert lease is not None
+        while not is_between_heartbeats(lease):  # noqa: ASYNC110 (tests poll)
+            await asyncio.sleep(0.002)
+        store.server.pause()
+        moments["paused"] = time.monotonic()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            moments["cancelled"] = time.monotonic()
+            store.server.resume()
+
+    with pytest.raises(LeaseLostError):
+        await attempt_async(name, job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=provider)
+    assert moments["cancelled"] - moments["paused"] < LEASE
+    assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"]
+    await provider.close()

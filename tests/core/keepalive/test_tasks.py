@@ -1,0 +1,246 @@
+"""Keep-alive of async tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from shedlock_py import (
+    LeaseLost,
+    LeaseLostError,
+    LockRequest,
+    ProviderFailed,
+    TaskFinished,
+    assert_locked,
+    attempt_async,
+    extend_lock,
+    extend_lock_async,
+    hold_async,
+    scheduler_lock,
+)
+from shedlock_py.testing import RecordingListener
+from tests.core.keepalive.stores import AsyncMoodyProvider, MoodyProvider
+
+LEASE = 0.3
+
+
+@pytest.fixture
+async def store() -> AsyncMoodyProvider:
+    return AsyncMoodyProvider()
+
+
+async def outlasts(lease_lengths: float) -> None:
+    """A task of so many leases."""
+    until = time.monotonic() + lease_lengths * LEASE
+    while time.monotonic() < until:
+        assert_locked("job")
+        await asyncio.sleep(0.005)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 (tests poll)
+            await asyncio.sleep(0.005)
+
+
+async def never_ends() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_task_outlasts_many_leases(store: AsyncMoodyProvider, heard: RecordingListener) -> None:
+    @scheduler_lock("job", lock_at_most_for=LEASE, keep_alive=True, provider=store)
+    async def job() -> str:
+        await outlasts(5)
+        assert await store.acquire(LockRequest("job", "1m")) is None
+        return "done"
+
+    assert await job() == "done"
+    assert await store.acquire(LockRequest("job", "1m")) is not None
+    assert not heard.of(LeaseLost)
+    assert 5 * 3 - 6 <= store.extensions <= 5 * 3 + 6
+
+
+async def test_a_sync_provider_keeps_it_alive_as_well(heard: RecordingListener) -> None:
+    store = MoodyProvider()
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
+        await outlasts(4)
+    assert store.extensions > 6
+    assert not heard.of(LeaseLost)
+
+
+@pytest.mark.parametrize("mood", ["down", "hanging"])
+async def test_a_store_that_is_away_for_half_a_lease(
+    store: AsyncMoodyProvider, heard: RecordingListener, mood: str
+) -> None:
+    async with hold_async("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
+        await outlasts(1)
+        store.mood = mood  # type: ignore[assignment]  # one of the two
+        await outlasts(2)
+        store.recover()
+        await outlasts(6)
+    assert not heard.of(LeaseLost)
+    assert bool(heard.of(ProviderFailed)) is (mood == "down")
+
+
+@pytest.mark.parametrize("mood", ["down", "hanging"])
+async def test_i6_cancelled_when_the_store_stays_away(
+    store: AsyncMoodyProvider, heard: RecordingListener, mood: str
+) -> None:
+    async def job() -> None:
+        store.mood = mood  # type: ignore[assignment]  # one of the two
+        asyncio.get_running_loop().call_later(LEASE * 3, store.recover)
+        await never_ends()
+
+    with pytest.raises(LeaseLostError, match="'job'"):
+        await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
+    assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"]
+    [finished] = heard.of(TaskFinished)
+    assert (finished.outcome, type(finished.error)) == ("cancelled", LeaseLostError)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_revoked_lease_cancels_at_the_next_heartbeat(
+    store: AsyncMoodyProvider, heard: RecordingListener
+) -> None:
+    async def job() -> None:
+        store.sync.take_over(LockRequest("job", "1m"))
+        await never_ends()
+
+    with pytest.raises(LeaseLostError):
+        await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
+    assert [event.reason for event in heard.of(LeaseLost)] == ["revoked"]
+    record = await store.record("job")
+    assert record is not None
+    assert record.is_held
+
+
+async def test_a_lost_lease_without_cancel_goes_on(store: AsyncMoodyProvider, heard: RecordingListener) -> None:
+    async def job() -> str:
+        store.sync.take_over(LockRequest("job", "1m"))
+        await until(lambda: heard.of(LeaseLost))
+        return "value"
+
+    result = await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, provider=store)
+    assert getattr(result, "value", None) == "value"
+
+
+async def test_on_lost_may_be_a_coroutine_function(store: AsyncMoodyProvider) -> None:
+    steps: list[str] = []
+
+    async def on_lost(lost: LeaseLost) -> None:
+        steps.append(lost.reason)
+        await asyncio.sleep(0.02)
+        steps.append("later")
+
+    async with hold_async("job", lock_at_most_for=LEASE, on_lost=on_lost, provider=store):
+        await until(lambda: steps)
+    await until(lambda: steps == ["overrun", "later"])
+
+
+async def test_an_event_loop_that_is_blocked_is_an_overrun(store: AsyncMoodyProvider, heard: RecordingListener) -> None:
+    async def job() -> None:
+        time.sleep(LEASE * 2)  # noqa: ASYNC251 (that is the mistake)
+        await never_ends()
+
+    with pytest.raises(LeaseLostError):
+        await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
+    assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
+
+
+async def test_a_cancellation_of_somebody_else_stays_one(store: AsyncMoodyProvider, heard: RecordingListener) -> None:
+    async def job() -> None:
+        async with hold_async("job", lock_at_most_for="1m", keep_alive=True, on_lost="cancel", provider=store):
+            await never_ends()
+
+    task = asyncio.create_task(job())
+    await until(lambda: store.sync.record("job"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not heard.of(LeaseLost)
+    record = await store.record("job")
+    assert record is not None
+    assert not record.is_held
+
+
+async def test_i8_a_task_that_swallows_its_cancellation_keeps_its_value(store: AsyncMoodyProvider) -> None:
+    async def job() -> str:
+        store.sync.take_over(LockRequest("job", "1m"))
+        try:
+            await never_ends()
+        except asyncio.CancelledError:
+            return "value"
+        return "never"
+
+    result = await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
+    assert getattr(result, "value", None) == "value"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_i8_an_exception_of_the_task_stays(store: AsyncMoodyProvider) -> None:
+    async def job() -> None:
+        store.sync.take_over(LockRequest("job", "1m"))
+        try:
+            await never_ends()
+        finally:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_task_extends_its_lease_itself(heard: RecordingListener, is_async: bool) -> None:
+    store = AsyncMoodyProvider() if is_async else MoodyProvider()
+
+    async def extend(duration: object) -> None:
+        if is_async:
+            await extend_lock_async(duration)  # type: ignore[arg-type]  # a duration
+        else:
+            extend_lock(duration)  # type: ignore[arg-type]  # likewise
+
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        await outlasts(1)
+        await extend("10m")
+        before = store.extensions
+        await outlasts(3)
+        assert store.extensions <= before + 1  # one may have been about to begin; it extends by ten minutes as well
+        assert lease.trusted_for() > timedelta(minutes=9)
+        for _ in range(100):
+            await extend("10m")
+            assert lease.trusted_for() > timedelta(minutes=9)
+            await extend(LEASE / 3)
+    assert not heard.of(LeaseLost)
+
+
+async def test_nothing_is_left_running(store: AsyncMoodyProvider) -> None:
+    before = asyncio.all_tasks()
+    works: list[Awaitable[object]] = [
+        attempt_async(f"job-{n}", lambda: asyncio.sleep(LEASE), lock_at_most_for=LEASE, keep_alive=True, provider=store)
+        for n in range(50)
+    ]
+    await asyncio.gather(*works)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+async def test_an_extension_in_doubt_does_not_hurry_the_heartbeats() -> None:
+    """Nobody knows whether the store will yet do it, so longer ones are believed for no longer than that."""
+    store = AsyncMoodyProvider()
+    async with hold_async("job", lock_at_most_for="30s", keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        lease.begin_extension("30s")  # as a provider does whose store then does not answer
+        await extend_lock_async("10m")
+        assert lease.trusted_for() < timedelta(seconds=30)
+        await outlasts(1)
+        assert store.extensions == 1

@@ -1,0 +1,192 @@
+"""An application that gets SIGTERM: python -m tests.core.shutdown.app URL KIND
+
+KIND is where its guarded task runs: "main", "thread", "asyncio", "scheduler"; "default" (without release_on_sigterm),
+"chained" (another handler was there), or "stubborn" (a thread that does not end in time).
+
+While a task in a daemon thread is waited for: "locked" (the main thread holds a lock that the task needs), "log" (that
+is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
+main thread's event loop), "loop" (the event loop has a handler of its own), "ends" (the main thread ends by itself),
+"patient" (a thread that does not end for a long time), "chained-thread" (another handler was there), "wrapped" (another
+handler calls ours), "no-threads" (the
+process cannot start any; its store is in memory).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from types import FrameType
+from typing import Any
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from shedlock_py import (
+    Executed,
+    InMemoryLockProvider,
+    LockProvider,
+    attempt,
+    configure,
+    hold,
+    hold_async,
+    provider_from_url,
+    release_on_sigterm,
+    scheduler_lock,
+)
+
+has_begun = threading.Event()
+STEP = 0.3
+"""Seconds that a task in a thread takes to notice nothing and end."""
+
+
+@scheduler_lock("job", lock_at_most_for="1h")
+def job(seconds: float) -> None:
+    print("held", flush=True)
+    has_begun.set()
+    time.sleep(seconds)
+    print("task ended", flush=True)
+
+
+@scheduler_lock("job", lock_at_most_for="1h")
+async def job_async() -> None:
+    print("held", flush=True)
+    await asyncio.sleep(60)
+
+
+def main(url: str, kind: str) -> None:
+    provider: LockProvider = InMemoryLockProvider() if kind == "no-threads" else provider_from_url(url)
+    configure(provider=provider)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    if kind == "loop":
+        asyncio.run(loop_with_a_handler())
+        return
+    if kind != "default":
+        signal.signal(signal.SIGTERM, say_it) if kind.startswith("chained") else None
+        release_on_sigterm("500ms" if kind == "stubborn" else "20s")
+    match kind:
+        case "locked" | "log":
+            lock = threading.Lock() if kind == "locked" else logging.getLogger().handlers[0].lock
+            assert lock is not None
+            with lock:
+                in_daemon_thread(needs, lock)
+                time.sleep(STEP)
+            later()
+        case "blocked":
+            in_daemon_thread(job, STEP)
+            threading.Event().wait()
+        case "both":
+            asyncio.run(both())
+        case "ends":
+            in_daemon_thread(job, 3 * STEP)
+            with suppress(InterruptedError):
+                signal.sigtimedwait([signal.SIGUSR1], STEP)
+            print("main thread ends", flush=True)
+        case "chained-thread" | "wrapped":
+            if kind == "wrapped":
+                wrap_handler()
+            in_daemon_thread(job, STEP)
+            later()
+        case "patient":
+            in_daemon_thread(job, 30)
+            has_begun.wait()
+            while isinstance(attempt("other", time.monotonic, lock_at_most_for="1m"), Executed):
+                time.sleep(0.05)
+            print("shutting down", flush=True)
+            later()
+        case "no-threads":
+            in_daemon_thread(job, 10 * STEP)
+            has_begun.wait()
+            refuse_threads()
+            print("no more threads", flush=True)
+            later()
+        case "main" | "default" | "chained":
+            job(60)
+        case "asyncio":
+            asyncio.run(job_async())
+        case "thread" | "stubborn":
+            threading.Thread(target=job, args=(30 if kind == "stubborn" else STEP,), daemon=True).start()
+            later()
+        case "scheduler":
+            scheduler = BackgroundScheduler(timezone="UTC")
+            scheduler.add_job(job, "interval", seconds=0.05, args=[STEP], max_instances=1)
+            scheduler.start()
+            try:
+                later()
+            finally:
+                scheduler.shutdown()
+
+
+def in_daemon_thread(task: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=task, args=args, daemon=True).start()
+
+
+@scheduler_lock("job", lock_at_most_for="1h")
+def needs(lock: AbstractContextManager[object]) -> None:
+    print("held", flush=True)
+    with lock:
+        print("task ended", flush=True)
+
+
+async def both() -> None:
+    in_daemon_thread(job, 5 * STEP)
+    async with hold_async("kept", lock_at_most_for=STEP, keep_alive=True) as lease:
+        assert lease is not None
+        try:
+            await asyncio.sleep(60)
+        finally:
+            print("kept alive:", lease.is_trusted(), flush=True)
+
+
+async def loop_with_a_handler() -> None:
+    must_stop = asyncio.Event()
+
+    def stop() -> None:
+        print("the loop's handler", flush=True)
+        must_stop.set()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    release_on_sigterm("20s")
+    in_daemon_thread(job, 3 * STEP)
+    await must_stop.wait()
+
+
+def wrap_handler() -> None:
+    ours: Any = signal.getsignal(signal.SIGTERM)
+
+    def wrapper(number: int, frame: FrameType | None) -> None:
+        ours(number, frame)
+
+    signal.signal(signal.SIGTERM, wrapper)
+
+
+def refuse_threads() -> None:
+    if os.getuid() == 0:
+        os.setgid(50000)
+        os.setuid(50000 + os.getpid() % 10000)  # the limit counts all processes of a user, and does not bind root
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+
+
+def later() -> None:
+    """The main thread of an application, which waits for a signal."""
+    try:
+        while True:
+            time.sleep(0.05)
+    finally:
+        with hold("late", lock_at_most_for="1h") as lease:
+            print("a new task", "runs" if lease else "is skipped", flush=True)
+
+
+def say_it(number: int, frame: FrameType | None) -> None:
+    print("the former handler", flush=True)
+    raise SystemExit(7)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,290 @@
+# Calls as people without a type checker make them; what the checkers say is in tests/core/typing.
+# mypy: disable-error-code="arg-type, call-arg, union-attr, unreachable"
+"""``.attempt`` is bound as the method is; and a guarded method is still a method."""
+
+import abc
+import asyncio
+import copy
+import dataclasses
+import enum
+import functools
+import inspect
+import pickle
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.util import obj_to_ref, ref_to_obj
+
+from shedlock_py import Executed, InMemoryLockProvider, LockRequest, Skipped, scheduler_lock
+
+
+def traced(function: Any) -> Any:
+    """A decorator of somebody else's, which keeps what it wraps."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Service:
+    def __init__(self, tenant: str = "acme") -> None:
+        self.tenant = tenant
+
+    @scheduler_lock("method", "1m")
+    def method(self, number: int = 0) -> tuple[str, int]:
+        """A method."""
+        return self.tenant, number
+
+    @scheduler_lock("async-method", "1m")
+    async def async_method(self, number: int = 0) -> tuple[str, int]:
+        return self.tenant, number
+
+    @traced
+    @scheduler_lock("traced", "1m")
+    def traced_method(self, number: int = 0) -> tuple[str, int]:
+        return self.tenant, number
+
+    @scheduler_lock("per-{self.tenant}-{number}", "1m")
+    def per_tenant(self, number: int = 0) -> tuple[str, int]:
+        return self.tenant, number
+
+    @staticmethod
+    @scheduler_lock("static", "1m")
+    def static(number: int = 0) -> int:
+        return number
+
+    @scheduler_lock("static-other-order", "1m")
+    @staticmethod
+    def static_other_order(number: int = 0) -> int:
+        return number
+
+    @classmethod
+    @scheduler_lock("class", "1m")
+    def of_class(cls, number: int = 0) -> tuple[type, int]:
+        return cls, number
+
+    @scheduler_lock("class-other-order", "1m")
+    @classmethod
+    def of_class_other_order(cls, number: int = 0) -> tuple[type, int]:
+        return cls, number
+
+    class Inner:
+        @scheduler_lock("inner", "1m")
+        def method(self, number: int = 0) -> tuple[str, int]:
+            return type(self).__name__, number
+
+    alias = method
+
+
+class Special(Service):
+    @scheduler_lock("special", "1m")
+    def method(self, number: int = 0) -> tuple[str, int]:
+        result = super().method.attempt(number)
+        assert isinstance(result, Executed)
+        tenant, value = result.value
+        return f"special {tenant}", value
+
+
+service = Service()
+special = Special("b")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "value"),
+    [
+        (lambda: service.method.attempt(7), ("acme", 7)),
+        (lambda: service.method.attempt(number=7), ("acme", 7)),
+        (lambda: Service.method.attempt(service, 7), ("acme", 7)),
+        (lambda: service.alias.attempt(7), ("acme", 7)),
+        (lambda: service.traced_method.attempt(7), ("acme", 7)),
+        (lambda: service.per_tenant.attempt(7), ("acme", 7)),
+        (lambda: Service.Inner().method.attempt(7), ("Inner", 7)),
+        (lambda: special.method.attempt(7), ("special b", 7)),
+        (lambda: special.traced_method.attempt(7), ("b", 7)),
+        (lambda: Service.static.attempt(7), 7),
+        (lambda: service.static.attempt(7), 7),
+        (lambda: Service.static_other_order.attempt(7), 7),
+        (lambda: service.static_other_order.attempt(7), 7),
+        (lambda: Service.of_class.attempt(7), (Service, 7)),
+        (lambda: service.of_class.attempt(7), (Service, 7)),
+        (lambda: Special.of_class.attempt(7), (Special, 7)),
+        (lambda: special.of_class.attempt(7), (Special, 7)),
+        (lambda: Service.of_class_other_order.attempt(7), (Service, 7)),
+        (lambda: Special.of_class_other_order.attempt(7), (Special, 7)),
+        (lambda: special.of_class_other_order.attempt(7), (Special, 7)),
+    ],
+)
+def test_it_is_bound_as_the_method_is(
+    provider: InMemoryLockProvider, attempt: Callable[[], Executed[object]], value: object
+) -> None:
+    result = attempt()
+    assert isinstance(result, Executed)
+    assert result.value == value
+
+
+@pytest.mark.anyio
+async def test_of_an_async_method(provider: InMemoryLockProvider) -> None:
+    result = await service.async_method.attempt(7)
+    assert isinstance(result, Executed)
+    assert result.value == ("acme", 7)
+    result = await Service.async_method.attempt(service, 7)
+    assert isinstance(result, Executed)
+    assert await service.async_method(7) == ("acme", 7)
+    assert inspect.iscoroutinefunction(service.async_method)
+    assert asyncio.iscoroutinefunction(service.async_method)
+    assert not inspect.iscoroutinefunction(service.method)
+
+
+def test_of_a_class_in_a_function(provider: InMemoryLockProvider) -> None:
+    class Local:
+        @scheduler_lock("local", "1m")
+        def method(self, number: int = 0) -> int:
+            return number
+
+        @classmethod
+        @scheduler_lock("local-class", "1m")
+        def of_class(cls) -> str:
+            return cls.__name__
+
+    class Other:
+        """Its body is executed while that of no guarded class is."""
+
+        def method(self) -> int:
+            return 1
+
+    assert Local().method.attempt(7).value == 7
+    assert Local.of_class.attempt().value == "Local"
+    assert Local().method(3) == 3
+    assert not hasattr(Other().method, "attempt")
+    assert [name for name in vars(Local) if "shedlock" in name] == []
+
+
+def test_of_classes_that_are_made_in_other_ways(provider: InMemoryLockProvider) -> None:
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Data:
+        number: int = 1
+
+        @scheduler_lock("data", "1m")
+        def method(self) -> int:
+            return self.number
+
+    class Kind(enum.Enum):
+        ONE = 1
+
+        @scheduler_lock("kind", "1m")
+        def method(self) -> int:
+            return int(self.value)
+
+    class Base(abc.ABC):
+        @abc.abstractmethod
+        @scheduler_lock("base", "1m")
+        def method(self) -> int: ...
+
+    class Derived(Base):
+        @scheduler_lock("base", "1m")
+        def method(self) -> int:
+            return 3
+
+    assert Data().method.attempt().value == 1
+    assert Kind.ONE.method.attempt().value == 1
+    assert [kind.name for kind in Kind] == ["ONE"]
+    assert Derived().method.attempt().value == 3
+    with pytest.raises(TypeError, match="abstract"):
+        Base()  # type: ignore[abstract]  # on purpose
+
+
+def test_it_tells_of_a_skip(provider: InMemoryLockProvider) -> None:
+    provider.acquire(LockRequest("method", "10m"))
+    assert service.method.attempt(7) == Skipped("method")
+    assert service.method(7) is None
+
+
+def test_wrong_arguments_name_the_method_and_take_no_lock(provider: InMemoryLockProvider) -> None:
+    for call in (lambda: service.method.attempt(1, 2), lambda: service.method(1, 2), lambda: Service.method.attempt()):
+        with pytest.raises(TypeError, match=r"Service\.method"):
+            call()
+    assert provider.records() == []
+
+
+class TestItIsStillAMethod:
+    def test_a_function_of_the_class(self) -> None:
+        assert inspect.isfunction(Service.method)
+        assert inspect.isfunction(Service.static)
+        assert Service.method is Service.alias
+        assert pickle.loads(pickle.dumps(Service.method)) is Service.method
+        assert {"method", "traced_method"} <= dict(inspect.getmembers(Service, inspect.isfunction)).keys()
+
+    def test_a_bound_method(self, provider: InMemoryLockProvider) -> None:
+        method: Any = service.method
+        assert inspect.ismethod(method)
+        assert isinstance(method, types.MethodType)
+        assert method.__self__ is service
+        assert method.__func__ is Service.method
+        assert (method.__name__, method.__qualname__) == ("method", "Service.method")
+        assert (method.__module__, method.__doc__) == (__name__, "A method.")
+        assert list(inspect.signature(method).parameters) == ["number"]
+        assert method == service.method == types.MethodType(Service.method, service)
+        assert types.MethodType(Service.method, service) == method
+        assert method != Service("b").method
+        assert len({method, service.method, types.MethodType(Service.method, service)}) == 1
+        assert repr(method) == repr(types.MethodType(Service.method, service))
+        assert getattr(method, "__shedlock__").name == "method"  # noqa: B009 (mypy takes it for a MethodType)
+        assert functools.partial(method, 7)() == ("acme", 7)
+
+    def test_a_weak_reference_to_it_lives_as_long_as_the_object(self, provider: InMemoryLockProvider) -> None:
+        here = Service("weak")
+        reference: Any = weakref.WeakMethod(here.method)
+        assert reference()(7) == ("weak", 7)
+        assert reference().attempt(7).value == ("weak", 7)
+        del here
+        assert reference() is None
+
+    def test_copies(self, provider: InMemoryLockProvider) -> None:
+        for copied in (pickle.loads(pickle.dumps(service.method)), copy.copy(service.method)):
+            assert copied.attempt(7).value == ("acme", 7)
+        assert pickle.loads(pickle.dumps(Special.of_class)).attempt(7).value == (Special, 7)
+
+    def test_a_mock_of_the_class_takes_the_same_arguments(self) -> None:
+        fake: Any = mock.create_autospec(Service)
+        fake().method(7)
+        fake.of_class(7)
+        with pytest.raises(TypeError):
+            fake().method(7, 8)
+
+    def test_apscheduler_finds_it_again(self, provider: InMemoryLockProvider) -> None:
+        for function in (Service.static, Service.of_class, Special.of_class):
+            assert ref_to_obj(obj_to_ref(function)) == function
+        assert ref_to_obj(obj_to_ref(service.method)) is Service.method
+        scheduler = BackgroundScheduler()
+        scheduler.start(paused=True)
+        try:
+            job = scheduler.add_job(service.method, args=[7])
+            assert job.func(*job.args) == ("acme", 7)
+            assert job.func.attempt(8).value == ("acme", 8)
+        finally:
+            scheduler.shutdown()
+
+    def test_the_class_attribute_passes_for_what_was_written(self, provider: InMemoryLockProvider) -> None:
+        attributes: Any = vars(Service)
+        assert isinstance(attributes["method"], types.FunctionType)
+        assert isinstance(attributes["of_class"], classmethod)
+        assert attributes["method"](service, 7) == ("acme", 7)
+        assert {name: kind for name, kind, *_ in inspect.classify_class_attrs(Service)}["of_class"] == "class method"
+
+        class Reused:
+            method = attributes["method"]
+            tenant = "reused"
+
+        assert Reused().method.attempt(7).value == ("reused", 7)
+
+    def test_an_instance_may_have_its_own(self) -> None:
+        here: Any = Service()
+        here.method = lambda: "own"
+        assert here.method() == "own"

@@ -1,0 +1,401 @@
+import logging
+import sys
+import types
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    ConfigurationError,
+    Executed,
+    InMemoryLockProvider,
+    Lease,
+    LockRequest,
+    ProviderNotConfigured,
+    Settings,
+    async_provider_from_url,
+    attempt,
+    attempt_async,
+    configure,
+    hold,
+    provider_from_url,
+    scheduler_lock,
+    set_active,
+)
+from shedlock_py.config import is_kept_alive, lock_request
+from shedlock_py.testing import RecordingListener
+from tests.guides.examples.scripts import run_python
+
+
+async def nothing() -> None:
+    return None
+
+
+class TestConfigure:
+    def test_defaults_fill_what_a_lock_does_not_say(self) -> None:
+        configure(default_lock_at_most_for="7m", default_lock_at_least_for="3s", holder="replica-1")
+        request = lock_request("job")
+        assert request == LockRequest("job", "7m", "3s", holder="replica-1")
+        assert lock_request("job", "1m", 0) == LockRequest("job", "1m", 0, holder="replica-1")
+
+    def test_ten_minutes_unless_told(self) -> None:
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=10)
+        assert lock_request("job").lock_at_least_for == timedelta(0)
+
+    def test_it_replaces_the_former_settings_as_a_whole(self) -> None:
+        configure(default_lock_at_most_for="7m", holder="replica-1")
+        configure()
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=10)
+        assert lock_request("job").holder != "replica-1"
+
+    def test_as_a_context_manager_it_restores(self) -> None:
+        first, second = InMemoryLockProvider(), InMemoryLockProvider()
+        configure(provider=first)
+        with configure(provider=second, default_lock_at_most_for="1m"):
+            with pytest.raises(ZeroDivisionError), configure(provider=InMemoryLockProvider()):
+                raise ZeroDivisionError
+            with hold("job"):
+                assert second.record("job")
+            assert lock_request("job").lock_at_most_for == timedelta(minutes=1)
+        with hold("other"):
+            assert first.record("other")
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=10)
+
+    def test_decorators_look_the_provider_up_when_called(self) -> None:
+        @scheduler_lock("job", "1m")
+        def job() -> str:
+            return "ran"
+
+        with pytest.raises(ProviderNotConfigured):
+            job()
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        assert job() == "ran"
+        assert provider.record("job")
+
+    def test_a_provider_by_url(self) -> None:
+        configure(provider="memory://", async_provider="memory://")
+        assert isinstance(attempt("job", lambda: None), Executed)
+
+    @pytest.mark.parametrize(
+        ("listeners", "words"),
+        [
+            ([RecordingListener], r"RecordingListener is a class: make one, as in RecordingListener\(\)"),
+            ([nothing], "not an ordinary function"),
+            (["print"], "'print' is not an ordinary function"),
+            (print, "is not a list"),
+        ],
+    )
+    def test_listeners_that_cannot_listen(self, listeners: Any, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words):
+            configure(listeners=listeners)
+
+    def test_listeners_come_besides_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG, "shedlock_py")
+        heard = RecordingListener()
+        configure(provider=InMemoryLockProvider(), listeners=[heard])
+        attempt("job", lambda: None)
+        assert len(heard.events) == len(caplog.records) == 3
+
+    def test_a_listener_in_place_of_the_log(self) -> None:
+        heard = RecordingListener()
+        with Settings(provider=InMemoryLockProvider(), listeners=(heard,)).apply():
+            attempt("job", lambda: None, lock_at_most_for="1m")
+        assert len(heard.events) == 3
+
+    def test_a_provider_whose_methods_cannot_be_hashed(self) -> None:
+        @dataclass
+        class Acquire:
+            provider: InMemoryLockProvider
+
+            def __call__(self, request: LockRequest) -> Lease | None:
+                return self.provider.acquire(request)
+
+        provider: Any = InMemoryLockProvider()
+        provider.acquire = Acquire(InMemoryLockProvider())
+        assert isinstance(attempt("job", lambda: None, lock_at_most_for="1m", provider=provider), Executed)
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"default_lock_at_most_for": "10"}, "default_lock_at_most_for='10'"),
+            ({"default_lock_at_most_for": 0}, "default_lock_at_most_for=0 is zero"),
+            ({"default_lock_at_least_for": -1}, "default_lock_at_least_for=-1 is negative"),
+            ({"default_lock_at_least_for": "11m"}, "longer than"),
+            ({"holder": ""}, "holder"),
+            ({"provider": AsyncInMemoryLockProvider()}, r"async provider: configure\(async_provider="),
+            ({"async_provider": InMemoryLockProvider()}, r"not an async provider: configure\(provider="),
+            ({"provider": object()}, "object is not a lock provider"),
+            ({"provider": "redid://host"}, "unknown scheme 'redid'"),
+        ],
+    )
+    def test_what_cannot_work_is_refused_and_changes_nothing(self, settings: dict[str, Any], words: str) -> None:
+        configure(default_lock_at_most_for="7m")
+        with pytest.raises(ConfigurationError, match=words):
+            configure(**settings)
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=7)
+
+    def test_nobody_said_how_long(self) -> None:
+        configure(provider=InMemoryLockProvider(), default_lock_at_most_for=None)
+
+        @scheduler_lock("nightly")
+        def nightly() -> None: ...
+
+        for call in (nightly, lambda: attempt("nightly", nothing_sync)):
+            with pytest.raises(ConfigurationError, match="nightly") as caught:
+                call()
+            assert "configure(default_lock_at_most_for=" in str(caught.value)
+
+
+def nothing_sync() -> None:
+    return None
+
+
+class TestProviderNotConfigured:
+    def test_it_names_the_lock_and_the_function_to_call(self) -> None:
+        with pytest.raises(ProviderNotConfigured, match="'nightly'") as caught:
+            attempt("nightly", nothing_sync)
+        assert "configure(provider=…)" in str(caught.value)
+        assert isinstance(caught.value, ConfigurationError)
+
+    @pytest.mark.anyio
+    async def test_async(self) -> None:
+        with pytest.raises(ProviderNotConfigured, match="'nightly'") as caught:
+            await attempt_async("nightly", nothing)
+        assert "configure(async_provider=…)" in str(caught.value)
+
+    def test_a_function_and_only_an_async_provider(self) -> None:
+        configure(async_provider=AsyncInMemoryLockProvider())
+        with pytest.raises(ConfigurationError, match="only an async provider") as caught:
+            attempt("nightly", nothing_sync)
+        for words in ("'nightly'", "async def", "configure(provider=…)"):
+            assert words in str(caught.value)
+        with pytest.raises(ConfigurationError, match="only an async provider"):
+            attempt("nightly", nothing_sync, provider=AsyncInMemoryLockProvider())  # type: ignore[arg-type]  # on purpose
+
+    @pytest.mark.anyio
+    async def test_async_tasks_prefer_the_async_provider(self) -> None:
+        sync, asynchronous = InMemoryLockProvider(), AsyncInMemoryLockProvider()
+        configure(provider=sync, async_provider=asynchronous)
+        await attempt_async("job", nothing)
+        assert await asynchronous.record("job")
+        assert sync.record("job") is None
+
+    @pytest.mark.anyio
+    async def test_async_tasks_use_a_sync_provider_in_a_thread(self) -> None:
+        sync = InMemoryLockProvider()
+        configure(provider=sync)
+        assert isinstance(await attempt_async("job", nothing), Executed)
+        assert sync.record("job")
+
+
+SHARED = InMemoryLockProvider()
+SHARED_ASYNC = AsyncInMemoryLockProvider()
+
+
+class TestFromEnv:
+    def test_nothing_set_is_what_configure_does_by_default(self) -> None:
+        settings = Settings.from_env({})
+        with configure():
+            assert settings == Settings(default_lock_at_most_for=timedelta(minutes=10))
+            with settings.apply():
+                assert lock_request("job") == LockRequest("job", "10m")
+
+    def test_every_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {
+            "STORE": f"{__name__}:SHARED",
+            "LOCK_AT_MOST_FOR": "7m",
+            "LOCK_AT_LEAST_FOR": "3s",
+            "KEEP_ALIVE": "Yes",
+            "HOLDER": "replica-1",
+        }.items():
+            monkeypatch.setenv(f"SHEDLOCK_{name}", value)
+        with Settings.from_env().apply():
+            assert lock_request("job") == LockRequest("job", "7m", "3s", holder="replica-1")
+            assert is_kept_alive(None)
+            assert isinstance(attempt("from-env", lambda: None), Executed)
+        record = SHARED.record("from-env")
+        assert record is not None
+        assert record.holder == "replica-1"
+        assert not is_kept_alive(None)  # restored
+
+    def test_empty_is_absent(self) -> None:
+        names = ("STORE", "LOCK_AT_MOST_FOR", "LOCK_AT_LEAST_FOR", "KEEP_ALIVE", "HOLDER")
+        assert Settings.from_env({f"SHEDLOCK_{name}": " " for name in names}) == Settings.from_env({})
+
+    def test_the_holder_is_found_for_each_request_unless_it_is_given(self) -> None:
+        assert Settings.from_env({}).holder is None  # host:pid of the process that asks, also after a fork
+
+    def test_an_async_store(self) -> None:
+        settings = Settings.from_env({"SHEDLOCK_STORE": f"{__name__}:SHARED_ASYNC"})
+        assert settings.async_provider is SHARED_ASYNC
+        assert settings.provider is None
+
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("STORE", "redid://me:secret@host", "SHEDLOCK_STORE: store URL: unknown scheme 'redid'"),
+            ("STORE", "me:secret@host/db", "SHEDLOCK_STORE: neither a URL"),
+            ("STORE", "nosuchmodule:provider", "SHEDLOCK_STORE: cannot import 'nosuchmodule:provider'"),
+            ("LOCK_AT_MOST_FOR", "10", "SHEDLOCK_LOCK_AT_MOST_FOR='10' is not a duration"),
+            ("LOCK_AT_MOST_FOR", "0s", "SHEDLOCK_LOCK_AT_MOST_FOR='0s' is zero"),
+            ("LOCK_AT_LEAST_FOR", "-1s", "SHEDLOCK_LOCK_AT_LEAST_FOR='-1s' is"),
+            ("LOCK_AT_LEAST_FOR", "1h", "longer than lock_at_most_for"),
+            ("KEEP_ALIVE", "maybe", "SHEDLOCK_KEEP_ALIVE='maybe' is neither true nor false"),
+            ("HOLDER", "x" * 500, "holder"),
+        ],
+    )
+    def test_values_that_cannot_work_name_their_variable(self, name: str, value: str, words: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            Settings.from_env({f"SHEDLOCK_{name}": value}).apply()
+        assert words in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    def test_a_store_in_a_package_that_configures_itself_when_it_is_imported(self, tmp_path: Path) -> None:
+        """As ``shedlock`` imports it, where the variable of the command line is the application's as well."""
+        package = tmp_path / "application"
+        package.mkdir()
+        (package / "__init__.py").write_text("from shedlock_py import Settings\nSettings.from_env().apply()\n")
+        (package / "locks.py").write_text(
+            "from shedlock_py import InMemoryLockProvider\ndef locks():\n    return InMemoryLockProvider()\n"
+        )
+        script = (
+            "import os; os.environ['SHEDLOCK_STORE'] = 'application.locks:locks'\n"
+            "from shedlock_py.config import configured_providers\n"
+            "from shedlock_py.urls import provider_from_text\n"
+            "provider = provider_from_text('application.locks:locks')\n"
+            "print(configured_providers() == (provider,))\n"
+        )
+        done = run_python("-c", script, cwd=tmp_path, timeout=30)
+        assert (done.stdout, done.stderr) == ("True\n", "")
+
+    def test_a_store_in_a_module_that_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "fails_at_import.py").write_text("import os; os.environ['NO_SUCH_VARIABLE']\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(ConfigurationError) as caught:
+            Settings.from_env({"SHEDLOCK_STORE": "fails_at_import:provider"})
+        words = "SHEDLOCK_STORE: cannot import 'fails_at_import:provider': KeyError('NO_SUCH_VARIABLE')"
+        assert str(caught.value) == words
+
+
+class TestUrls:
+    def test_memory(self) -> None:
+        assert isinstance(provider_from_url("memory://"), InMemoryLockProvider)
+        assert isinstance(async_provider_from_url("memory://"), AsyncInMemoryLockProvider)
+
+    @pytest.mark.parametrize("from_url", [provider_from_url, async_provider_from_url])
+    @pytest.mark.parametrize(
+        ("url", "words"),
+        [
+            ("redid://me:secret@host/0", "unknown scheme 'redid'"),
+            ("host/db?password=secret", "not a URL"),
+            ("", "not a URL"),
+            ("://secret", "not a URL"),
+        ],
+    )
+    def test_unknown_ones(self, from_url: Any, url: str, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words) as caught:
+            from_url(url)
+        assert "postgresql://" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("password", ["p[w", "p]w", "p#w", "p?w", "pw:8"])
+    def test_passwords_that_look_like_something_else(self, password: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            provider_from_url(f"redid://me:{password}@host/db")
+        assert password not in str(caught.value)
+
+    @pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "mysql+pymysql://host/db", "sqlite:///locks.db"])
+    def test_a_missing_package_comes_with_its_pip_install(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in [name for name in sys.modules if name.startswith("shedlock_py.providers.sqlalchemy")]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+        with pytest.raises(ConfigurationError, match=r"pip install 'shedlock_py\[sqlalchemy\]'") as caught:
+            provider_from_url(url)
+        assert "'sqlalchemy'" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    def test_a_provider_argument_is_no_url(self) -> None:
+        with pytest.raises(ConfigurationError, match="provider_from_url"):
+            scheduler_lock("job", provider="sqlite:///locks.db")  # type: ignore[call-overload]  # on purpose
+        with pytest.raises(ConfigurationError, match="is not a lock provider"):
+            hold("job", provider=types.SimpleNamespace(execute=print))
+
+
+class TestActive:
+    def test_switched_off_everything_runs_and_one_warning_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        set_active(False)
+        for _ in range(3):
+            with hold("job") as outer:
+                assert outer is not None
+                assert isinstance(attempt("job", nothing_sync), Executed)
+        (warning,) = caplog.records
+        assert warning.levelno == logging.WARNING
+        assert "SWITCHED OFF" in warning.getMessage()
+        assert provider.records() == []
+
+    def test_it_needs_no_provider(self) -> None:
+        set_active(False)
+        assert isinstance(attempt("job", lambda: 7), Executed)
+
+    @pytest.mark.anyio
+    async def test_async(self) -> None:
+        set_active(False)
+        assert isinstance(await attempt_async("job", nothing), Executed)
+
+    @pytest.mark.parametrize(
+        ("value", "active"), [("0", False), ("false", False), ("No ", False), ("OFF", False), ("1", True), ("", True)]
+    )
+    def test_the_environment(self, value: str, active: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHEDLOCK_ACTIVE", value)
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        set_active(None)
+        attempt("job", nothing_sync)
+        assert bool(provider.record("job")) is active
+
+    def test_the_environment_may_change_at_any_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+
+        @scheduler_lock("job")
+        def is_locked() -> bool:
+            record = provider.record("job")
+            return record is not None and record.is_held
+
+        found = [is_locked()]
+        for value in ("0", "1", "off", ""):
+            monkeypatch.setenv("SHEDLOCK_ACTIVE", value)
+            found.append(is_locked())
+        monkeypatch.delenv("SHEDLOCK_ACTIVE")
+        found.append(is_locked())
+        assert found == [True, False, True, False, True, True]
+
+    def test_set_active_beats_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHEDLOCK_ACTIVE", "0")
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        set_active(True)
+        with hold("job"):
+            assert provider.record("job")
+
+    def test_switched_off_and_on_in_the_middle_of_a_task(self) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider=provider)
+        with hold("job"):
+            set_active(False)
+            assert isinstance(attempt("other", nothing_sync), Executed)
+        set_active(True)
+        assert isinstance(attempt("job", nothing_sync), Executed)
+        assert [record.is_held for record in provider.records()] == [False]
+
+    def test_names_are_checked_all_the_same(self) -> None:
+        set_active(False)
+        with pytest.raises(ConfigurationError):
+            attempt("x" * 65, nothing_sync)

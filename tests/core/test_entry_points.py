@@ -1,0 +1,216 @@
+"""Providers of other packages, really installed, and packages that really are not there."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.guides.examples.scripts import PROJECT, run_python
+
+ACME = PROJECT / "tests" / "thirdparty" / "acme"
+
+FAULTY = """
+[project]
+name = "shedlock_faulty"
+version = "1.0"
+
+[project.entry-points."shedlock_py.providers"]
+nomodule = "shedlock_faulty.nowhere:Provider"
+noclass = "shedlock_faulty:Provider"
+nopackage = "shedlock_faulty:LazyProvider"
+noprovider = "shedlock_faulty:NoProvider"
+memory = "shedlock_faulty:NoProvider"
+"""
+FAULTY_MODULE = """
+class NoProvider:
+    def __init__(self, url):
+        pass
+
+def __getattr__(name):
+    if name == "LazyProvider":
+        import acme_client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+"""
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory into which the package of :data:`ACME` is installed."""
+    return install(ACME, tmp_path_factory.mktemp("acme"))
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As :func:`acme`: a package with entry points that cannot work."""
+    project = tmp_path_factory.mktemp("project")
+    (project / "pyproject.toml").write_text(FAULTY)
+    (project / "shedlock_faulty.py").write_text(FAULTY_MODULE)
+    return install(project, tmp_path_factory.mktemp("faulty"))
+
+
+class TestAnotherPackage:
+    def test_its_urls_make_its_providers(self, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        script = """if True:
+            from shedlock_py import async_provider_from_url, provider_from_url
+            for provider in (provider_from_url("acme://x/1"), async_provider_from_url("Acme://x")):
+                print(type(provider).__name__, provider.url)
+        """
+        made = ["AcmeLockProvider acme://x/1", "AsyncAcmeLockProvider Acme://x"]
+        assert run_with(acme, script, monkeypatch) == made
+
+    def test_configure(self, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        script = """if True:
+            import asyncio
+            from shedlock_py import configure, scheduler_lock
+
+            @scheduler_lock("sync")
+            def job():
+                return "ran"
+
+            @scheduler_lock("async")
+            async def async_job():
+                return "ran"
+
+            configure(provider="acme://x")
+            print(job(), asyncio.run(async_job()))
+            configure(async_provider="acme://x")
+            print(asyncio.run(async_job()))
+        """
+        assert run_with(acme, script, monkeypatch) == ["ran ran", "ran"]
+
+    @pytest.mark.parametrize("from_url", ["provider_from_url", "async_provider_from_url"])
+    def test_unknown_schemes_are_told_of_it(self, from_url: str, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        error = refusal(f"{from_url}('acmee://me:secret@x')", acme, monkeypatch)
+        assert error.startswith("store URL: unknown scheme 'acmee'; known are memory://, ")
+        assert error.endswith(", acme://")
+        assert "secret" not in error
+
+    def test_a_scheme_of_ours_stays_ours(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        script = "import shedlock_py; print(type(shedlock_py.provider_from_url('memory://')).__name__)"
+        assert run_with(faulty, script, monkeypatch) == ["InMemoryLockProvider"]
+
+
+class TestAFaultyPackage:
+    @pytest.mark.parametrize(
+        ("url", "value", "reason"),
+        [
+            ("nomodule://me:secret@x", "shedlock_faulty.nowhere:Provider", "No module named 'shedlock_faulty.nowhere'"),
+            ("noclass://me:secret@x", "shedlock_faulty:Provider", "has no attribute 'Provider'"),
+            ("nopackage://me:secret@x", "shedlock_faulty:LazyProvider", "No module named 'acme_client'"),
+        ],
+    )
+    def test_what_cannot_be_loaded(
+        self, url: str, value: str, reason: str, faulty: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        error = refusal(f"provider_from_url({url!r})", faulty, monkeypatch)
+        assert f"the provider for {url.partition('://')[0]}:// that {value!r} names cannot be loaded: " in error
+        assert reason in error
+        assert "secret" not in error
+
+    def test_what_is_no_provider(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        error = refusal("configure(provider='noprovider://me:secret@x')", faulty, monkeypatch)
+        assert error.startswith("NoProvider is not a lock provider")
+        assert "secret" not in error
+
+    def test_what_has_no_async_provider(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        error = refusal("async_provider_from_url('noprovider://x')", faulty, monkeypatch)
+        assert "unknown scheme 'noprovider'" in error
+
+
+class TestMissingPackages:
+    """Without site-packages: as on a machine where only the core was installed."""
+
+    @pytest.mark.parametrize("from_url", ["provider_from_url", "async_provider_from_url"])
+    @pytest.mark.parametrize(
+        ("scheme", "package", "extra"),
+        [
+            ("redis", "redis", "redis"),
+            ("rediss", "redis", "redis"),
+            ("unix", "redis", "redis"),
+            ("redis+quorum", "redis", "redis"),
+            ("rediss+quorum", "redis", "redis"),
+            ("mongodb", "pymongo", "mongodb"),
+            ("mongodb+srv", "pymongo", "mongodb"),
+            ("sqlite", "sqlalchemy", "sqlalchemy"),
+            ("postgresql", "sqlalchemy", "sqlalchemy"),
+            ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
+        ],
+    )
+    def test_the_pip_install_line(self, from_url: str, scheme: str, package: str, extra: str) -> None:
+        assert refusal_of_bare_python(f"{from_url}('{scheme}://me:secret@host/db')") == (
+            f"a store at {scheme}:// needs the package {package!r}: pip install 'shedlock_py[{extra}]'"
+        )
+
+    def test_an_unknown_scheme(self) -> None:
+        error = refusal_of_bare_python("provider_from_url('acme://me:secret@x')")
+        assert error.startswith("store URL: unknown scheme 'acme'; known are memory://, sqlite://, ")
+        assert "acme://" not in error
+        assert "secret" not in error
+
+
+# A package, built and installed without network and without a build backend: a wheel is a zip file.
+
+
+def install(project: Path, into: Path) -> Path:
+    """Let pip install the project, of modules only, ``into`` a directory."""
+    wheel = build_wheel(project, into)
+    options = ["--target", str(into / "site"), "--no-index", "--no-deps", "--no-compile", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "--isolated", "install", *options, str(wheel)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    return into / "site"
+
+
+def build_wheel(project: Path, into: Path) -> Path:
+    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    name, version = metadata["name"], metadata["version"]
+    info = f"{name}-{version}.dist-info"
+    entry_points = "".join(
+        f"[{group}]\n" + "".join(f"{scheme} = {value}\n" for scheme, value in entries.items())
+        for group, entries in metadata["entry-points"].items()
+    )
+    files = {module.name: module.read_text() for module in project.glob("*.py")} | {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": entry_points,
+    }
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+    wheel = into / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+    return wheel
+
+
+def run_with(site: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that the script prints where the package in ``site`` is installed."""
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    done = run_python("-c", script)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def refusal(call: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the ConfigurationError says that the call raises there."""
+    (line,) = run_with(site, _catching(call), monkeypatch)
+    return line
+
+
+def refusal_of_bare_python(call: str) -> str:
+    done = run_python("-S", "-c", _catching(call))
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    return line
+
+
+def _catching(call: str) -> str:
+    return f"""if True:
+        from shedlock_py import *
+        try:
+            print("no error:", {call})
+        except ConfigurationError as error:
+            print(error)
+    """

@@ -1,0 +1,202 @@
+import copy
+import dataclasses
+import logging
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    ElectionEvent,
+    Event,
+    InMemoryLockProvider,
+    LeaderChanged,
+    LeadershipStarted,
+    LeadershipStopped,
+    LeaseLost,
+    LockAcquired,
+    LockEvent,
+    LockExtended,
+    LockReleased,
+    LockRequest,
+    LockSkipped,
+    ProviderFailed,
+    TaskFinished,
+    attempt,
+    configure,
+)
+from shedlock_py.events import log_listener, notify
+from shedlock_py.testing import FakeClock, RecordingListener
+from tests.core.dataclass_twins import as_dataclass_makes_it, assert_frozen
+
+lease = InMemoryLockProvider(clock=FakeClock()).acquire(LockRequest("job", "10m"))
+assert lease
+SOON = timedelta(seconds=1)
+
+EVENTS: list[tuple[Event, int, str]] = [
+    (LockAcquired("job", lease, SOON), logging.DEBUG, "acquired"),
+    (LockSkipped("job", "held", SOON), logging.DEBUG, "skipped (held)"),
+    (LockReleased("job", lease, SOON), logging.DEBUG, "LockReleased"),
+    (LockExtended("job", lease), logging.DEBUG, "LockExtended"),
+    (TaskFinished("job", lease, SOON, "failed", ValueError()), logging.DEBUG, "task failed after 0:00:01"),
+    (LeaseLost("job", lease, "overrun"), logging.WARNING, "raise lock_at_most_for"),
+    (LeaseLost("job", lease, "revoked"), logging.WARNING, "taken over by force"),
+    (LeaseLost("job", lease, "unreachable"), logging.WARNING, "has not answered"),
+    (ProviderFailed("job", "acquire", OSError("gone")), logging.ERROR, "acquire failed: gone"),
+    (ProviderFailed("job", "release", OSError("gone"), lease), logging.ERROR, "release failed: gone"),
+    (ProviderFailed("job", "extend", OSError("gone"), lease), logging.WARNING, "extend failed: gone"),  # tried again
+    (ProviderFailed("job", "record", OSError("gone")), logging.WARNING, "record failed: gone"),
+    (LeadershipStarted("job", "me", 7), logging.INFO, "me leads, term 7"),
+    (LeadershipStopped("job", "me", 7, "resigned"), logging.INFO, "does not lead any more (resigned), term 7"),
+    (LeadershipStopped("job", "me", 7, "unreachable"), logging.WARNING, "does not lead any more (unreachable)"),
+    (LeaderChanged("job", "somebody"), logging.INFO, "the leader is somebody"),
+]
+
+
+@pytest.mark.parametrize(("event", "level", "words"), EVENTS)
+def test_how_loud_each_event_is(event: Event, level: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "shedlock_py")
+    log_listener(event)
+    (record,) = caplog.records
+    assert (record.levelno, record.name) == (level, "shedlock_py")
+    assert "'job'" in record.getMessage()
+    assert words in record.getMessage()
+
+
+def test_a_listener_that_raises_is_logged_and_the_next_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    heard = RecordingListener()
+
+    def broken(event: Event) -> None:
+        raise RuntimeError("broken listener")
+
+    notify([broken, heard], LockSkipped("job", "held", SOON))
+    assert heard.kinds() == ["LockSkipped"]
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "LockSkipped" in record.getMessage()
+    assert "'job'" in record.getMessage()
+    assert record.exc_info
+
+
+def test_listeners_are_told_in_the_order_in_which_they_were_given() -> None:
+    order: list[int] = []
+    listeners = [lambda event, number=number: order.append(number) for number in range(5)]
+    notify(listeners, LockSkipped("job", "held", SOON))
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_which_lease_a_failure_is_about_need_not_be_said() -> None:
+    assert ProviderFailed("job", "acquire", OSError()).lease is None
+
+
+def test_a_listener_does_not_swallow_what_ends_the_process() -> None:
+    def interrupted(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        notify([interrupted], LockSkipped("job", "held", SOON))
+
+
+def test_how_the_task_ended(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    attempt("job", lambda: None)
+    finished = heard.of(TaskFinished)[-1]
+    assert (finished.lock_name, finished.outcome, finished.error) == ("job", "succeeded", None)
+    with pytest.raises(ZeroDivisionError):
+        attempt("job", lambda: 1 / 0)
+    finished = heard.of(TaskFinished)[-1]
+    assert finished.outcome == "failed"
+    assert isinstance(finished.error, ZeroDivisionError)
+
+
+# Events are frozen dataclasses, though what they have in common is not generated for each
+
+
+PLAIN: list[Event] = [Event(), LockEvent("job"), ElectionEvent("job"), *(event for event, _, _ in EVENTS)]
+
+
+def of_type(event: Event) -> str:
+    return type(event).__name__
+
+
+@pytest.mark.parametrize("event", PLAIN, ids=of_type)
+def test_an_event_is_shown_and_hashed_as_any_dataclass(event: Any) -> None:
+    generated = as_dataclass_makes_it(event)
+    assert hash(event) == hash(generated)
+    assert repr(event) == repr(generated)
+    assert type(event).__match_args__ == generated.__match_args__
+
+
+@pytest.mark.parametrize("event", PLAIN, ids=of_type)
+def test_an_event_is_equal_to_one_of_its_own_kind_and_values_only(event: Any) -> None:
+    values = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+    assert event == type(event)(**values) == copy.copy(event) == dataclasses.replace(event)
+    assert event == type(event)(*values.values())
+    assert event != as_dataclass_makes_it(event)
+    assert event.__eq__(values) is NotImplemented
+
+    class Mine(type(event)):  # type: ignore[misc]  # any event
+        pass
+
+    assert event != Mine(**values)
+    assert Mine(**values) == Mine(**values)
+    for name in values:
+        assert event != dataclasses.replace(event, **{name: "another"}), name
+
+
+@pytest.mark.parametrize("event", PLAIN, ids=of_type)
+def test_an_event_is_frozen(event: Any) -> None:
+    assert_frozen(event)
+
+
+@pytest.mark.parametrize("event", [event for event in PLAIN if not hasattr(event, "lease")], ids=of_type)
+def test_an_event_about_no_lease_can_be_pickled(event: Event) -> None:
+    assert pickle.loads(pickle.dumps(event)) == event
+
+
+@pytest.mark.parametrize("event", PLAIN, ids=of_type)
+def test_nothing_is_generated_for_each_event_that_all_have_in_common(event: Event) -> None:
+    """It took a tenth of the time of importing the package."""
+    assert type(event) is Event or {"__eq__", "__hash__", "__repr__"} & vars(type(event)).keys() == set()
+
+
+def test_the_fields_of_an_event() -> None:
+    assert [field.name for field in dataclasses.fields(TaskFinished)] == [
+        "lock_name",
+        "lease",
+        "duration",
+        "outcome",
+        "error",
+    ]
+    assert dataclasses.asdict(LockSkipped("job", "held", SOON)) == {
+        "lock_name": "job", "reason": "held", "elapsed": SOON,
+    }  # fmt: skip
+
+
+def test_an_event_of_the_users_own() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Mine(LockEvent):
+        number: int = 1
+
+    assert Mine("job") == Mine("job", 1) != Mine("job", 2)
+    assert hash(Mine("job")) == hash(("job", 1))
+    assert repr(Mine("job")).endswith("Mine(lock_name='job', number=1)")
+
+    class Plain(LeaderChanged):
+        pass
+
+    assert repr(Plain("job", "me")) == f"{Plain.__qualname__}(name='job', holder='me')"
+
+
+def test_an_error_that_names_its_event_is_shown() -> None:
+    error = OSError()
+    event = ProviderFailed("job", "acquire", error)
+    error.args = (event,)
+    assert repr(event) == "ProviderFailed(lock_name='job', operation='acquire', error=OSError(...), lease=None)"
+
+
+def test_a_quiet_logger_stays_quiet(provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "shedlock_py")
+    with configure(provider=provider):
+        attempt("job", lambda: attempt("job", lambda: None))
+    assert caplog.records == []

@@ -1,0 +1,72 @@
+"""A child asks in its own name, and what its parent holds is not its own."""
+
+import os
+import sys
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider, attempt, configure, current_lease, hold, scheduler_lock
+from shedlock_py.config import lock_request
+from tests.support.forks import check_fork_by_c, in_child
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+
+
+def test_a_child_asks_in_its_own_name_for_what_its_parent_has_asked_for() -> None:
+    configure(provider=InMemoryLockProvider())
+    assert lock_request("job").holder.endswith(f":{os.getpid()}")
+
+    @scheduler_lock("job")
+    def holder() -> str:
+        lease = current_lease()
+        assert lease is not None
+        return lease.holder
+
+    assert str(holder()).endswith(f":{os.getpid()}")
+
+    def child() -> None:
+        assert lock_request("job").holder.endswith(f":{os.getpid()}")
+        assert str(holder()).endswith(f":{os.getpid()}")
+
+    in_child(child)
+
+
+def test_a_child_that_is_forked_in_a_task_tells_nothing_of_its_end() -> None:
+    told: list[str] = []
+    provider = InMemoryLockProvider()
+    configure(provider=provider, listeners=[lambda event: told.append(type(event).__name__)])
+    block = hold("job")
+    with block:
+
+        def child() -> None:
+            del told[:]
+            block.__exit__(None, None, None)
+            assert told == []
+            record = provider.record("job")
+            assert record is not None
+            assert record.is_held
+            attempt("other", lambda: 7)
+            assert told == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+        in_child(child)
+    assert told == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered() -> None:
+    configure(provider=InMemoryLockProvider())
+    block = hold("job")
+
+    def child() -> None:
+        with block as lease:
+            assert lease is not None
+            assert lease.holder.endswith(f":{os.getpid()}")
+
+    in_child(child)
+
+
+def test_a_child_of_which_python_was_not_told_frees_nothing() -> None:
+    check_fork_by_c("block", "memory://", "job")
+
+
+def test_children_of_which_python_was_not_told_do_not_all_ask_at_once() -> None:
+    check_fork_by_c("jitter", "memory://", "job")

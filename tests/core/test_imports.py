@@ -1,0 +1,252 @@
+"""Imports only go down the list of the design, and importing the package loads next to nothing."""
+
+import ast
+import pickle
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import shedlock_py
+
+PACKAGE = Path(shedlock_py.__file__).parent
+
+# A module sees those of the layers above it in this list, which is below it in the house.
+LAYERS = [
+    ["errors", "_values", "_methods"],
+    ["durations", "_versions"],
+    ["request", "_clock"],
+    ["lease", "record"],
+    ["events"],
+    ["provider", "_program", "_threads"],
+    ["urls"],
+    ["config", "_aio"],
+    ["context"],
+    ["keepalive", "shutdown"],
+    ["guard", "election"],
+    ["decorator", "leader"],
+]
+PURE = {"errors", "_versions", "_values", "durations", "request", "lease", "record", "events", "_program", "provider"}
+IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
+FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "events", "provider"}
+FOR_PROVIDERS |= {"_program", "_clock", "_threads", "_aio"}
+MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
+
+
+def imports_of(module: Path, *, late: bool = True) -> set[str]:
+    """What a module imports, dotted; without those inside functions and TYPE_CHECKING unless ``late``."""
+    tree = ast.parse((PACKAGE / module).with_suffix(".py").read_text())
+    names: set[str] = set()
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        match node:
+            case ast.Import():
+                names.update(alias.name for alias in node.names)
+            case ast.ImportFrom():
+                assert node.level == 0, f"{module}: relative import"
+                assert node.module
+                names.add(node.module)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if not late:
+                continue
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")) if not late:
+                continue
+        todo.extend(ast.iter_child_nodes(node))
+    return names
+
+
+def own_imports(module: Path, *, late: bool = True) -> set[str]:
+    """The modules of the package that a module imports: ``{"lease", "providers.memory"}``."""
+    return {
+        name.removeprefix("shedlock_py.") for name in imports_of(module, late=late) if name.startswith("shedlock_py.")
+    }
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["project"]["dynamic"] == ["version"]
+    assert PACKAGE.parent / project["tool"]["hatch"]["version"]["path"] == PACKAGE / "__init__.py"
+    assert version("shedlock_py") == shedlock_py.__version__
+
+
+def test_the_list_knows_every_module() -> None:
+    known = {name for layer in LAYERS for name in layer} | {"__init__", "__main__", "cli"}
+    assert {str(module) for module in MODULES if len(module.parts) == 1} <= known
+
+
+@pytest.mark.parametrize("number", range(len(LAYERS)))
+def test_imports_only_go_down(number: int) -> None:
+    allowed = {name for layer in LAYERS[:number] for name in layer}
+    for name in LAYERS[number]:
+        if (PACKAGE / f"{name}.py").exists():
+            assert own_imports(Path(name)) - allowed <= ({"_aio"} if name == "config" else set()), name
+
+
+@pytest.mark.parametrize("name", sorted(PURE))
+def test_pure_modules_use_the_standard_library_only_and_neither_loop_nor_thread_nor_clock(name: str) -> None:
+    roots = {imported.partition(".")[0] for imported in imports_of(Path(name))}
+    assert roots <= set(sys.stdlib_module_names) | {"shedlock_py", "__future__"}
+    assert not roots & IMPURE_MODULES
+    assert "_clock" not in own_imports(Path(name))
+    source = (PACKAGE / f"{name}.py").read_text()
+    for clock in (".now(", ".utcnow(", ".today("):
+        assert clock not in source
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.parts[0] == "providers"], ids=str)
+def test_providers_see_the_rules_and_the_kit_only(module: Path) -> None:
+    seen = {name for name in own_imports(module) if not name.startswith("providers")}
+    store = module.with_suffix("").parts[1]
+    assert seen <= FOR_PROVIDERS
+    other_stores = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
+    assert other_stores <= (set() if store == "kit" else {"kit"})
+
+
+@pytest.mark.parametrize(
+    "module", [module for module in MODULES if module.parts[0] in ("integrations", "testing")], ids=str
+)
+def test_integrations_and_testing_see_public_names(module: Path) -> None:
+    tree = ast.parse((PACKAGE / module).with_suffix(".py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shedlock_py"):
+            path = [*node.module.split("."), *(alias.name for alias in node.names)]
+            assert [part for part in path if part.startswith("_")] == [], f"{module}:{node.lineno}"
+
+
+def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
+    eager = {str(module) for module in MODULES if "asyncio" in imports_of(module, late=False)}
+    core = {name for name in eager if name.partition("/")[0] not in ("integrations", "testing", "providers")}
+    assert core == {"_aio"}
+    assert "providers/memory" not in eager
+    for module in MODULES:
+        if str(module) not in eager and module.parts[0] not in ("integrations", "testing", "providers"):
+            assert "_aio" not in own_imports(module, late=False), module
+
+
+def test_importing_the_package_loads_no_driver_no_sqlalchemy_and_no_asyncio() -> None:
+    forbidden = [
+        "asyncio", "sqlalchemy", "psycopg", "psycopg2", "asyncpg", "sqlite3", "aiosqlite", "pymysql", "MySQLdb",
+        "aiomysql", "asyncmy", "redis", "pymongo", "apscheduler", "pytest", "click", "rich",
+    ]  # fmt: skip
+    script = f"import sys, shedlock_py; print(*sorted(set({forbidden!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_importing_the_package_loads_few_modules() -> None:
+    """Dataclasses, logging, typing, contextvars and datetime alone are 54 over those of a bare interpreter."""
+    count = "import sys; before = set(sys.modules); import shedlock_py; print(len(sys.modules.keys() - before))"
+    loaded = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, check=True)
+    assert int(loaded.stdout) <= 80
+
+
+# What is loaded when it is first asked for
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """The public names that are imported under TYPE_CHECKING only, and where from."""
+    (block,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+LATE = names_for_type_checkers()
+
+
+def python(script: str) -> list[str]:
+    """The words that ``script`` prints, in a new interpreter."""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_these_names_are_late() -> None:
+    electors, providers = (
+        "AsyncLeaderElector LeaderElector leader_only",
+        "AsyncInMemoryLockProvider InMemoryLockProvider",
+    )
+    expected = {
+        **dict.fromkeys(electors.split(), "shedlock_py.leader"),
+        **dict.fromkeys(providers.split(), "shedlock_py.providers.memory"),
+    }
+    assert expected == LATE
+    assert expected == shedlock_py._LATE  # type: ignore[attr-defined]  # type checkers are not to see it
+
+
+def test_importing_the_package_does_not_load_what_is_late() -> None:
+    loaded = python("import sys, shedlock_py; print(*sys.modules)")
+    assert "shedlock_py.guard" in loaded
+    assert {*LATE.values(), "shedlock_py.election", "shedlock_py.providers", "signal"} & set(loaded) == set()
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_late_name_is_the_object_of_its_module(name: str) -> None:
+    found = getattr(shedlock_py, name)
+    assert found is getattr(import_module(LATE[name]), name)
+    assert vars(shedlock_py)[name] is found  # it is looked for once
+    assert pickle.loads(pickle.dumps(found)) is found
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_each_way_to_import_a_late_name(name: str) -> None:
+    for statement in (f"from shedlock_py import {name}", f"import shedlock_py; {name} = shedlock_py.{name}"):
+        assert python(f"{statement}; print({name}.__module__)") == [LATE[name]]
+
+
+def test_importing_everything_finds_every_name() -> None:
+    assert python("import shedlock_py; print(*shedlock_py._LATE.keys() & vars(shedlock_py))") == []
+    names = python("from shedlock_py import *; print(*(name for name in globals() if not name.startswith('_')))")
+    assert sorted(names) == shedlock_py.__all__
+
+
+def test_dir_tells_late_names_before_they_are_loaded() -> None:
+    told = python("import shedlock_py; print(*dir(shedlock_py))")
+    assert told == sorted(set(told))
+    assert {*shedlock_py.__all__, "__version__", "__doc__"} <= set(told)
+
+
+def test_a_name_that_there_is_not() -> None:
+    with pytest.raises(AttributeError, match="module 'shedlock_py' has no attribute 'LeaderElektor'"):
+        _ = shedlock_py.LeaderElektor  # type: ignore[attr-defined]  # and type checkers know it, too
+    with pytest.raises(ImportError, match="cannot import name 'LeaderElektor'"):
+        from shedlock_py import LeaderElektor  # type: ignore[attr-defined]  # noqa: F401 (on purpose)
+
+
+def test_a_sync_sql_provider_does_not_load_the_orm() -> None:
+    script = "import sys, shedlock_py; shedlock_py.provider_from_url('sqlite:///x.db'); print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "sqlalchemy.engine" in done.stdout.split()
+    assert "sqlalchemy.orm" not in done.stdout.split()  # SQLAlchemy's asyncio part brings it along
+
+
+def test_importing_the_package_changes_nothing_in_the_process() -> None:
+    script = (
+        "import logging, signal, threading\n"
+        "before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]\n"
+        "import shedlock_py\n"
+        "assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]\n"
+        "assert logging.getLogger().handlers == [] and logging.getLogger('shedlock_py').handlers == []\n"
+        "assert logging.getLogger('shedlock_py').level == logging.NOTSET\n"
+        "assert threading.active_count() == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_testing_needs_pytest_for_the_contract_only() -> None:
+    script = "import sys, shedlock_py.testing; print('pytest' in sys.modules, 'asyncio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_everything_public_is_exported() -> None:
+    assert sorted(shedlock_py.__all__) == shedlock_py.__all__
+    for name in shedlock_py.__all__:
+        assert getattr(shedlock_py, name) is not None
+    for module in ("errors", "events"):
+        for name, value in vars(sys.modules[f"shedlock_py.{module}"]).items():
+            is_its_own = isinstance(value, type) and value.__module__ == f"shedlock_py.{module}"
+            assert not is_its_own or name in shedlock_py.__all__, name

@@ -1,0 +1,205 @@
+"""The provider kit: its time limit for asyncio, and what a store may decide by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockRecord, LockRequest, ProviderError
+from shedlock_py._clock import monotonic
+from shedlock_py._program import Program
+from shedlock_py.providers.kit import Failure, ProgramProvider, TimedOut, within
+from shedlock_py.providers.memory import InMemoryLockProvider, MemoryPrograms
+from tests.support.blocked_loops import compute
+from tests.support.polling import wait_until
+
+LIMIT = 0.05
+Line = tuple[asyncio.StreamReader, socket.socket]
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[Line]:
+    """What is read from, and the socket of the other side."""
+    mine, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=mine)
+    yield reader, theirs
+    writer.close()
+    theirs.close()
+
+
+async def limited(seconds: float | None, reader: asyncio.StreamReader, count: int) -> bytes:
+    async with within(seconds, "a reply", sent=True):
+        return await reader.readexactly(count)
+
+
+async def test_i13_a_reply_that_arrived_while_the_event_loop_was_blocked_counts(line: Line) -> None:
+    reader, theirs = line
+    task = asyncio.create_task(limited(LIMIT, reader, 1))
+    await asyncio.sleep(0)
+    theirs.send(b"!")
+    compute(2 * LIMIT)
+    assert await task == b"!"
+    assert task.cancelling() == 0
+
+
+@pytest.mark.parametrize("is_blocked", [True, False])
+async def test_i13_a_reply_that_has_not_arrived_does_not(line: Line, is_blocked: bool) -> None:
+    reader, theirs = line
+    began = time.monotonic()
+    task = asyncio.create_task(limited(LIMIT, reader, 2))
+    await asyncio.sleep(0)
+    theirs.send(b"!")
+    if is_blocked:
+        compute(2 * LIMIT)
+    with pytest.raises(TimedOut, match="waited for a reply") as caught:
+        await task
+    assert caught.value.sent
+    assert time.monotonic() - began >= LIMIT
+    assert task.cancelling() == 0
+
+
+async def test_a_cancellation_is_no_time_limit(line: Line) -> None:
+    for seconds in (None, LIMIT):
+        task = asyncio.create_task(limited(seconds, line[0], 1))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+class ReadsByItself(MemoryPrograms):
+    """A store whose claim reads what it replaces."""
+
+    def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
+        yield from ()
+        return None
+
+    def record(self, name: str) -> Program[Any, Any, LockRecord | None]:
+        raise AssertionError("not needed")
+
+
+def test_a_claim_may_read_by_itself_what_it_takes_over() -> None:
+    memory = InMemoryLockProvider()
+    programs = ReadsByItself(memory._store, memory.programs.fire_time_tolerance)
+    assert ProgramProvider(programs, memory._store).take_over(LockRequest("job", "1m")).is_trusted()
+
+
+# Undo
+
+
+class Lost(Exception):
+    """The connection broke, and the reply with it."""
+
+
+class Refused(Exception):
+    """The store replied with an error."""
+
+
+class Scripted(MemoryPrograms):
+    """The store in memory, with errors that a network has."""
+
+    def classify(self, error: Exception) -> Failure:
+        known = {Lost: Failure.CONNECTION_LOST, Refused: Failure.REFUSED}
+        return known.get(type(error), Failure.NOT_A_STORE_ERROR)
+
+
+class FaultyStore:
+    """Carries commands out; what it raises after that, one for each command, is given beforehand."""
+
+    def __init__(self, provider: InMemoryLockProvider) -> None:
+        self._store = provider._store
+        self.raises: list[Exception | None] = []
+
+    def execute(self, command: Any, timeout: float | None) -> Any:
+        error = self.raises.pop(0) if self.raises else None
+        reply = self._store.execute(command, timeout) if not isinstance(error, Refused) else None
+        if error is not None:
+            raise error
+        return reply
+
+
+def faulty(
+    provider: InMemoryLockProvider, clock: Callable[[], float] = monotonic
+) -> tuple[ProgramProvider, FaultyStore]:
+    client = FaultyStore(provider)
+    programs = Scripted(provider._store, timedelta(minutes=5))
+    programs.clock, programs.timeout = clock, 1.0
+    return ProgramProvider(programs, client), client
+
+
+def is_free_for(provider: InMemoryLockProvider, request: LockRequest) -> bool:
+    """Whether the same run can begin elsewhere, at once."""
+    wait_until(lambda: not provider.records("job")[0].is_held, what="the undo")
+    return provider.acquire(request) is not None
+
+
+REQUEST = LockRequest("job", "1h", "1h", fire_time=datetime(2024, 5, 1, tzinfo=UTC))
+
+
+def test_i12_an_outcome_that_was_in_doubt_stays_so_when_the_retry_is_refused() -> None:
+    store = InMemoryLockProvider()
+    provider, client = faulty(store)
+    client.raises = [Lost(), Refused()]
+    with pytest.raises(ProviderError):
+        provider.acquire(REQUEST)
+    assert is_free_for(store, REQUEST)
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, TimeoutError])
+def test_i12_an_exception_of_a_signal_handler_right_after_the_reply(interruption: type[BaseException]) -> None:
+    """The lease is granted, and its clock is read, when the handler raises: Ctrl-C, or a job's own time limit."""
+    store = InMemoryLockProvider()
+    raises: list[BaseException] = []
+
+    def clock() -> float:
+        if raises and store.records("job"):
+            raise raises.pop()
+        return monotonic()
+
+    provider, _ = faulty(store, clock)
+    raises.append(interruption())
+    with pytest.raises(interruption):
+        provider.acquire(REQUEST)
+    assert not raises
+    assert is_free_for(store, REQUEST)
+
+
+def test_a_release_that_is_interrupted_goes_on() -> None:
+    store = InMemoryLockProvider()
+    provider, client = faulty(store)
+    lease = provider.acquire(LockRequest("job", "1h"))
+    assert lease is not None
+    execute, interruptions = client.execute, [SystemExit()]
+
+    def interrupted(command: Any, timeout: float | None) -> Any:
+        if interruptions:
+            raise interruptions.pop()
+        return execute(command, timeout)
+
+    client.execute = interrupted  # type: ignore[method-assign]  # once, before the command is carried out
+    with pytest.raises(SystemExit):
+        provider.release(lease)
+    assert is_free_for(store, LockRequest("job", "1m"))
+
+
+def test_an_undo_that_has_waited_for_longer_than_its_lease_is_not_begun() -> None:
+    store = InMemoryLockProvider()
+    provider, client = faulty(store)
+    client.raises = [Lost(), Lost()]
+    gate = threading.Event()
+    for _ in range(4):
+        provider._undo_workers.submit(gate.wait)  # all of them are busy
+    with pytest.raises(ProviderError):
+        provider.acquire(LockRequest("job", "100ms"))
+    client.raises = [AssertionError("it was begun")]
+    time.sleep(0.1)  # its lease
+    gate.set()
+    provider._undo_workers.submit(lambda: None).result(10)
+    assert len(client.raises) == 1

@@ -1,0 +1,228 @@
+"""Requests, leases and records: pure rules, so the clock is ours."""
+
+import dataclasses
+import os
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from shedlock_py import ConfigurationError, LockRecord, LockRequest
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.request import default_holder, trust_ends, validate_holder, validate_name
+from shedlock_py.testing import FakeClock
+
+NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
+
+
+def granted(clock: FakeClock, at_most: str = "10s", at_least: str = "0s", *, reply_takes: float = 0) -> Lease:
+    claim = Claim(LockRequest("job", at_most, at_least), clock)
+    clock.advance(reply_takes)
+    return claim.granted(7)
+
+
+class TestRequest:
+    def test_durations_are_parsed_and_the_holder_is_filled_in(self) -> None:
+        request = LockRequest("job", "10m", 30)
+        assert request.lock_at_most_for == timedelta(minutes=10)
+        assert request.lock_at_least_for == timedelta(seconds=30)
+        assert request.holder == default_holder()
+        assert request.holder.endswith(f":{os.getpid()}")
+        assert request.fire_time is None
+
+    def test_is_immutable_comparable_and_survives_pickling(self) -> None:
+        request = LockRequest("job", "10m", fire_time=NOON)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            request.name = "other"  # type: ignore[misc]  # on purpose
+        assert pickle.loads(pickle.dumps(request)) == request
+        assert dataclasses.replace(request, name="other") == LockRequest("other", "10m", fire_time=NOON)
+        assert len({request, LockRequest("job", "10m", fire_time=NOON)}) == 1
+
+    def test_a_fire_time_is_kept_in_utc(self) -> None:
+        there = NOON.astimezone(timezone(timedelta(hours=-7)))
+        fire_time = LockRequest("job", "10m", fire_time=there).fire_time
+        assert fire_time == NOON
+        assert fire_time is not None
+        assert fire_time.tzinfo is UTC
+
+    @pytest.mark.parametrize("fire_time", [NOON.replace(tzinfo=None), "2031-05-01", 0])
+    def test_a_naive_fire_time_is_refused(self, fire_time: object) -> None:
+        with pytest.raises(ConfigurationError, match="aware datetime"):
+            LockRequest("job", "10m", fire_time=fire_time)  # type: ignore[arg-type]  # on purpose
+
+    def test_at_least_longer_than_at_most_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"lock_at_least_for \(0:00:02\) is longer than lock_at_most_for"):
+            LockRequest("job", "1s", "2s")
+        LockRequest("job", "2s", "2s")
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            (None, "must be a string"),
+            (7, "must be a string, not 7"),
+            (b"job", "must be a string"),
+            ("", "empty or blank"),
+            (" \t", "empty or blank"),
+            ("\u00a0", "empty or blank"),
+            ("x" * 65, "65 characters long, 64 at most"),
+            ("a\x00b", "control character"),
+            ("a\nb", "control character"),
+            ("a\x7f", "control character"),
+            ("a\x85b", "control character"),
+            ("a\ud800", "lone surrogate"),
+        ],
+    )
+    def test_bad_names(self, name: object, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words) as caught:
+            LockRequest(name, "10m")  # type: ignore[arg-type]  # on purpose
+        assert "lock name" in str(caught.value)
+        str(caught.value).encode()  # can be printed and logged
+
+    @pytest.mark.parametrize("name", ["x", "x" * 64, "🔒" * 64, " a ", "%_*'\"{}\\", "é", "a#b"])
+    def test_good_names(self, name: str) -> None:
+        assert validate_name(name) == name
+
+    @pytest.mark.parametrize("holder", ["", "h" * 201, "a\nb", 5])
+    def test_bad_holders(self, holder: object) -> None:
+        with pytest.raises(ConfigurationError, match="holder"):
+            LockRequest("job", "10m", holder=holder)  # type: ignore[arg-type]  # on purpose
+        assert validate_holder("h" * 200) == "h" * 200
+
+    def test_a_long_host_name_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("socket.gethostname", lambda: "h" * 250)
+        assert len(validate_holder(default_holder())) <= 200
+
+
+class TestTrust:
+    def test_i6_it_counts_from_before_the_question(self, clock: FakeClock) -> None:
+        lease = granted(clock, reply_takes=3)
+        assert lease.trusted_for() == timedelta(seconds=9.898 - 3)
+
+    def test_i6_it_ends_exactly(self, clock: FakeClock) -> None:
+        assert trust_ends(1000.0, timedelta(seconds=10)) == pytest.approx(1009.898, abs=1e-9)
+        lease = granted(clock)
+        clock.advance(timedelta(seconds=9, microseconds=897_999))
+        assert lease.is_trusted()
+        clock.advance(timedelta(microseconds=1))
+        assert not lease.is_trusted()
+        assert lease.trusted_for() == timedelta(0)
+
+    def test_i6_a_stalled_thread_needs_nobody_to_tell_it(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        clock.advance("1d")
+        assert not lease.is_trusted()
+
+    def test_i6_a_grant_that_came_too_late_is_never_trusted(self, clock: FakeClock) -> None:
+        assert not granted(clock, reply_takes=9.9).is_trusted()
+
+    @pytest.mark.parametrize("too_short", ["0.1ms", "1ms", "2ms"])
+    def test_i6_a_lease_that_nobody_could_trust_is_refused(self, clock: FakeClock, too_short: str) -> None:
+        with pytest.raises(ConfigurationError, match="does not trust the last 2 ms and 1% of a lease"):
+            LockRequest("job", too_short)
+        assert granted(clock, "3ms").is_trusted()
+
+    def test_an_extension_counts_from_before_its_question(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        extension = lease.begin_extension("20s")
+        assert lease.trusted_for() == timedelta(seconds=9.898)  # not before the store has said yes
+        clock.advance("2s")
+        assert extension.granted() is lease
+        assert lease.trusted_for() == timedelta(seconds=17.798)
+        assert lease.lock_at_most_for == timedelta(seconds=20)
+
+    def test_a_shorter_extension_narrows_before_it_is_sent(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        lease.begin_extension("1s")  # and the reply is lost
+        assert lease.trusted_for() == timedelta(seconds=0.988)
+        assert lease.lock_at_most_for == timedelta(seconds=10)
+
+    def test_a_longer_extension_whose_reply_is_lost_changes_nothing(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        lease.begin_extension("1h")
+        assert lease.trusted_for() == timedelta(seconds=9.898)
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_of_two_extensions_at_once_the_shorter_counts(self, clock: FakeClock, order: tuple[int, int]) -> None:
+        lease = granted(clock)
+        extensions = [lease.begin_extension("1m"), lease.begin_extension("5s")]
+        for number in order:
+            extensions[number].granted()
+        assert lease.trusted_for() == timedelta(seconds=4.948)
+
+    def test_a_late_reply_to_an_older_and_shorter_extension_narrows(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        older, newer = lease.begin_extension("5s"), lease.begin_extension("1m")
+        newer.granted()
+        older.granted()
+        assert lease.trusted_for() == timedelta(seconds=4.948)
+
+    def test_nothing_is_trusted_while_and_after_it_is_released(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        assert lease.begin_release() == timedelta(0)
+        assert not lease.is_trusted()
+        assert not lease.has_ended()
+        lease.end()
+        assert lease.has_ended()
+        assert not lease.is_trusted()
+
+    def test_an_extension_is_checked(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        with pytest.raises(ConfigurationError, match="lock_at_most_for='5'"):
+            lease.begin_extension("5")
+        assert lease.is_trusted()
+
+
+class TestMinimumHold:
+    def test_i4_it_counts_from_the_grant_at_the_latest(self, clock: FakeClock) -> None:
+        lease = granted(clock, "10s", "4s", reply_takes=1)
+        assert lease.remaining_minimum() == timedelta(seconds=4)
+        clock.advance("3s")
+        assert lease.begin_release() == timedelta(seconds=1)
+        clock.advance("2s")
+        assert lease.remaining_minimum() == timedelta(0)
+
+    def test_i4_an_extension_never_cuts_it(self, clock: FakeClock) -> None:
+        lease = granted(clock, "10s", "4s")
+        clock.advance("1s")
+        extension = lease.begin_extension("1s")
+        assert extension.lock_for == timedelta(seconds=3)
+        assert lease.begin_extension("5s").lock_for == timedelta(seconds=5)
+
+
+class TestClaimAndLease:
+    def test_claim_ids_are_random(self, clock: FakeClock) -> None:
+        request = LockRequest("job", "10s", holder="me")
+        claims = {Claim(request, clock).claim_id for _ in range(100)}
+        assert len(claims) == 100
+        lease = Claim(request, clock).granted(1)
+        assert lease.locked_by == f"me#{lease.claim_id}"
+        assert len(lease.claim_id) == 32
+
+    def test_repr_says_what_people_ask(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        assert "'job'" in repr(lease)
+        assert "token 7" in repr(lease)
+        assert "9.898 s" in repr(lease)
+        lease.end()
+        assert "released" in repr(lease)
+
+
+class TestRecord:
+    def record(self, locked_by: str, seconds: float = 5) -> LockRecord:
+        return LockRecord("job", locked_by, NOON, NOON + timedelta(seconds=seconds), 7, None, NOON)
+
+    def test_held_and_remaining(self) -> None:
+        assert self.record("me").is_held
+        assert self.record("me").remaining == timedelta(seconds=5)
+        for seconds in (0, -1):
+            assert not self.record("me", seconds).is_held
+            assert self.record("me", seconds).remaining == timedelta(0)
+
+    @pytest.mark.parametrize("holder", ["host:1", "a#b", "#", "a#" + "0" * 31])
+    def test_holder_with_and_without_a_claim(self, holder: str) -> None:
+        assert self.record(f"{holder}#{'0a' * 16}").holder == holder
+        assert self.record(holder).holder == holder  # as ShedLock for Java writes it
+
+    def test_when_it_was_read_makes_no_difference(self) -> None:
+        record = self.record("me")
+        assert record == dataclasses.replace(record, read_at=NOON + timedelta(days=1))

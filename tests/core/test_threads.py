@@ -1,0 +1,392 @@
+"""Worker pools and the timer: what they run, what they survive, and when their threads end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider, _threads
+from shedlock_py._clock import monotonic
+from shedlock_py._threads import Timer, WorkerPool, ask_in_thread, finish_at_exit, worker_pool
+from tests.support.forks import in_child
+from tests.support.polling import wait_until
+
+SOON = 10.0
+KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException, ValueError]
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Of the pool's threads; those of another test may be idle yet."""
+    return str(request.node.name)
+
+
+@pytest.fixture
+def pool(name: str) -> WorkerPool:
+    return WorkerPool(2, name)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Lets go of what waits for it when the test ends."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def workers(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+class NoThreads:
+    """Replaces ``Thread.start`` while the kernel refuses threads; the real limit is in tests/core/keepalive."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+        self._monkeypatch = monkeypatch
+        self._error = error
+
+    def __enter__(self) -> None:
+        def start(thread: threading.Thread) -> None:
+            raise self._error
+
+        self._monkeypatch.setattr(threading.Thread, "start", start)
+
+    def __exit__(self, *_: object) -> None:
+        self._monkeypatch.undo()
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> NoThreads:
+    return NoThreads(monkeypatch, RuntimeError("can't start new thread"))
+
+
+# Worker pools
+
+
+def test_the_future_gets_the_result(pool: WorkerPool) -> None:
+    assert pool.submit(lambda: 7).result(SOON) == 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_function_that_raises_ends_no_worker(name: str, kind: type[BaseException]) -> None:
+    pool = WorkerPool(1, name)
+
+    def fail() -> None:
+        raise kind("of the function")
+
+    thread = pool.submit(threading.current_thread).result(SOON)
+    assert isinstance(pool.submit(fail).exception(SOON), kind)
+    assert pool.submit(threading.current_thread).result(SOON) is thread
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_callback_of_a_future_that_raises_ends_no_worker(
+    name: str, kind: type[BaseException], gate: threading.Event
+) -> None:
+    pool = WorkerPool(1, name)
+
+    def fail(_: object) -> None:
+        raise kind("of the callback")
+
+    thread = pool.submit(threading.current_thread).result(SOON)
+    future = pool.submit(lambda: gate.wait(SOON))
+    future.add_done_callback(fail)
+    gate.set()
+    assert future.result(SOON)
+    assert pool.submit(threading.current_thread).result(SOON) is thread
+
+
+def test_at_most_so_many_threads_in_the_order_of_submission(pool: WorkerPool, name: str, gate: threading.Event) -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        gate.wait(SOON)
+        return number
+
+    futures = [pool.submit(partial(work, number)) for number in range(20)]
+    wait_until(lambda: len(begun) == 2)
+    assert len(workers(name)) == 2
+    gate.set()
+    assert [future.result(SOON) for future in futures] == list(range(20))
+    assert sorted(begun) == list(range(20))
+    assert sorted(begun[:2]) == [0, 1]
+
+
+def test_a_queued_function_that_is_cancelled_does_not_run(pool: WorkerPool, gate: threading.Event) -> None:
+    ran: list[int] = []
+    for _ in range(2):
+        pool.submit(lambda: gate.wait(SOON))
+    queued = pool.submit(lambda: ran.append(1))
+    assert queued.cancel()
+    gate.set()
+    pool.submit(lambda: None).result(SOON)
+    assert ran == []
+
+
+def test_idle_threads_end_and_a_reserved_one_does_not(
+    pool: WorkerPool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_threads, "IDLE_SECONDS", 0.05)
+    pool.submit(lambda: None).result(SOON)
+    wait_until(lambda: not workers(name), what="the end of an idle thread")
+    pool.reserve()
+    pool.reserve()
+    barrier = threading.Barrier(2)
+    for future in [pool.submit(lambda: barrier.wait(SOON)) for _ in range(2)]:
+        future.result(SOON)
+    wait_until(lambda: len(workers(name)) == 1)
+    (reserved,) = workers(name)
+    pool.unreserve()
+    reserved.join(0.3)
+    assert reserved.is_alive(), "it is reserved once more"
+    pool.unreserve()
+    reserved.join(SOON)
+    assert not reserved.is_alive()
+
+
+def test_no_thread_and_no_worker_is_an_error_and_the_next_submit_tries_again(
+    pool: WorkerPool, no_threads: NoThreads
+) -> None:
+    ran: list[str] = []
+    with no_threads, pytest.raises(RuntimeError, match="can't start new thread"):
+        pool.submit(lambda: ran.append("refused"))
+    pool.submit(lambda: ran.append("next")).result(SOON)
+    assert ran == ["next"]
+
+
+def test_without_a_new_thread_the_workers_there_are_do_it(
+    pool: WorkerPool, no_threads: NoThreads, gate: threading.Event
+) -> None:
+    busy = pool.submit(lambda: gate.wait(SOON))
+    with no_threads:
+        queued = pool.submit(lambda: "done")
+        gate.set()
+        assert (busy.result(SOON), queued.result(SOON)) == (True, "done")
+
+
+def test_what_was_interrupted_by_ctrl_c_does_not_run(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller has no future, so it could not know."""
+    ran: list[str] = []
+    with NoThreads(monkeypatch, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        pool.submit(lambda: ran.append("interrupted"))
+    pool.submit(lambda: ran.append("next")).result(SOON)
+    assert ran == ["next"]
+
+
+def test_reserving_without_threads_is_no_error(
+    pool: WorkerPool, no_threads: NoThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    with no_threads:
+        pool.reserve()
+    assert "could be started" in caplog.text
+    assert pool.submit(lambda: 7).result(SOON) == 7
+    pool.unreserve()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_child_starts_threads_of_its_own(pool: WorkerPool, gate: threading.Event) -> None:
+    ran_in: list[int] = []
+    for _ in range(2):
+        pool.submit(lambda: gate.wait(SOON))
+    queued = pool.submit(lambda: ran_in.append(os.getpid()))
+
+    def child() -> None:
+        assert pool.submit(os.getpid).result(SOON) == os.getpid()
+        assert ran_in == []
+
+    in_child(child)
+    gate.set()
+    queued.result(SOON)
+    assert ran_in == [os.getpid()]
+
+
+def test_a_function_is_not_kept_longer_than_it_runs(pool: WorkerPool) -> None:
+    class Work:
+        def __call__(self) -> None:
+            raise SystemExit
+
+    work = Work()
+    kept = weakref.ref(work)
+    assert isinstance(pool.submit(work).exception(SOON), SystemExit)
+    del work
+
+    def is_gone() -> bool:
+        gc.collect()
+        return kept() is None
+
+    wait_until(is_gone)
+
+
+# The pools of providers
+
+
+def test_a_provider_has_one_pool_for_each_lane() -> None:
+    one, other = InMemoryLockProvider(), InMemoryLockProvider()
+    heartbeats, requests = worker_pool(one, "heartbeats"), worker_pool(one, "requests")
+    assert heartbeats is not requests
+    assert worker_pool(one, "heartbeats") is heartbeats
+    assert worker_pool(other, "heartbeats") is not heartbeats
+
+
+def test_the_pool_of_a_provider_that_is_gone_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_threads, "IDLE_SECONDS", 0.05)
+    provider = InMemoryLockProvider()
+    pool = worker_pool(provider, "heartbeats")
+    assert pool.submit(partial(provider.record, "job")).result(SOON) is None
+    provider_was, pool_was = weakref.ref(provider), weakref.ref(pool)
+    del provider, pool
+
+    def are_gone() -> bool:
+        gc.collect()
+        return provider_was() is None and pool_was() is None
+
+    wait_until(are_gone)
+
+
+def test_a_provider_that_cannot_be_hashed_or_referred_to_weakly() -> None:
+    class Odd:
+        __slots__ = ()
+        __hash__ = None  # type: ignore[assignment]  # as of a dataclass that can be changed
+
+    assert worker_pool(Odd(), "requests").submit(lambda: 7).result(SOON) == 7
+
+
+@pytest.mark.parametrize(("value", "most"), [("1", 1), ("9", 9), ("", 4), ("0", 4), ("many", 4)])
+def test_the_number_of_threads_for_heartbeats(
+    value: str, most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, gate: threading.Event
+) -> None:
+    monkeypatch.setenv("SHEDLOCK_HEARTBEAT_THREADS", value)
+    pool = worker_pool(object(), "heartbeats")
+    begun: list[int] = []
+
+    def work() -> None:
+        begun.append(1)
+        gate.wait(SOON)
+
+    futures = [pool.submit(work) for _ in range(12)]
+    wait_until(lambda: len(begun) == most)
+    gate.set()
+    for future in futures:
+        future.result(SOON)
+    assert ("SHEDLOCK_HEARTBEAT_THREADS" in caplog.text) == (value in ("0", "many"))
+
+
+# Elections
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_request_that_would_end_a_thread_is_an_error(kind: type[BaseException]) -> None:
+    def request() -> None:
+        raise kind
+
+    provider = InMemoryLockProvider()
+    with pytest.raises(Exception, match=kind.__name__) as raised:
+        ask_in_thread(provider, request, SOON, None)
+    assert isinstance(raised.value.__cause__, kind)
+    assert ask_in_thread(provider, lambda: 7, SOON, None) == 7
+
+
+# The timer
+
+
+class Target:
+    def __init__(self, *actions: Callable[[], object]) -> None:
+        self.actions = list(actions)
+        self.calls = 0
+
+    def wake(self) -> None:
+        self.calls += 1
+        if self.actions:
+            self.actions.pop(0)()
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_timer_survives_a_target_that_raises_and_calls_it_again(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_threads, "RETRY_SECONDS", 0.05)
+    timer = Timer()
+    failing, other = Target(raising(kind("of the target"))), Target()
+    timer.schedule(failing, monotonic())
+    timer.schedule(other, monotonic() + 0.02)
+    wait_until(lambda: failing.calls == 2 and other.calls == 1)
+    assert "unexpected error" in caplog.text
+
+
+def test_a_timer_that_cannot_start_tries_again(no_threads: NoThreads) -> None:
+    timer, first, second = Timer(), Target(), Target()
+    with no_threads, pytest.raises(RuntimeError, match="can't start new thread"):
+        timer.schedule(first, monotonic())
+    timer.schedule(second, monotonic())
+    wait_until(lambda: first.calls == 1 and second.calls == 1)
+
+
+def test_a_timer_without_targets_has_no_thread() -> None:
+    timer, target = Timer(), Target()
+    before = threading.active_count()
+    timer.schedule(target, monotonic() + 60)
+    timer.cancel(target)
+    timer.schedule(target, monotonic())
+    wait_until(lambda: target.calls == 1 and threading.active_count() <= before)
+
+
+# The end of the interpreter
+
+EXIT = """
+import sys, threading, time
+from shedlock_py._threads import WorkerPool, finish_at_exit
+begun = threading.Event()
+def work():
+    begun.set()
+    time.sleep({seconds})
+    print("finished", flush=True)
+future = WorkerPool(1, "pool").submit(work)
+if {is_waited_for}:
+    finish_at_exit(future)
+begun.wait()
+print("bye", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_waited_for", "said"),
+    [
+        (0.3, True, ["bye", "finished"]),  # a release that is under way
+        (3600, True, ["bye"]),  # one at a store that hangs
+        (3600, False, ["bye"]),  # anything else
+    ],
+)
+def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, said: list[str]) -> None:
+    script = EXIT.format(seconds=seconds, is_waited_for=is_waited_for)
+    began = monotonic()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, said, "")
+    assert monotonic() - began < 20
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_forked_child_does_not_wait_for_its_parents_releases(pool: WorkerPool, gate: threading.Event) -> None:
+    finish_at_exit(pool.submit(lambda: gate.wait(SOON)))
+
+    def child() -> None:
+        began = monotonic()
+        _threads._finish()
+        assert monotonic() - began < 1
+
+    in_child(child)

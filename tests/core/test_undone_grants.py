@@ -1,0 +1,249 @@
+"""A grant under which no task will run is undone: free at once, without minimum hold, its fire time as it was."""
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+import pytest
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    InMemoryLockProvider,
+    Lease,
+    LockRecord,
+    LockRequest,
+    ProviderFailed,
+    ProviderUnreachable,
+    Skipped,
+    attempt,
+    attempt_async,
+    configure,
+    current_lease,
+    guard,
+    hold,
+    hold_async,
+)
+from shedlock_py.context import running
+from shedlock_py.providers.kit import ProgramProvider
+from shedlock_py.testing import FakeClock, RecordingListener
+from tests.core.test_block_endings import Interruption
+
+pytestmark = pytest.mark.anyio
+
+FIRE_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+REQUEST = LockRequest("job", "10m", "5m", fire_time=FIRE_TIME)
+
+
+class Store(InMemoryLockProvider):
+    """Counts what is undone and what is released."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock=clock)
+        self.clock = clock
+        self.slow = timedelta(0)
+        self.undone: list[str] = []
+        self.released: list[str] = []
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        lease = super().acquire(request)
+        self.clock.advance(self.slow)
+        return lease
+
+    def undo(self, lease: Lease) -> bool:
+        self.undone.append(lease.claim_id)
+        lease.end()
+        return self.force_release(lease.name)
+
+    def release(self, lease: Lease) -> bool:
+        self.released.append(lease.claim_id)
+        return super().release(lease)
+
+
+class AsyncStore(AsyncInMemoryLockProvider):
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
+
+    async def acquire(self, request: LockRequest) -> Lease | None:
+        return self.store.acquire(request)
+
+    async def undo(self, lease: Lease) -> bool:
+        return self.store.undo(lease)
+
+    async def release(self, lease: Lease) -> bool:
+        return self.store.release(lease)
+
+
+@pytest.fixture
+def store(clock: FakeClock, heard: RecordingListener) -> Iterator[Store]:
+    store = Store(clock)
+    with configure(provider=store, async_provider=AsyncStore(store), listeners=[heard]):
+        yield store
+
+
+def never() -> NoReturn:
+    pytest.fail("the task ran")
+
+
+async def never_async() -> NoReturn:
+    pytest.fail("the task ran")
+
+
+def assert_undone(store: Store) -> None:
+    assert len(store.undone) == 1
+    assert store.released == []
+    assert not store.records()[0].is_held
+    assert current_lease() is None
+    assert not running
+
+
+def test_i4_a_real_run_keeps_its_minimum_hold_however_it_ended(store: Store) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(REQUEST, interrupted)
+    assert store.undone == []
+    assert len(store.released) == 1
+    assert store.records()[0].is_held
+
+
+def test_a_grant_that_came_too_late(store: Store, heard: RecordingListener) -> None:
+    store.slow = timedelta(minutes=9, seconds=59)
+    with pytest.raises(ProviderUnreachable, match="may be over already"):
+        attempt(REQUEST, never)
+    assert_undone(store)
+    assert heard.kinds() == ["ProviderFailed"]
+
+
+async def test_a_grant_that_came_too_late_async(store: Store, heard: RecordingListener) -> None:
+    store.slow = timedelta(minutes=9, seconds=59)
+    with pytest.raises(ProviderUnreachable, match="may be over already"):
+        await attempt_async(REQUEST, never_async)
+    assert_undone(store)
+    assert heard.kinds() == ["ProviderFailed"]
+
+
+def no_memory() -> Iterator[None]:
+    raise MemoryError
+
+
+@contextmanager
+def failing_keep_alive(*_: object) -> Iterator[None]:
+    yield from no_memory()
+
+
+@asynccontextmanager
+async def failing_keep_alive_async(*_: object) -> AsyncIterator[None]:
+    for nothing in no_memory():
+        yield nothing
+
+
+def test_a_keep_alive_that_cannot_start(
+    store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "beating", failing_keep_alive)
+    with pytest.raises(MemoryError):
+        attempt(REQUEST, never, keep_alive=True)
+    assert_undone(store)
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+async def test_a_keep_alive_that_cannot_start_async(
+    store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "beating_async", failing_keep_alive_async)
+    with pytest.raises(MemoryError):
+        async with hold_async(REQUEST, keep_alive=True):
+            never()
+    assert_undone(store)
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+def test_i12_an_interruption_between_the_grant_and_the_task(store: Store) -> None:
+    """Ctrl-C, or the SystemExit of SIGTERM, at each moment at which Python notices it."""
+    begins = (Store.acquire.__code__, "return")
+    ends = (guard.Block.__enter__.__code__, "return")
+    for number in itertools.count():
+        store.undone.clear()
+        store.released.clear()
+        interruption = Interruption(number, begins, ends)
+        with suppress(KeyboardInterrupt), interruption:
+            copy_context().run(attempt, LockRequest("job", "10m", "5m"), lambda: None)
+        if not interruption.has_come:
+            break  # there are no more moments
+        assert not store.records()[0].is_held, number
+        assert (len(store.undone), len(store.released)) == (1, 0), number
+        running.clear()  # what an interruption of the very end leaves behind
+    assert number >= 5
+    assert store.records()[0].is_held  # the one that ran keeps its minimum hold
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_of_the_acquire_itself_is_no_event(
+    store: Store, heard: RecordingListener, kind: type[BaseException]
+) -> None:
+    def interrupted(request: LockRequest) -> Lease | None:
+        raise kind
+
+    store.acquire = interrupted  # type: ignore[method-assign]  # the provider undoes what it has begun, and raises it again
+    with pytest.raises(kind):
+        attempt(REQUEST, never)
+    with pytest.raises(kind), hold(REQUEST):
+        never()
+    assert heard.events == []
+    assert (store.undone, store.released) == ([], [])
+    assert current_lease() is None
+    assert not running
+
+
+def test_a_provider_without_undo_releases(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ProgramProvider, "undo")
+    monkeypatch.setattr(guard, "beating", failing_keep_alive)
+    with pytest.raises(MemoryError):
+        attempt("job", never, keep_alive=True)
+    assert not provider.records()[0].is_held
+
+
+def test_i8_an_undo_that_fails_is_told_and_does_not_replace_the_error(
+    store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing_undo(lease: Lease) -> bool:
+        raise ProviderUnreachable("no answer", operation="undo", lock_name=lease.name)
+
+    store.undo = failing_undo  # type: ignore[method-assign]  # a fault
+    monkeypatch.setattr(guard, "beating", failing_keep_alive)
+    with pytest.raises(MemoryError):
+        attempt(REQUEST, never, keep_alive=True)
+    assert [event.operation for event in heard.of(ProviderFailed)] == ["release"]
+
+
+@pytest.mark.parametrize("error", [ProviderUnreachable("no answer", operation="record"), OSError("odd"), KeyError("x")])
+class TestALookUpThatFails:
+    """Why a run is skipped is looked up afterwards; that it is skipped stands."""
+
+    def fail(self, error: Exception) -> Any:
+        def record(name: str) -> LockRecord | None:
+            raise error
+
+        return record
+
+    def test_i5_is_no_error(self, store: Store, heard: RecordingListener, error: Exception) -> None:
+        store.acquire(REQUEST)
+        store.record = self.fail(error)  # type: ignore[method-assign]  # a fault
+        assert attempt(REQUEST, never) == Skipped("job", "held")
+        assert heard.kinds() == ["LockSkipped"]
+
+    async def test_i5_nor_in_async_code(self, store: Store, heard: RecordingListener, error: Exception) -> None:
+        store.acquire(REQUEST)
+        provider: Any = AsyncStore(store)
+
+        async def record(name: str) -> LockRecord | None:
+            raise error
+
+        provider.record = record
+        assert await attempt_async(REQUEST, never_async, provider=provider) == Skipped("job", "held")
+        assert heard.kinds() == ["LockSkipped"]

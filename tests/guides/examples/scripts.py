@@ -1,0 +1,29 @@
+"""Running a script as a new user would: in a process of its own, where any warning is an error."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def run_python(*arguments: str, cwd: Path = PROJECT, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def run_example(name: str) -> list[str]:
+    """The lines that an example prints, once it has ended well."""
+    done = run_python(str(PROJECT / "examples" / name))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()

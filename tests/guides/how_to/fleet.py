@@ -1,0 +1,154 @@
+"""Applications of several processes, each with a scheduler, and what they write to their log."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from tests.guides.examples.scripts import PROJECT
+from tests.guides.how_to.pages import EXAMPLES
+from tests.support.polling import wait_until
+from tests.support.ports import LOOPBACK
+from tests.support.processes import kill_tree
+
+WORKERS = 3
+FIRE_TIMES = 3
+SECOND = timedelta(seconds=1)
+
+RUN = re.compile(r"^(\d+) (ran|skipped \(\w+\)) tick of (\S+)$", re.MULTILINE)
+
+
+# Clocks that differ by up to 80 ms: the store is asked so late. To be added to a program that has a provider.
+LATE = """
+import random as _random
+import time as _time
+
+_acquire = provider.acquire
+
+
+def _acquire_late(request):
+    _time.sleep(_random.uniform(0, 0.08))
+    return _acquire(request)
+
+
+provider.acquire = _acquire_late
+"""
+LATE_ASYNC = (
+    LATE.replace("def _", "async def _")
+    .replace("import time as _time", "import asyncio as _asyncio")
+    .replace("_time.sleep", "await _asyncio.sleep")
+    .replace("return _acquire", "return await _acquire")
+)
+
+
+def copied(example: str, directory: Path, *, more: str = "", program: str = "app.py") -> Path:
+    """The example in a directory of its own, where it may write; `more` is put before the first job of its program."""
+    target = directory / "app"
+    shutil.copytree(EXAMPLES / example, target, ignore=shutil.ignore_patterns("__pycache__", "__init__.py"))
+    if more:
+        head, job, tail = (target / program).read_text().partition("@scheduler.scheduled_job")
+        (target / program).write_text(f"{head}{more}\n\n{job}{tail}")
+    return target
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one fire time in one worker."""
+
+    worker: int
+    outcome: str
+    fire_time: datetime
+
+
+@dataclass
+class Application:
+    processes: list[subprocess.Popen[bytes]]
+    log: Path
+
+    def runs(self) -> list[Run]:
+        found = RUN.findall(self.log.read_text())
+        return [Run(int(worker), outcome, datetime.fromisoformat(at)) for worker, outcome, at in found]
+
+    def ran(self, begin: datetime, end: datetime) -> Counter[datetime]:
+        """How often the job ran for each fire time from `begin` to before `end`."""
+        return Counter(run.fire_time for run in self.runs() if run.outcome == "ran" and begin <= run.fire_time < end)
+
+    def watch(self, workers: int = WORKERS) -> tuple[datetime, datetime]:
+        """Wait until all workers are there, then for `FIRE_TIMES` fire times to be over in all of them."""
+        wait_until(lambda: len(self._last()) == workers, timeout=30, what=f"{workers} workers with a scheduler")
+        begin = max(self._last().values()) + 2 * SECOND
+        end = begin + FIRE_TIMES * SECOND
+        # Each worker takes its fire times one after the other: one that has had a later one is through.
+        wait_until(lambda: min(self._last().values()) >= end, timeout=30, what=f"all workers past {end}")
+        return begin, end
+
+    def _last(self) -> dict[int, datetime]:
+        last: dict[int, datetime] = {}
+        for run in self.runs():
+            last[run.worker] = max(run.fire_time, last.get(run.worker, run.fire_time))
+        return last
+
+    def check_rows(self, file: Path) -> None:
+        """After the end: each run that was told of has had its effect, once, and there are no others."""
+        with closing(sqlite3.connect(file)) as connection:
+            (rows,) = connection.execute("SELECT count(*) FROM tick").fetchone()
+        told = len([run for run in self.runs() if run.outcome == "ran"])
+        assert told <= rows <= told + 1, "at most one was cut off between its effect and its line in the log"
+
+    def terminate(self) -> list[int]:
+        """Their exit codes."""
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        return [process.wait(20) for process in self.processes]
+
+
+@contextmanager
+def application(command: str, directory: Path, copies: int = 1, **variables: str) -> Iterator[Application]:
+    """`command` is what a user types in `directory`; the programs are those of this environment."""
+    program, *arguments = shlex.split(command)
+    log = directory / "log"
+    app = Application([], log)
+    try:
+        with log.open("ab") as out:
+            for _ in range(copies):
+                process = subprocess.Popen(
+                    [Path(sys.executable).with_name(program), *arguments],
+                    cwd=directory,
+                    env={**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1", **variables},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+                app.processes.append(process)
+        yield app
+    except BaseException:
+        print(log.read_text())
+        raise
+    finally:
+        for process in app.processes:
+            if process.poll() is None:
+                kill_tree(process.pid)
+                process.wait()
+
+
+def get(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{port}{path}", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def once_each(begin: datetime, end: datetime, times: int = 1) -> Counter[datetime]:
+    """As many runs of each fire time; it is every second that there is a fire time."""
+    return Counter({begin + number * SECOND: times for number in range(round((end - begin) / SECOND))})

@@ -1,0 +1,48 @@
+"""docs/how-to/fencing-a-table.md: a stale write is refused, and it is the token that refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.guides.examples.scripts import run_python
+from tests.guides.how_to.pages import Page
+from tests.support.database import DatabaseServer
+
+DATABASE = "how_to_fencing"
+SCRIPT = Page("fencing-a-table").script()
+CHECK = " AND last_token <= :token"
+VERIFY = "        provider.verify(stale, connection)\n"
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    server: DatabaseServer = request.getfixturevalue(f"{request.param}_server")
+    server.drop_database(DATABASE)
+    server.create_database(DATABASE)
+    yield server.url({"postgres": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}[request.param], DATABASE)
+    server.drop_database(DATABASE)
+
+
+def run(script: str, directory: Path) -> tuple[int, str]:
+    (directory / "page.py").write_text(script)
+    done = run_python("page.py", cwd=directory)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_on_a_server(url: str, tmp_path: Path) -> None:
+    assert SCRIPT.count("sqlite:///app.db") == 1
+    script = SCRIPT.replace("sqlite:///app.db", url)
+    code, output = run(script, tmp_path)
+    assert code == 0, output
+    assert "lock 'report': a later holder has written the report" in output
+
+
+@pytest.mark.parametrize("part", [CHECK, VERIFY], ids=["the check of the token", "verify"])
+def test_without_it_the_stale_write_goes_through(part: str, tmp_path: Path) -> None:
+    assert SCRIPT.count(part) == 1
+    code, output = run(SCRIPT.replace(part, ""), tmp_path)
+    assert code == 1
+    assert "AssertionError: a stale write went through" in output

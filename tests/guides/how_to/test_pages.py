@@ -1,0 +1,78 @@
+"""The how-to guides are true: what they show of a file is that file, and their other Python runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.guides.examples.scripts import run_python
+from tests.guides.how_to.fleet import RUN
+from tests.guides.how_to.pages import PAGES, Page
+
+NAMES = [
+    *("alembic", "apscheduler", "celery", "cron", "django", "fastapi", "fencing-a-table"),
+    *("flask", "kubernetes", "multi-tenant", "shedlock-java", "systemd", "testing"),
+]
+WITH_PYTHON = [page for page in PAGES if page.script()]
+
+on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def test_these_are_the_guides() -> None:
+    assert [page.name for page in PAGES] == NAMES
+
+
+@on_each_page
+def test_every_block_is_understood(page: Page) -> None:
+    """A fence that is written in another way would be looked at by no test."""
+    fences = re.findall(r"^ *(?:```|~~~)", page.text, re.MULTILINE)
+    assert len(fences) == 2 * len(page.blocks)
+
+
+@on_each_page
+def test_what_is_shown_of_a_file_is_in_it(page: Page) -> None:
+    shown = set()
+    for block in page.blocks:
+        if block.title:
+            name, _, excerpt = block.title.partition(" (")
+            text = (page.examples / name).read_text()
+            if excerpt:
+                assert block.text in text, block.title
+            else:
+                assert block.text == text, block.title
+            shown.add(name)
+    assert {str(path.relative_to(page.examples)) for path in page.files()} - shown <= NOT_SHOWN.get(page.name, set())
+
+
+NOT_SHOWN = {
+    "alembic": {"alembic.ini", "migrations/versions/.gitkeep"},
+    "django": {"manage.py", "reports/models.py"},
+}
+"""As the tools write them, or empty."""
+
+
+def test_each_example_has_a_page() -> None:
+    directories = {path.name for path in PAGES[0].examples.parent.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert directories == {page.examples.name for page in PAGES if page.files()}
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+def test_the_python_runs(page: Page, tmp_path: Path) -> None:
+    """Blocks that are from no file are one script, run in an empty directory where any warning is an error."""
+    script = tmp_path / "test_page.py"
+    script.write_text(page.script())
+    is_test = "\ndef test_" in page.script()
+    done = run_python(*(["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []), script.name, cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_the_guides_that_are_python() -> None:
+    assert {"testing", "fencing-a-table", "multi-tenant", "apscheduler"} <= {page.name for page in WITH_PYTHON}
+
+
+@pytest.mark.parametrize("name", ["apscheduler", "fastapi", "flask"])
+def test_what_you_see_is_what_the_programs_write(name: str) -> None:
+    (block,) = Page(name).of("text")
+    assert len(RUN.findall(block.text)) == len(block.text.splitlines())

@@ -1,0 +1,544 @@
+# Calls as people make them who do not know better.
+# mypy: disable-error-code="arg-type, call-arg, call-overload, operator, unused-coroutine"
+"""docs/behaviour.md says what bad input gets: each row is tried. And what newcomers were puzzled by."""
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+import redis.asyncio
+from apscheduler.executors.pool import ProcessPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import create_engine
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    ConfigurationError,
+    InMemoryLockProvider,
+    LeaderElector,
+    LeaseLost,
+    LeaseLostError,
+    LockRequest,
+    NotLocked,
+    ProviderError,
+    ProviderNotConfigured,
+    ProviderUnreachable,
+    Settings,
+    assert_locked,
+    async_provider_from_url,
+    attempt,
+    configure,
+    extend_lock,
+    hold,
+    leader_only,
+    provider_from_url,
+    release_on_sigterm,
+    scheduler_lock,
+)
+from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
+from shedlock_py.providers.redis import RedisQuorumLockProvider
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.testing import FakeClock, RecordingListener
+from tests.guides.examples.scripts import PROJECT
+from tests.guides.pages.pages import DOCS
+
+STORE = InMemoryLockProvider()
+DEAD = "redis://127.0.0.1:1"
+
+
+class Refused(NamedTuple):
+    """A call and what it raises."""
+
+    call: Callable[[], object]
+    error: type[BaseException]
+    words: str
+
+
+def job() -> None: ...
+
+
+def with_tenant(tenant: object) -> None: ...
+
+
+def nothing() -> Iterator[int]:
+    yield 1
+
+
+async def coroutine() -> None: ...
+
+
+class Task:
+    apply_async = None
+
+    def __call__(self) -> None: ...
+
+
+def closed_coroutine() -> object:
+    return coroutine()
+
+
+def guard(function: Any = job, name: str = "job", **options: Any) -> Any:
+    return scheduler_lock(name, **{"lock_at_most_for": "1m", "provider": STORE, **options})(function)
+
+
+def without_table(url: str = "sqlite:///empty.db") -> None:
+    provider = provider_from_url(url)
+    try:
+        attempt("job", job, provider=provider)
+    finally:
+        provider.close()  # type: ignore[attr-defined]  # a managed one has it
+
+
+def a_missing_column() -> None:
+    engine = create_engine("sqlite:///java.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS shedlock")
+        connection.exec_driver_sql(
+            "CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP NOT NULL,"
+            " locked_at TIMESTAMP NOT NULL, locked_by VARCHAR(255) NOT NULL)"
+        )
+    try:
+        SqlAlchemyLockProvider(engine).acquire(LockRequest("job", "1m"))
+    finally:
+        engine.dispose()
+
+
+def dead_server(scheme: str) -> None:
+    attempt("job", lambda: pytest.fail("it ran"), provider=provider_from_url(f"{scheme}://127.0.0.1:1/0"))
+
+
+def fractions_are_rounded_up() -> None:
+    assert LockRequest("job", "1m", 0.0001).lock_at_least_for.total_seconds() == 0.001
+
+
+def no_minimum() -> None:
+    assert not LockRequest("job", "1m", 0).lock_at_least_for
+
+
+def the_shortest() -> None:
+    with hold("job", lock_at_most_for="3ms", provider=InMemoryLockProvider(clock=FakeClock())) as lease:
+        assert lease is not None
+        assert lease.is_trusted()
+
+
+def a_lease_that_was_released() -> None:
+    store = InMemoryLockProvider()
+    lease = store.acquire(LockRequest("job", "1m"))
+    assert lease is not None
+    assert store.release(lease)
+    assert store.release(lease) is False
+    assert store.extend(lease, "1m") is None
+    assert not store.records()[0].is_held
+
+
+def only_async() -> None:
+    with configure(async_provider=AsyncInMemoryLockProvider()):
+        attempt("job", job)
+
+
+def no_duration() -> None:
+    with configure(provider=STORE, default_lock_at_most_for=None):
+        attempt("nightly", job)
+
+
+def listener_that_raises(event: object) -> None:
+    raise ZeroDivisionError
+
+
+def with_a_bad_listener() -> None:
+    heard = RecordingListener()
+    with configure(provider=InMemoryLockProvider(), listeners=[listener_that_raises, heard]):
+        attempt("job", job)
+    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+def with_a_bad_on_lost() -> None:
+    store, was_called = InMemoryLockProvider(), threading.Event()
+
+    def on_lost(event: LeaseLost) -> None:
+        was_called.set()
+        raise ZeroDivisionError
+
+    def task() -> int:
+        store.force_release("job")
+        with pytest.raises(LeaseLostError):
+            extend_lock("1m")
+        return 7
+
+    result: Any = attempt("job", task, provider=store, lock_at_most_for="1m", on_lost=on_lost)
+    assert was_called.wait(20)
+    assert result.value == 7
+
+
+def after_it_was_lost(call: Callable[[], object]) -> None:
+    store = InMemoryLockProvider()
+    with hold("job", lock_at_most_for="1m", provider=store):
+        store.force_release("job")
+        with pytest.raises(LeaseLostError):
+            extend_lock("1m")
+        call()
+
+
+def extend_after_a_forced_release() -> None:
+    store = InMemoryLockProvider()
+    with hold("job", lock_at_most_for="1m", provider=store):
+        store.force_release("job")
+        extend_lock("1m")
+
+
+def in_another_thread(call: Callable[[], object]) -> None:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+def elector(**options: Any) -> LeaderElector:
+    return LeaderElector(STORE, **{"name": "nodes", **options})
+
+
+def started(scheduler: Any, call: Callable[[Any], object]) -> None:
+    scheduler.start()
+    try:
+        call(scheduler)
+    finally:
+        scheduler.shutdown()
+
+
+class FlaskScheduler:
+    """As ``flask_apscheduler.APScheduler``, which wraps a scheduler."""
+
+    __module__ = "flask_apscheduler.scheduler"
+
+
+def quorum(**options: Any) -> RedisQuorumLockProvider:
+    return RedisQuorumLockProvider([f"{DEAD}{number}" for number in range(3)], **options)
+
+
+Row = list[Refused | Callable[[], None] | str]
+"""What is refused, what must work, or the name of the test that has the servers for it."""
+
+ROWS: dict[str, Row] = {
+    "lock name: not a string, empty, blank, over 64 characters, control characters": [
+        Refused(lambda: guard(name=None), ConfigurationError, "lock name must be a string, not None"),
+        Refused(lambda: guard(name=""), ConfigurationError, "must not be empty or blank"),
+        Refused(lambda: guard(name=" "), ConfigurationError, "must not be empty or blank"),
+        Refused(lambda: guard(name="x" * 65), ConfigurationError, "65 characters long, 64 at most"),
+        Refused(lambda: guard(name="a\n"), ConfigurationError, "has a control character"),
+        Refused(lambda: guard(with_tenant, "{tenant}")("a\n"), ConfigurationError, "has a control character"),
+        Refused(lambda: guard(with_tenant, "{tenant}")("x" * 65), ConfigurationError, "65 characters long"),
+    ],
+    "name template with a field that is not a parameter": [
+        Refused(lambda: guard(with_tenant, "{customer}"), ConfigurationError, "its parameters are: tenant"),
+    ],
+    "name template filled with an object that has no text of its own (`<app.Job object at 0x…>`), or with a function "
+    "or a module": [
+        Refused(
+            lambda: guard(with_tenant, "job-{tenant}")(object()),
+            ConfigurationError,
+            "the text of {tenant}, a object, is another one in each process, and so would be its lock. Name what "
+            "identifies it, as in {tenant.id}",
+        ),
+        Refused(lambda: guard(with_tenant, "job-{tenant}")(job), ConfigurationError, "a function, is another one"),
+        Refused(lambda: guard(with_tenant, "job-{tenant}")(re), ConfigurationError, "a module, is another one"),
+    ],
+    "a call whose arguments do not fit the function": [
+        Refused(lambda: guard(with_tenant)(), TypeError, "with_tenant(tenant: object) -> None: missing a required"),
+        Refused(lambda: guard(with_tenant)(1, 2), TypeError, "with_tenant(tenant: object) -> None: too many"),
+        Refused(lambda: guard(with_tenant).attempt(1, x=2), TypeError, "with_tenant(tenant: object) -> None: got an"),
+    ],
+    'a duration that is zero, negative, NaN, a bool, a bare number as text (`"10"`), over ten years': [
+        *(
+            Refused(partial(LockRequest, "job", value), ConfigurationError, f"lock_at_most_for={value!r} {fault}")
+            for value, fault in [
+                (0, "is zero"),
+                (-1, "is negative"),
+                (float("nan"), "is not a duration"),
+                (True, "is not a duration"),
+                ("10", "is not a duration; write for example '10m'"),
+                ("600w", "is over ten years"),
+            ]
+        ),
+        no_minimum,
+    ],
+    "`lock_at_least_for` longer than `lock_at_most_for`": [
+        Refused(
+            lambda: guard(lock_at_least_for="2m"),
+            ConfigurationError,
+            "lock_at_least_for (0:02:00) is longer than lock_at_most_for (0:01:00)",
+        ),
+    ],
+    "a `lock_at_most_for` of 1 or 2 milliseconds": [
+        *(
+            Refused(call, ConfigurationError, "is too short: a holder does not trust the last 2 ms and 1% of a lease")
+            for call in (
+                lambda: LockRequest("job", "1ms"),
+                lambda: LockRequest("job", 0.002),
+                lambda: guard(lock_at_most_for="2ms"),
+                lambda: configure(default_lock_at_most_for="1ms"),
+                lambda: hold("job", lock_at_most_for="1ms", provider=STORE),
+            )
+        ),
+        the_shortest,
+    ],
+    "fractions of a millisecond": [fractions_are_rounded_up],
+    "no `lock_at_most_for` anywhere": [
+        Refused(no_duration, ConfigurationError, "lock 'nightly' has no lock_at_most_for: give it one"),
+    ],
+    "no provider": [
+        Refused(
+            lambda: attempt("nightly", job), ProviderNotConfigured, "no provider for lock 'nightly': call configure"
+        ),
+    ],
+    "an ordinary function, and only an async provider": [
+        Refused(only_async, ConfigurationError, "make the function 'async def', or give a sync provider"),
+    ],
+    "a generator function, a class, a task object of Celery, Huey or Dramatiq": [
+        Refused(lambda: guard(nothing), TypeError, "is a generator function"),
+        Refused(lambda: guard(FlaskScheduler), TypeError, "guards functions and methods"),
+        Refused(lambda: guard(Task()), TypeError, "is a Celery task"),
+    ],
+    "a function that returns a coroutine or a generator": [
+        Refused(guard(closed_coroutine), TypeError, "returned a coroutine that has not run yet"),
+        Refused(guard(lambda: nothing()), TypeError, "returned a generator that has not run yet"),
+    ],
+    "a function that returns an asyncio task or a future": [
+        Refused(
+            guard(lambda: Future()), TypeError, "returned a Future, whose work may end after the lock was released"
+        ),
+        "tests/core/test_decorator.py::test_a_task_or_a_future",
+    ],
+    "the table or a column is missing": [
+        Refused(without_table, ProviderError, "create the table shedlock once, with provider.create_schema()"),
+        Refused(a_missing_column, ProviderError, "add the missing columns: ALTER TABLE"),
+    ],
+    "the store is down, refuses, is read-only, out of connections or too slow": [
+        Refused(lambda: dead_server("redis"), ProviderUnreachable, "acquire of lock 'job'"),
+        Refused(lambda: dead_server("postgresql+psycopg"), ProviderUnreachable, "acquire of lock 'job'"),
+    ],
+    "wrong user, password or database": [
+        "tests/stores/sql/test_refusals.py::test_no_password_in_sight",
+        "tests/stores/redis/test_refusals.py::test_a_wrong_password",
+    ],
+    "a URL that is None or empty, as of a variable that is not set": [
+        *(
+            Refused(
+                partial(from_url, url), ConfigurationError, f"store URL: it is {what}. Is the variable that it comes"
+            )
+            for from_url in (provider_from_url, async_provider_from_url)
+            for url, what in [
+                (None, "None, not a string"),
+                (7, "7, not a string"),
+                (b"redis://host", "b'redis://host', not a string"),
+                ("", "empty, not a URL"),
+                (" ", "empty, not a URL"),
+            ]
+        ),
+        Refused(lambda: configure(provider=""), ConfigurationError, "store URL: it is empty"),
+    ],
+    "a Redis client, an SQLAlchemy engine, a scheduler or a `threading.Lock` in the place of a provider": [
+        *(
+            Refused(partial(give, thing), ConfigurationError, words)
+            for give in (
+                lambda it: configure(provider=it),
+                lambda it: guard(provider=it),
+                lambda it: hold("job", provider=it),
+            )
+            for thing, words in [
+                (
+                    redis.Redis(),
+                    "Redis is not a lock provider, but of the package redis: wrap the client: RedisLockProvider",
+                ),
+                (redis.asyncio.Redis(), "AsyncRedisLockProvider(client)"),
+                (redis.Redis().lock("job"), "Lock is not a lock provider, but of the package redis"),
+                (
+                    create_engine("sqlite://"),
+                    "Engine is not a lock provider, but of the package sqlalchemy: wrap the engine",
+                ),
+                (BackgroundScheduler(), "BackgroundScheduler is not a lock provider, but of the package apscheduler"),
+                (FlaskScheduler(), "of the package flask_apscheduler: the provider is the store of the locks"),
+                (threading.Lock(), "threads or tasks of one process"),
+                (asyncio.Lock(), "threads or tasks of one process"),
+                (InMemoryLockProvider, "InMemoryLockProvider is a class: make a provider of it"),
+                (object(), "object is not a lock provider: wrap it in one"),
+            ]
+        ),
+    ],
+    'a `keep_alive` that is no bool, such as `"no"`': [
+        *(
+            Refused(partial(give, value), ConfigurationError, f"keep_alive must be True or False, not {value!r}")
+            for value in ("no", "false", 0, 1, 0.5)
+            for give in (
+                lambda it: configure(keep_alive=it),
+                lambda it: Settings(keep_alive=it).apply(),
+                lambda it: guard(keep_alive=it),
+                lambda it: hold("job", keep_alive=it, provider=STORE),
+                lambda it: attempt("job", job, keep_alive=it, provider=STORE),
+            )
+        ),
+    ],
+    "an unknown URL scheme, a package that is missing": [
+        Refused(
+            lambda: provider_from_url("redid://host"), ConfigurationError, "unknown scheme 'redid'; known are memory"
+        ),
+        Refused(lambda: provider_from_url("postgresql+pg8000://host/db"), ConfigurationError, "pip install"),
+        Refused(lambda: provider_from_url("memory://?tabel=x"), ConfigurationError, "memory:// has no option tabel"),
+    ],
+    "an in-memory SQLite database": [
+        Refused(lambda: provider_from_url("sqlite://"), ConfigurationError, "private to one connection"),
+    ],
+    "a Redis quorum, and a lease longer than its `longest_lease`": [
+        Refused(
+            lambda: quorum(longest_lease="1m").acquire(LockRequest("job", "2m")), ConfigurationError, "longest_lease"
+        ),
+    ],
+    "a Redis quorum that is new, or whose servers were restarted": [
+        "tests/stores/redis_quorum/test_emptied_servers.py::test_a_new_quorum_votes_after_start_new_quorum_only",
+    ],
+    "a lease released twice, or extended after its release": [a_lease_that_was_released],
+    "a naive `fire_time`": [
+        Refused(
+            lambda: LockRequest("job", "1m", fire_time=datetime(2026, 1, 1)), ConfigurationError, "an aware datetime"
+        ),
+    ],
+    "a listener that raises, also `SystemExit`": [
+        with_a_bad_listener,
+        "tests/core/keepalive/test_callbacks.py::test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised",
+    ],
+    "Ctrl-C or SIGTERM while a listener or `on_lost` runs in the main thread": [
+        "tests/core/keepalive/test_callbacks.py::test_a_signal_during_a_listener_ends_the_process_after_all_were_notified_and_the_lock_is_free"
+    ],
+    '`on_lost`: neither `"continue"`, `"cancel"` nor a callable; or `"cancel"` on an ordinary function': [
+        Refused(lambda: guard(on_lost="stop"), ConfigurationError, "must be 'continue', 'cancel' or a callable"),
+        Refused(lambda: guard(on_lost="cancel"), ConfigurationError, "on_lost='cancel' needs an async task"),
+        Refused(lambda: hold("job", on_lost="cancel", provider=STORE), ConfigurationError, "needs an async task"),
+    ],
+    "an `on_lost` that raises, also `SystemExit`": [
+        with_a_bad_on_lost,
+        "tests/core/keepalive/test_callbacks.py::test_callbacks_of_lost_leases",
+    ],
+    "`keep_alive` or `on_lost`, and the process cannot start the timer's thread": [
+        "tests/core/keepalive/test_no_threads.py::test_without_a_timer_no_task_begins_and_the_next_one_is_kept_alive"
+    ],
+    "async code on a sync provider, and the process cannot start a thread": [
+        "tests/core/keepalive/test_no_threads.py::test_async_code_on_a_sync_provider"
+    ],
+    "`extend_lock` or `assert_locked` after the lease was lost": [
+        Refused(lambda: after_it_was_lost(assert_locked), NotLocked, "not inside a live lease"),
+        Refused(lambda: after_it_was_lost(lambda: extend_lock("1m")), NotLocked, "not inside a live lease"),
+    ],
+    "`extend_lock`, and the store does not have the lease any more": [
+        Refused(extend_after_a_forced_release, LeaseLostError, "lock 'job' could not be extended"),
+    ],
+    "`release_on_sigterm()` outside the main thread": [
+        Refused(lambda: in_another_thread(release_on_sigterm), ConfigurationError, "must be called in the main thread"),
+    ],
+    "an elector: `renew_deadline` longer than `lease_duration` × 90 % − 2 ms, or `retry_period` × 1.2 not shorter than "
+    "`renew_deadline`": [
+        Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), ConfigurationError, "renew_deadline"),
+        Refused(
+            lambda: elector(lease_duration="10s", renew_deadline="5s", retry_period="5s"),
+            ConfigurationError,
+            "retry_period",
+        ),
+    ],
+    'an elector: a name that is no lock name, a `takeover` that is neither `"expired"` nor `"observed"`': [
+        Refused(lambda: elector(name=""), ConfigurationError, "must not be empty or blank"),
+        Refused(lambda: elector(takeover="now"), ConfigurationError, "takeover"),
+    ],
+    "an elector that is started twice": ["tests/election/test_elector.py::test_start_twice_and_again"],
+    "an elector that can start no thread": [
+        "tests/election/test_elector_faults.py::test_start_without_a_thread_is_an_error_and_can_be_repeated"
+    ],
+    "an elector's callback that raises, whatever it is": [
+        "tests/election/test_elector.py::test_a_callback_that_raises_or_hangs_delays_nothing",
+        "tests/election/test_elector_faults.py::test_a_callback_that_raises_anything_leaves_nobody_busy",
+    ],
+    "`stop()` in one of the elector's own callbacks": [
+        "tests/election/test_elector_faults.py::test_stop_in_a_callback_returns_at_once_and_the_lease_is_released"
+    ],
+    "`wait_until_leader()` or `take_over()` of an elector that was not started, or has stopped": [
+        "tests/election/test_elector_faults.py::test_who_waits_for_an_elector_that_does_not_take_part"
+    ],
+    "an async provider for `LeaderElector`": [
+        "tests/election/test_elector_faults.py::test_an_async_provider_is_refused"
+    ],
+    "`leader_only`, `lead`, `ShedLockExecutor(elector=…)` with something that is no elector": [
+        Refused(lambda: leader_only("nodes"), ConfigurationError, "elector"),
+        Refused(lambda: lead(BackgroundScheduler(), STORE), ConfigurationError, "elector"),
+        Refused(lambda: ShedLockExecutor(provider=STORE, elector=STORE), ConfigurationError, "elector"),
+    ],
+    "`lead` or `install` with an object that has a scheduler, such as Flask-APScheduler's": [
+        "tests/apscheduler/test_leading_faults.py::test_a_wrapper_of_a_scheduler_is_refused"
+    ],
+    "under `ShedLockExecutor`, a job without a lock, or a job id in `locks=` that the scheduler does not have": [
+        "tests/apscheduler/test_which_lock.py::test_a_job_without_a_lock_is_warned_of_once_in_a_process"
+    ],
+    "`lead` with a scheduler that runs already": [
+        Refused(
+            lambda: started(BackgroundScheduler(), lambda scheduler: lead(scheduler, elector())),
+            ConfigurationError,
+            "runs already",
+        ),
+    ],
+    "`ShedLockExecutor(elector=…)` around a process pool": [
+        Refused(
+            lambda: started(
+                BackgroundScheduler(
+                    executors={"default": ShedLockExecutor(ProcessPoolExecutor(1), "sqlite:///x.db", elector=elector())}
+                ),
+                lambda scheduler: None,
+            ),
+            ConfigurationError,
+            "process pool",
+        ),
+    ],
+}
+
+
+def test_each_row_of_the_page_is_tried() -> None:
+    _, _, section = (DOCS / "behaviour.md").read_text().partition("\n## What bad input gets\n")
+    table = section.partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE)[1:]
+    assert rows == list(ROWS)
+
+
+CASES = [
+    pytest.param(case, id=f"{row[:40]}-{number}") for row, cases in ROWS.items() for number, case in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_bad_input_gets(
+    case: Refused | Callable[[], None] | str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.CRITICAL, "apscheduler")
+    if isinstance(case, str):
+        path, _, name = case.partition("::")
+        assert f"def {name}(" in (PROJECT / path).read_text()
+    elif isinstance(case, Refused):
+        with configure(), pytest.raises(case.error) as caught:
+            case.call()
+        assert case.words in str(caught.value)
+        assert type(caught.value) is case.error or case.error is ProviderError
+    else:
+        case()
+    assert not any(record.is_held for record in STORE.records())

@@ -1,0 +1,69 @@
+"""Who installs what a page says can open the databases that its examples name: the driver is on the line, too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.guides.examples.scripts import PROJECT
+from tests.guides.pages.pages import DOCS, README
+
+DRIVERS = {
+    "postgresql": {"psycopg[binary]", "psycopg", "psycopg2-binary", "psycopg2", "asyncpg"},
+    "mysql": {"pymysql", "mysqlclient", "asyncmy", "aiomysql"},
+}
+"""The packages with a driver for each kind of database; SQLite's comes with Python."""
+SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
+
+FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+URL = re.compile(r"\b(postgres|postgresql|mysql|mariadb)(?:\+\w+)?://\w")
+INSTALL = re.compile(r"\bpip\s+install((?:\s+(?!pip\b)(?:'[^']+'|[\w.\[\]>=,-]+))+)")
+WITH_SQL = re.compile(r"\[[\w,]*\b(?:sqlalchemy|all)\b[\w,]*\]")
+
+
+def databases(text: str) -> set[str]:
+    """Those that the code of a page opens by URL."""
+    return {SCHEMES[scheme] for block in FENCED.findall(text) for scheme in URL.findall(block)}
+
+
+def install_lines(text: str) -> list[list[str]]:
+    """What each ``pip install`` for SQL databases installs."""
+    lines = [re.findall(r"'[^']+'|\S+", found) for found in INSTALL.findall(text)]
+    return [[word.strip("'") for word in words] for words in lines if WITH_SQL.search(" ".join(words))]
+
+
+def lacking(text: str) -> list[str]:
+    """The lines that name no driver for any of the databases that the page opens."""
+    drivers = {driver for database in databases(text) for driver in DRIVERS[database]}
+    return [" ".join(words) for words in install_lines(text) if drivers and not drivers & {*words}]
+
+
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_install_lines_name_a_driver_of_the_databases_on_the_page(page: Path) -> None:
+    assert lacking(page.read_text()) == []
+
+
+def test_such_pages_are_found() -> None:
+    texts = {str(page.relative_to(PROJECT)): page.read_text() for page in PAGES}
+    checked = {name for name, text in texts.items() if databases(text) and install_lines(text)}
+    assert {
+        "README.md",
+        "docs/how-to/cron.md",
+        "docs/how-to/kubernetes.md",
+        "docs/providers/mysql.md",
+        "docs/providers/postgresql.md",
+        "docs/reference/command-line.md",
+    } <= checked
+
+
+def test_a_line_without_the_driver_is_found() -> None:
+    page = "`pip install 'shedlock_py[cli,sqlalchemy]'`\n```sh\nexport SHEDLOCK_STORE=postgresql://app@db/app\n```\n"
+    assert lacking(page) == ["shedlock_py[cli,sqlalchemy]"]
+    assert lacking(page.replace("sqlalchemy]'", "sqlalchemy]' pymysql")) == ["shedlock_py[cli,sqlalchemy] pymysql"]
+    assert lacking(page.replace("sqlalchemy]'", "sqlalchemy]' 'psycopg[binary]'")) == []
+    assert lacking(page.replace("postgresql://app@db/app", "sqlite:///locks.db")) == []

@@ -1,0 +1,250 @@
+"""The pages on the providers are true: their Python runs, on real servers, and the index leads to each.
+
+The Python blocks of one page are one script, run in an empty directory where any warning is an error. The addresses in
+it are those of servers that do not exist; they are replaced by those of the tests' own. Blocks marked ``norun`` are not
+run: ``test_blocks.py`` says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ShedLockError, provider_from_url
+from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
+from tests.guides.examples.scripts import PROJECT, run_python
+from tests.guides.pages.pages import blocks
+from tests.support.database import DatabaseServer
+from tests.support.mongodb import MongoServer
+from tests.support.ports import free_port
+from tests.support.redis import RedisEndpoint, RedisServer
+
+PAGES = PROJECT / "docs" / "providers"
+DATABASE = "provider_pages"
+
+Replace = Callable[[str], str]
+
+
+def python_of(page: str) -> str:
+    code = [code for words, code in blocks((PAGES / page).read_text()) if words != "norun"]
+    assert code, page
+    return "\n".join(code)
+
+
+def run_page(page: str, replace: Replace, directory: Path) -> None:
+    script = directory / "page.py"
+    script.write_text(replace(python_of(page)))
+    assert ".example" not in script.read_text(), "an address was not replaced"
+    done = run_python(script.name, cwd=directory, timeout=100)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", ["sqlite.md", "memory.md", "README.md"])
+def test_the_python_of_a_page_without_a_server(page: str, tmp_path: Path) -> None:
+    run_page(page, lambda script: script, tmp_path)
+
+
+def on_database(server: DatabaseServer) -> Replace:
+    def url(found: re.Match[str]) -> str:
+        return server.url(found[1], DATABASE)
+
+    return lambda script: re.sub(r"([a-z]+(?:\+[a-z0-9]+)?)://user:secret@db\.example/app", url, script)
+
+
+@pytest.mark.parametrize(("page", "fixture"), [("postgresql.md", "postgres_server"), ("mysql.md", "mariadb_server")])
+def test_the_python_of_a_sql_page(page: str, fixture: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    server: DatabaseServer = request.getfixturevalue(fixture)
+    server.drop_database(DATABASE)
+    server.create_database(DATABASE)
+    run_page(page, on_database(server), tmp_path)
+    server.drop_database(DATABASE)
+
+
+def test_the_python_of_the_redis_page(redis_server: RedisEndpoint, tmp_path: Path) -> None:
+    number = 9
+    with redis_server.client(number) as client:
+        client.flushdb()
+        url = redis_server.url(number)
+        run_page("redis.md", lambda script: script.replace("redis://user:secret@redis.example:6379/0", url), tmp_path)
+        assert client.exists("shedlock:{nightly-report}")
+        assert 29 * 86400 < client.ttl("shedlock:{nightly-report}") <= 30 * 86400 + 1800
+        client.flushdb()
+
+
+def test_the_python_of_the_quorum_page(redis_nodes: list[RedisServer], tmp_path: Path) -> None:
+    servers = redis_nodes[:3]
+    places = [urlsplit(server.url()).netloc for server in servers]
+
+    def replace(script: str) -> str:
+        together = "user:secret@redis-1.example,redis-2.example,redis-3.example"
+        script = script.replace(together, ",".join(places))
+        each = '[f"redis://user:secret@redis-{number}.example:6379/0" for number in (1, 2, 3)]'
+        return script.replace(each, repr([server.url() for server in servers]))
+
+    run_page("redis-quorum.md", replace, tmp_path)
+    for server in servers:
+        with server.client() as client:
+            assert client.hget("shedlock:node", "joined") == b"1"
+            client.delete("shedlock:node", *client.scan_iter("shedlock:{*"))
+
+
+def test_the_python_of_the_mongodb_page(mongodb_server: MongoServer, tmp_path: Path) -> None:
+    database = f"pages_{uuid4().hex[:8]}"
+    url = mongodb_server.url(database)
+
+    def replace(script: str) -> str:
+        script, count = re.subn(r'"mongodb://[^"]*example[^"]*"', repr(url), script)
+        assert count == 3
+        return script.replace('client["jobs"]', f'client["{database}"]')
+
+    run_page("mongodb.md", replace, tmp_path)
+    with mongodb_server.connect() as client:
+        assert client[database]["shedlock"].find_one({"_id": "nightly-report"}) is not None
+        client.drop_database(database)
+
+
+# The permissions
+
+
+def acl(user: str) -> str:
+    """The ACL of one user, as the page on Redis has it."""
+    found = re.search(rf"^ACL SETUSER {user} +(.*)$", (PAGES / "redis.md").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def limited(server: RedisEndpoint, rules: str) -> str:
+    """The URL for a user who may do so little."""
+    with server.client() as client:
+        client.execute_command("ACL SETUSER", "limited", *rules.split())  # type: ignore[no-untyped-call]  # has no types
+    parts = urlsplit(server.url())
+    return parts._replace(netloc=f"limited:secret@{parts.hostname}:{parts.port}").geturl()
+
+
+def jobs(provider: LockProvider) -> None:
+    lease = provider.acquire(LockRequest("acl", "1m"))
+    assert lease is not None
+    assert provider.acquire(LockRequest("acl", "1m")) is None
+    assert provider.extend(lease, "2m") is lease
+    assert provider.release(lease) is True
+    assert provider.release(provider.take_over(LockRequest("acl", "1m"))) is True
+    assert provider.record("acl") is not None
+
+
+def tools(provider: LockProvider) -> None:
+    provider.take_over(LockRequest("acl", "1m"))
+    assert provider.force_release("acl") is True
+    assert [record.name for record in provider.records("acl")] == ["acl"]
+    assert provider.prune(0) >= 1
+
+
+def test_the_permissions_of_the_redis_page_are_enough(redis_nodes: list[RedisServer]) -> None:
+    server = redis_nodes[0]
+    for rules in (acl("jobs"), acl("tools")):
+        provider = RedisLockProvider(limited(server, rules))
+        jobs(provider)
+        if rules == acl("tools"):
+            tools(provider)
+        provider.close()
+    for command in re.findall(r"\+(\w+)", acl("jobs")):  # and no more than enough
+        if command != "eval":
+            provider = RedisLockProvider(limited(server, acl("jobs").replace(f" +{command}", f" -{command}")))
+            with pytest.raises(ProviderError):
+                jobs(provider)
+            provider.close()
+    with server.client() as client:
+        client.acl_deluser("limited")
+
+
+def test_the_permissions_of_the_quorum_page_are_enough(redis_nodes: list[RedisServer]) -> None:
+    more = re.search(r"of tools, and `(.*)`", (PAGES / "redis-quorum.md").read_text())
+    assert more is not None
+    servers = redis_nodes[:3]
+    provider = RedisQuorumLockProvider([limited(server, f"{acl('tools')} {more[1]}") for server in servers])
+    provider.start_new_quorum()
+    jobs(provider)
+    tools(provider)
+    provider.close()
+    for server in servers:
+        with server.client() as client:
+            client.delete("shedlock:node", "shedlock:{acl}")
+            client.acl_deluser("limited")
+
+
+# Errors that the pages quote
+
+
+def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_path: Path) -> None:
+    server = redis_nodes[0]
+    place = urlsplit(server.url()).netloc
+    dead = f"127.0.0.1:{free_port()}"
+    lines = {"string": "x"}
+    with server.client() as client:
+        for name, value in lines.items():
+            client.set(f"pages:{{{name}}}", value)
+    quorum = f"redis+quorum://{','.join(urlsplit(node.url()).netloc for node in redis_nodes[:3])}/8"
+
+    def acquire(url: str, lock_at_most_for: str = "1m") -> None:
+        provider_from_url(url).acquire(LockRequest("pages", lock_at_most_for))
+
+    provoked: dict[str, dict[str, Callable[[], object]]] = {
+        "sqlite.md": {
+            "no such table: main.shedlock — create the table": lambda: acquire(f"sqlite:///{tmp_path}/empty.db"),
+            "unable to open database file": lambda: acquire(f"sqlite:///{tmp_path}/no/such/locks.db"),
+            "an in-memory SQLite database is private to one connection": lambda: acquire("sqlite://"),
+        },
+        "redis.md": {
+            "connecting to": lambda: acquire(f"redis://{dead}"),
+            "bad Redis URL": lambda: acquire("redis://host:port"),
+            "invalid username-password pair": lambda: acquire(f"redis://limited:wrong@{place}"),
+            "somebody else's key has this name": lambda: RedisLockProvider(server.url(), key_prefix="pages").acquire(
+                LockRequest("string", "1m")
+            ),
+            "can't run this command or subcommand": lambda: RedisLockProvider(
+                limited(server, acl("jobs"))
+            ).force_release("acl"),
+            "no permissions to": lambda: RedisLockProvider(limited(server, acl("jobs"))).records(),
+        },
+        "redis-quorum.md": {
+            "of 3 servers did not answer": lambda: acquire(f"redis+quorum://{place},{dead},127.0.0.1:1"),
+            "are in quarantine for": lambda: acquire(quorum),
+            "a new quorum needs all its servers once": lambda: RedisQuorumLockProvider(
+                [redis_nodes[3].url(), redis_nodes[4].url(), f"redis://{dead}"], key_prefix="pages-new"
+            ).start_new_quorum(),
+            "some of these servers are the same": lambda: RedisQuorumLockProvider(
+                [server.url(), server.url().replace("127.0.0.1", "localhost"), redis_nodes[1].url()], key_prefix="same"
+            ).start_new_quorum(),
+            "is longer than longest_lease": lambda: acquire(quorum, "2h"),
+            "needs an odd number of servers": lambda: acquire("redis+quorum://one,two"),
+            "needs different servers": lambda: acquire("redis+quorum://one,two,one"),
+        },
+    }
+    for page, messages in provoked.items():
+        text = (PAGES / page).read_text()
+        for message, provoke in messages.items():
+            with pytest.raises((ShedLockError, ConfigurationError)) as caught:
+                provoke()
+            assert message in str(caught.value)
+            assert message in text, f"{message} is not on the page {page}"
+    for node in redis_nodes:
+        for number in (0, 8):
+            with node.client(number) as client:
+                client.delete("shedlock:node", "pages:{string}", *client.scan_iter("shedlock:{pages*"))
+    with server.client() as client:
+        client.acl_deluser("limited")
+
+
+# Links
+
+
+def test_every_page_is_linked_from_the_index_and_from_the_readme() -> None:
+    pages = {path.name for path in PAGES.glob("*.md")} - {"README.md"}
+    index = set(re.findall(r"\]\(([\w-]+\.md)", (PAGES / "README.md").read_text()))
+    readme = set(re.findall(r"\]\(docs/providers/([\w-]+\.md)", (PROJECT / "README.md").read_text()))
+    assert pages <= index
+    assert pages <= readme

@@ -1,0 +1,187 @@
+"""The site builds without a warning and needs nobody else's server; its links lead somewhere, on GitHub as well."""
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from shedlock_py.cli.app import shedlock
+from tests.guides.examples.scripts import PROJECT, run_python
+from tests.guides.pages.pages import DOCS, README, anchors, without_code
+
+DOCUMENTS = [README, PROJECT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")  # Material's advertisement for its successor
+        done = run_python(
+            "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory), timeout=100
+        )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    lines = [line for line in output.splitlines() if not line.startswith("INFO    -  ")]
+    assert lines == []
+    return directory
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and what can be linked to in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids, self.links, self.loads = set[str](), list[str](), list[str]()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag in ("script", "img", "iframe") and "src" in values:
+            self.loads.append(values["src"])
+        if tag == "link" and values.get("rel") != "canonical" and "href" in values:
+            self.loads.append(values["href"])
+
+
+def test_links_and_anchors_of_the_site_resolve(site: Path) -> None:
+    pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(pages) > 40
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (parts.fragment and unquote(parts.fragment) not in pages[target].ids):
+                dead.append(f"{path.relative_to(site)}: {link}")
+    assert dead == []
+
+
+def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        for address in Page(path).loads:
+            assert not urlsplit(address).netloc, f"{path}: {address}"
+    for path in site.rglob("*.css"):
+        assert "url(http" not in path.read_text()
+
+
+def test_the_command_line_is_there_with_its_variables(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "command-line.html").read_text())
+    assert "SHEDLOCK_STORE" in text
+    assert "Sentinel.UNSET" not in text  # what mkdocs-click makes of no default in its tables; ":style: plain" is right
+
+
+def test_docstrings_leave_no_markup_behind(site: Path) -> None:
+    for path in (site / "reference" / "api").glob("*.html"):
+        text = re.sub(r"<[^>]+>", "", path.read_text())
+        assert not re.search(
+            r":(func|class|meth|data|attr|param \w+|raises?|returns?)[ \w]*:|``|\w::$", text, re.MULTILINE
+        ), path
+
+
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    import shedlock_py
+
+    ids = set[str]().union(*(Page(path).ids for path in (site / "reference" / "api").glob("*.html")))
+    assert {name for name in shedlock_py.__all__ if f"shedlock_py.{name}" not in ids} == set()
+
+
+def test_the_reference_shows_what_a_function_takes_and_raises(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "api" / "configuration.html").read_text())
+    assert "default_lock_at_most_for" in text
+    assert re.search(r"Raises:.*ConfigurationError.*for a value that cannot work", text, re.DOTALL)
+    html = (site / "reference" / "api" / "configuration.html").read_text()
+    assert 'href="#shedlock_py.provider_from_url"' in html
+
+
+def test_long_signatures_are_broken_into_lines(site: Path) -> None:
+    """By ruff; without it each would be one line that is cut."""
+    html = (site / "reference" / "api" / "guards.html").read_text()
+    signature = re.sub(r"<[^>]+>", "", html[html.index('id="shedlock_py.scheduler_lock"') :]).split("Parameters")[0]
+    options = re.findall(r"^    (\w+): ", signature, re.MULTILINE)
+    assert {"lock_at_most_for", "lock_at_least_for", "keep_alive", "on_skip"} <= set(options)
+
+
+def test_make_docs_installs_what_breaks_them() -> None:
+    groups = tomllib.loads((PROJECT / "pyproject.toml").read_text())["dependency-groups"]
+    included = [line["include-group"] for line in groups["docs"] if isinstance(line, dict)]
+    docs = [line for group in ["docs", *included] for line in groups[group] if isinstance(line, str)]
+    assert [line for line in docs if re.match(r"ruff\b", line)]
+
+
+# The search
+
+
+def indexed_text(site: Path) -> str:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    return "\n".join(
+        re.sub(r"<[^>]+>", "", entry["title"] + entry["text"])
+        for entry in index["docs"]
+        if entry["location"].startswith("reference/command-line.html#shedlock")
+    )
+
+
+def test_every_option_of_the_command_line_is_in_the_search_index(site: Path) -> None:
+    text = indexed_text(site)
+    options = {
+        option
+        for command in [shedlock, *shedlock.commands.values()]
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    assert {"--once-per", "--at-most", "--force"} <= options
+    assert {option for option in options if option not in text} == set()
+
+
+def found(site: Path, query: str) -> list[str]:
+    """What the theme's own search finds on the site, best first."""
+    script = PROJECT / "scripts" / "search_site.js"
+    done = subprocess.run(["node", str(script), str(site), query], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="runs the site's own search, which is JavaScript: needs node")
+@pytest.mark.parametrize(
+    ("query", "address"),
+    [
+        ("--once-per", "reference/command-line.html#--once-per-one-run-in-each-period"),
+        ("--at-most", "reference/command-line.html#--at-most-when-the-command-takes-longer"),
+        ("--at-least", "reference/command-line.html#shedlock-run"),
+        ("shedlock run --keep-al", "reference/command-line.html#shedlock-run"),
+        ("once-per", "reference/command-line.html#--once-per-one-run-in-each-period"),
+        ("fencing token", "how-to/fencing-a-table.html"),
+        ("lock_at_most_for", "long-jobs.html#choosing-lock_at_most_for"),
+    ],
+)
+def test_the_search_finds(query: str, address: str, site: Path) -> None:
+    assert address in found(site, query)[:12]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_links_lead_somewhere_on_github(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", without_code(document.read_text())):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = document.parent / name if name else document
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), target
+
+
+def test_no_page_is_left_out_of_the_navigation() -> None:
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}

@@ -1,0 +1,146 @@
+"""docs/troubleshooting.md quotes real messages: each of its first column, and of the README's, is provoked."""
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import create_engine
+
+import shedlock_py as sl
+from shedlock_py.integrations.apscheduler import ShedLockExecutor
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.guides.pages.pages import DOCS, README
+
+
+def provoke_missing_table() -> None:
+    sl.configure(provider="sqlite:///empty.db")
+    sl.attempt("nightly", lambda: None)
+
+
+def provoke_missing_columns() -> None:
+    engine = create_engine("sqlite:///java.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP NOT NULL,"
+            " locked_at TIMESTAMP NOT NULL, locked_by VARCHAR(255) NOT NULL)"
+        )
+    try:
+        SqlAlchemyLockProvider(engine).acquire(sl.LockRequest("nightly", "1m"))
+    finally:
+        engine.dispose()
+
+
+def provoke_dead_server() -> None:
+    provider = sl.provider_from_url("postgresql+psycopg://user@127.0.0.1:1/db")
+    sl.attempt("nightly", lambda: None, lock_at_most_for="1m", provider=provider)
+
+
+def provoke_only_async() -> None:
+    sl.configure(async_provider=sl.AsyncInMemoryLockProvider())
+    sl.attempt("nightly", lambda: None)
+
+
+def provoke_task_object() -> None:
+    class Task:
+        apply_async = None
+
+        def __call__(self) -> None: ...
+
+    sl.scheduler_lock("nightly")(Task())
+
+
+def provoke_address() -> None:
+    sl.scheduler_lock("job-{job}")(lambda job: None)(object())
+
+
+def provoke_future() -> None:
+    sl.attempt("nightly", Future[None], lock_at_most_for="1m", provider=sl.InMemoryLockProvider())
+
+
+def provoke_overrun() -> None:
+    provider = sl.InMemoryLockProvider()
+    with sl.configure(provider=provider), sl.hold("nightly", lock_at_most_for="1m") as lease:
+        assert lease is not None
+        provider.extend(lease, "5ms")
+        while lease.is_trusted():
+            pass
+
+
+def provoke_process_pool() -> None:
+    provider = sl.InMemoryLockProvider()  # has a mutex, cannot be pickled
+    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor("processpool", provider)}, timezone="UTC")
+    scheduler.start()
+
+
+def provoke_inactive() -> None:
+    sl.set_active(False)
+    sl.attempt("nightly", lambda: None, lock_at_most_for="1m")
+
+
+PROVOKED: dict[str, Callable[[], Any]] = {
+    "no provider for lock 'nightly'": lambda: sl.attempt("nightly", lambda: None, lock_at_most_for="1m"),
+    "lock 'nightly' has no lock_at_most_for": lambda: sl.attempt("nightly", lambda: None),
+    "create the table shedlock once, with provider.create_schema()": provoke_missing_table,
+    "add the missing columns: ALTER TABLE": provoke_missing_columns,
+    "acquire of lock 'nightly': connection failed": provoke_dead_server,
+    "an in-memory SQLite database is private to one connection": lambda: sl.provider_from_url("sqlite://"),
+    "store URL: it is None, not a string": lambda: sl.provider_from_url(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
+    "is not a lock provider, but of the package": lambda: sl.configure(provider=create_engine("sqlite:///x.db")),  # type: ignore[arg-type]  # on purpose
+    "is another one in each process": provoke_address,
+    "whose work may end after the lock was released": provoke_future,
+    "store URL: unknown scheme": lambda: sl.provider_from_url("nosuch://host"),
+    "needs the package": lambda: sl.provider_from_url("postgresql+pg8000://host/db"),
+    "guards an ordinary function, but there is only an async provider": provoke_only_async,
+    "is longer than lock_at_most_for": lambda: sl.LockRequest("nightly", "1m", "2m"),
+    "uses {tenant}, which is no parameter of the function": lambda: sl.scheduler_lock("sync-{tenant}")(lambda x: x),
+    "put @scheduler_lock directly above 'def'": provoke_task_object,
+    "@scheduler_lock needs a lock name": lambda: sl.scheduler_lock(lambda: None),  # type: ignore[call-overload]  # on purpose
+    "the task outlived its lease": provoke_overrun,
+    "not inside a live lease": lambda: sl.extend_lock("1m"),
+    "the workers of a process pool": provoke_process_pool,
+    "LOCKING IS SWITCHED OFF": provoke_inactive,
+}
+
+
+def messages(document: Path) -> list[str]:
+    """What is in the first column of its tables, as code alone."""
+    return re.findall(r"^\| `([^`]+)` \|", document.read_text(), re.MULTILINE)
+
+
+def test_each_message_of_the_page_is_provoked() -> None:
+    assert sorted(messages(DOCS / "troubleshooting.md")) == sorted(PROVOKED)
+
+
+def test_those_of_the_readme_are_on_the_page() -> None:
+    found = messages_of_the_readme()
+    assert len(found) == 4
+    assert set(found) <= set(PROVOKED)
+
+
+def messages_of_the_readme() -> list[str]:
+    _, _, section = README.read_text().partition("\n## Troubleshooting\n")
+    return re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize("message", PROVOKED)
+def test_troubleshooting_quotes_the_real_message(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shedlock_py.config._settings", sl.config.Settings())
+    monkeypatch.setattr("shedlock_py.config._active", None)
+    caplog.set_level(logging.WARNING)
+    words = ""
+    try:
+        PROVOKED[message]()
+    except (sl.ShedLockError, TypeError) as error:
+        words = str(error)
+    finally:
+        sl.set_active(None)
+    assert message in words + caplog.text

@@ -1,0 +1,195 @@
+"""docs/providers/writing-your-own.md: the provider that it shows is the one that is tested, and it fails as it should.
+
+The contract suite runs on it in ``test_json_file.py``, which is on the page as well.
+"""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.providers.json_file import NEW_FILE, JsonFileLockProvider
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable, provider_from_url
+from shedlock_py.testing.contract import LockProviderFactory, StallingStoreContract
+from tests.guides.examples.scripts import PROJECT
+
+PAGE = (PROJECT / "docs" / "providers" / "writing-your-own.md").read_text()
+MODULE = (PROJECT / "examples" / "providers" / "json_file.py").read_text()
+LONG = "1h"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "locks.json"
+    JsonFileLockProvider(path).create_schema()
+    return path
+
+
+class TestStalling(StallingStoreContract):
+    @pytest.fixture
+    def make_provider(self, path: Path) -> LockProviderFactory:
+        self.path = path
+        return lambda: JsonFileLockProvider(path)
+
+    @contextmanager
+    def stalled(self, name: str) -> Iterator[None]:
+        with open(f"{self.path}.lock") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_the_page_shows_the_module_and_its_tests() -> None:
+    module, tests = blocks("python")
+    assert module == MODULE
+    assert tests == (PROJECT / "tests" / "docs" / "test_json_file.py").read_text()
+
+
+def test_its_entry_point_makes_a_url(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = tomllib.loads(blocks("toml")[0])["project"]["entry-points"]
+    package, installed = tmp_path / "my_locks", tmp_path / "my_locks-1.0.dist-info"
+    package.mkdir()
+    installed.mkdir()
+    (package / "__init__.py").touch()
+    (package / "json_file.py").write_text(MODULE)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: my_locks\nVersion: 1.0\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in groups.items()
+    ]
+    (installed / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    provider = provider_from_url(f"jsonfile://{path}")
+    assert type(provider).__module__ == "my_locks.json_file"
+    assert provider.acquire(LockRequest("job", LONG)) is not None
+    assert JsonFileLockProvider(path).acquire(LockRequest("job", LONG)) is None
+
+
+def test_a_missing_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    provider = JsonFileLockProvider(tmp_path / "locks.json")
+    with pytest.raises(ProviderError, match=r"create_schema\(\)") as caught:
+        provider.acquire(LockRequest("job", LONG))
+    assert not isinstance(caught.value, ProviderUnreachable)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    provider.create_schema()
+    assert provider.acquire(LockRequest("job", LONG)) is not None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"records": {}}', NEW_FILE.replace("{}", "7")])
+def test_a_file_with_something_else_in_it_is_an_error_and_stays(path: Path, content: str) -> None:
+    path.write_text(content)
+    provider = JsonFileLockProvider(path)
+    for ask in (lambda: provider.acquire(LockRequest("job", LONG)), provider.records):
+        with pytest.raises(ProviderError) as caught:
+            ask()
+        assert not isinstance(caught.value, ProviderUnreachable)
+    assert path.read_text() == content
+
+
+def test_a_path_that_leads_nowhere_is_unreachable(path: Path) -> None:
+    provider = JsonFileLockProvider(path / "locks.json")
+    for ask in (lambda: provider.acquire(LockRequest("job", LONG)), provider.records, provider.create_schema):
+        with pytest.raises(ProviderUnreachable) as caught:
+            ask()
+        assert isinstance(caught.value.__cause__, NotADirectoryError)
+
+
+def test_a_disk_that_takes_no_more_is_unreachable_and_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = JsonFileLockProvider(path)
+    lease = provider.acquire(LockRequest("held", LONG))
+    assert lease is not None
+    before = path.read_text()
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        asks: list[Any] = [
+            lambda: provider.acquire(LockRequest("job", LONG)),
+            lambda: provider.release(lease),
+            lambda: provider.force_release("held"),
+        ]
+        for ask in asks:
+            with pytest.raises(ProviderUnreachable, match="No space left"):
+                ask()
+        assert provider.acquire(LockRequest("held", LONG)) is None  # a skip writes nothing
+    assert path.read_text() == before
+    assert provider.acquire(LockRequest("job", LONG)) is not None
+    assert provider.release(lease) is True
+
+
+def test_a_process_killed_at_any_moment_leaves_a_file_that_works(path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from examples.providers.json_file import JsonFileLockProvider\n"
+        "from shedlock_py import LockRequest\n"
+        "provider = JsonFileLockProvider(sys.argv[1])\n"
+        "print(flush=True)\n"
+        "while True:\n"
+        "    provider.take_over(LockRequest('job', '1h'))\n"
+    )
+    provider, last = JsonFileLockProvider(path), 0
+    for moment in range(8):
+        with subprocess.Popen([sys.executable, "-c", script, path], cwd=PROJECT, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.003 * moment)
+            process.send_signal(signal.SIGKILL)
+        token = provider.take_over(LockRequest("job", LONG)).fencing_token
+        assert token is not None
+        assert token > last
+        last = token
+
+
+def test_after_a_reboot_the_clock_goes_on_where_it_ended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = JsonFileLockProvider(path)
+    lease = provider.acquire(LockRequest("job", LONG, holder="before"))
+    assert lease is not None
+    before = provider.record("job")
+    assert before is not None
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"boot_id": "another"}))
+    a_year_ago = time.time_ns() - 365 * 86400 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: a_year_ago)  # the machine has a clock that forgets
+    assert provider.acquire(LockRequest("job", LONG)) is None
+    after = provider.record("job")
+    assert after is not None
+    assert timedelta(0) <= after.read_at - before.locked_at < timedelta(minutes=1)
+    taken = provider.take_over(LockRequest("job", LONG))
+    assert taken.fencing_token is not None
+    assert lease.fencing_token is not None
+    assert taken.fencing_token > lease.fencing_token
+    assert provider.release(lease) is False
+
+
+def test_the_file_is_for_people_too(path: Path) -> None:
+    provider = JsonFileLockProvider(path)
+    provider.acquire(LockRequest("nachts-größer", LONG, holder="web-1", fire_time=datetime(2024, 1, 31, tzinfo=UTC)))
+    text = path.read_text("utf-8")
+    assert '"nachts-größer"' in text
+    assert '"web-1#' in text
+    assert oct(path.stat().st_mode & 0o444) == oct(0o444 & ~_umask())  # readable as any new file is
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

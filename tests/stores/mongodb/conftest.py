@@ -1,0 +1,39 @@
+"""A store for each test of this directory, and a name of its own for each lock."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from tests.contract.mongo import forget_sockets
+from tests.stores.mongodb.stores import Store
+from tests.support.lossy import LossyProxy
+from tests.support.mongodb import MongoServer
+from tests.support.proxy import TcpProxy
+
+
+@pytest.fixture(params=["sync", "async"])
+def store(request: pytest.FixtureRequest, mongodb_server: MongoServer) -> Iterator[Store]:
+    store = Store(mongodb_server, is_async=request.param == "async")
+    with store.stack:
+        yield store
+    if store.is_async:
+        forget_sockets()
+
+
+# The proxies are the store's: PyMongo, when it is closed, says goodbye to the server, and would look for it for long.
+
+
+@pytest.fixture
+def proxy(store: Store) -> TcpProxy:
+    return store.stack.enter_context(TcpProxy(store.server.address))
+
+
+@pytest.fixture
+def lossy(store: Store) -> LossyProxy:
+    return store.stack.enter_context(LossyProxy(store.server.address))
+
+
+@pytest.fixture
+def name() -> str:
+    return f"job-{uuid4().hex[:12]}"

@@ -1,0 +1,113 @@
+"""create_schema(): the index that removes old records. Idempotent, from many processes at once."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import ConfigurationError, LockProvider, LockRequest
+from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+from tests.stores.mongodb.stores import PATIENT, Store
+from tests.stores.sql.crowd import crowd
+from tests.stores.sql.stores import acquired
+
+DAY = 86_400
+
+
+def provider_of(store: Store, expire_after: str | timedelta | float = "30d") -> LockProvider:
+    url = store.url(**PATIENT)
+    if store.is_async:
+        return store.blocking(
+            lambda: AsyncMongoLockProvider(url, collection=store.collection, expire_after=expire_after)
+        )
+    provider = MongoLockProvider(url, collection=store.collection, expire_after=expire_after)
+    store.stack.callback(provider.close)
+    return provider
+
+
+def expiry(store: Store) -> Any:
+    indexes = [index for index in store.documents.list_indexes() if dict(index["key"]) != {"_id": 1}]
+    assert [dict(index["key"]) for index in indexes] == [{"lockUntil": 1}]
+    return indexes[0]["expireAfterSeconds"]
+
+
+def test_once_and_twice(store: Store, name: str) -> None:
+    provider = provider_of(store)
+    provider.create_schema()
+    lease = acquired(provider, name)
+    provider.create_schema()
+    assert expiry(store) == 30 * DAY
+    assert provider.acquire(LockRequest(name, "1m")) is None, "the record must have survived"
+    assert provider.release(lease)
+
+
+def test_nothing_needs_it(store: Store, name: str) -> None:
+    provider = provider_of(store)
+    assert provider.records() == []
+    assert provider.prune(0) == 0
+    assert provider.force_release(name) is False
+    assert provider.release(acquired(provider, name))
+
+
+def test_another_time(store: Store) -> None:
+    provider_of(store).create_schema()
+    provider_of(store, "40d").create_schema()
+    assert expiry(store) == 40 * DAY
+    provider_of(store, 1.5).create_schema()
+    assert expiry(store) == 2
+
+
+def test_an_index_that_was_there_before(store: Store) -> None:
+    store.documents.create_index("lockUntil", name="mine", expireAfterSeconds=5)
+    provider_of(store).create_schema()
+    assert expiry(store) == 30 * DAY
+    store.documents.drop_indexes()
+    store.documents.create_index("lockUntil")
+    provider_of(store).create_schema()
+    assert expiry(store) == 30 * DAY
+
+
+@pytest.mark.parametrize("expire_after", [0, "999ms", -1, "10", None, "11 years"])
+def test_times_that_cannot_be(store: Store, expire_after: Any) -> None:
+    with pytest.raises(ConfigurationError, match="expire_after"):
+        MongoLockProvider(store.url(), expire_after=expire_after)
+    with pytest.raises(ConfigurationError, match="expire_after"):
+        AsyncMongoLockProvider(store.url(), expire_after=expire_after)
+
+
+def test_what_the_index_removes_is_never_held(store: Store, name: str) -> None:
+    """MongoDB deletes what has a date in the field that is so many seconds in the past, and nothing else."""
+    provider = provider_of(store, 1)
+    provider.create_schema()
+    acquired(provider, name)
+    document = store.documents.find_one({"_id": name})
+    assert document
+    assert document["lockUntil"] > datetime.now(UTC) + timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("store", ["sync"], indirect=True)
+def test_ten_processes_at_once(store: Store) -> None:
+    with crowd() as processes:
+        for create in (create_in_process, create_in_process_async):
+            for i in range(5):
+                collection = f"{store.collection}_{create.__name__}_{i}"
+                assert set(processes.call(create, store.url(**PATIENT), collection)) == {None}
+                found = store.documents.database[collection]
+                assert found.index_information()["lockUntil_1"]["expireAfterSeconds"] == 30 * DAY
+                found.drop()
+
+
+def create_in_process(url: str, collection: str) -> None:
+    provider = MongoLockProvider(url, collection=collection)
+    provider.create_schema()
+    provider.close()
+
+
+def create_in_process_async(url: str, collection: str) -> None:
+    async def create() -> None:
+        provider = AsyncMongoLockProvider(url, collection=collection)
+        await provider.create_schema()
+        await provider.close()
+
+    asyncio.run(create())

@@ -1,0 +1,275 @@
+"""URLs, objects and values that cannot work are refused in words that help; odd ones that can are kept as they are."""
+
+import asyncio
+import logging
+import pickle
+import traceback
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient, MongoClient
+
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError
+from shedlock_py import ProviderUnreachable as Unreachable
+from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.stores.mongodb.stores import PATIENT, Store
+from tests.stores.sql.stores import acquired, record_of
+from tests.support.mongodb import PrivateMongoServer
+from tests.support.servers import ServerError
+
+BOTH: list[Any] = [MongoLockProvider, AsyncMongoLockProvider]
+
+
+# Objects
+
+
+def test_the_wrong_kind_of_object() -> None:
+    client: Any = MongoClient("mongodb://h", connect=False)
+    async_client: Any = AsyncMongoClient("mongodb://h")
+    for given in (client, client.db, client.db.locks):
+        with pytest.raises(ConfigurationError, match="give it to MongoLockProvider"):
+            AsyncMongoLockProvider(given)
+    for given in (async_client, async_client.db, async_client.db.locks):
+        with pytest.raises(ConfigurationError, match="give it to AsyncMongoLockProvider"):
+            MongoLockProvider(given)
+    for make, given in ((MongoLockProvider, client), (AsyncMongoLockProvider, async_client)):
+        with pytest.raises(ConfigurationError, match=r"client\['database'\]"):
+            make(given)
+
+
+@pytest.mark.parametrize("nonsense", [None, 5, b"mongodb://h", object(), ["mongodb://h"]])
+@pytest.mark.parametrize("make", BOTH)
+def test_nonsense(make: Any, nonsense: Any) -> None:
+    with pytest.raises(ConfigurationError, match="database"):
+        make(nonsense)
+
+
+@pytest.mark.parametrize("collection", ["", "a..b", "$a", ".a", "a\x00b", 5, None])
+@pytest.mark.parametrize("make", BOTH)
+def test_names_that_no_collection_can_have(make: Any, collection: Any) -> None:
+    with pytest.raises(ConfigurationError, match="collection="):
+        make("mongodb://h", collection=collection)
+
+
+def test_which_collection() -> None:
+    client = MongoClient[Any]("mongodb://h", connect=False)
+    assert "<MongoLockProvider db.shedlock>" in repr(MongoLockProvider(client.db))
+    assert "db.locks" in repr(MongoLockProvider(client.db, collection="locks"))
+    assert "db.locks" in repr(MongoLockProvider(client.db.locks))
+    with pytest.raises(ConfigurationError, match="a collection was given"):
+        MongoLockProvider(client.db.locks, collection="others")
+    assert "<MongoLockProvider shedlock.shedlock at mongodb://h>" in repr(MongoLockProvider("mongodb://h"))
+    assert "<MongoLockProvider jobs.shedlock at mongodb://h:1,i:2/jobs>" in repr(
+        MongoLockProvider("mongodb://h:1,i:2/jobs?replicaSet=rs&appname=x")
+    )
+
+
+# URLs
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "mongodb", "://", "mongodb://", "postgresql://u:hunter2@h/db", "mongodb://u:hunter2@h:port/db",
+        "mongodb://u:hunter2@h:99999999/db", "mongodb://u:hunter2@@h/db", "mongodb://u:hun%ter2@h", "mongodb+srv://h:5",
+        "mongodb://u:hunter2@h/?w=-3", "mongodb://u:hunter2@h/?timeoutMS=soon",
+        "mongodb://u:hunter2@h/?authMechanism=PASSWORD", "mongodb://h/a b", "mongodb://h/?nonsense=1", "mongodb://h/?readPreference=nearby",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("make", BOTH)
+def test_urls_that_cannot_work(make: Any, url: str) -> None:
+    with pytest.raises(ConfigurationError, match="store URL") as refused:
+        make(url)
+    for error in (refused.value, refused.value.__cause__, refused.value.__context__):
+        assert "hunter2" not in repr(error)
+
+
+@pytest.mark.parametrize("make", BOTH)
+def test_a_url_connects_at_first_use(make: Any) -> None:
+    for url in ("mongodb://u:hunter2@127.0.0.1:9/locks", "mongodb+srv://u:hunter2@nowhere.invalid/locks"):
+        provider = make(url)
+        assert "hunter2" not in repr(provider)
+        assert url.partition("@")[2] in repr(provider)
+
+
+def test_a_name_that_no_name_server_knows() -> None:
+    provider = MongoLockProvider("mongodb+srv://u:hunter2@nowhere.invalid/locks")
+    with pytest.raises(Unreachable) as error:
+        provider.acquire(LockRequest("job", "1m"))
+    assert "hunter2" not in "".join(traceback.format_exception(error.value))
+    provider.close()
+
+
+def test_what_the_url_says_wins() -> None:
+    def options(url: str) -> Any:
+        store: Any = MongoLockProvider(url)._store
+        return store.collection().database.client.options
+
+    ours = options("mongodb://h")
+    assert (ours.server_selection_timeout, ours.retry_writes) == (5, False)
+    pool = ours.pool_options
+    assert (pool.max_pool_size, pool.connect_timeout, pool.socket_timeout, pool.appname) == (20, 5, 5, "shedlock_py")
+    theirs = options("mongodb://h/?timeoutMS=700&maxPoolSize=3&appName=mine&retryWrites=true")
+    assert (theirs.timeout, theirs.server_selection_timeout, theirs.retry_writes) == (0.7, 0.7, True)
+    assert (theirs.pool_options.max_pool_size, theirs.pool_options.appname) == (3, "mine")
+    theirs = options("mongodb://h/?socketTimeoutMS=700")
+    assert (theirs.timeout, theirs.pool_options.socket_timeout, theirs.server_selection_timeout) == (None, 0.7, 5)
+
+
+@pytest.mark.parametrize(
+    ("query", "given", "seconds"),
+    [
+        ("", None, 5),
+        ("?timeout=3s", None, 3),
+        ("?timeout=0.5", None, 0.5),
+        ("?timeoutMS=700", None, 0.7),
+        ("", "2s", 2),
+    ],
+)
+def test_i13_the_time_limit(query: str, given: str | None, seconds: float) -> None:
+    assert MongoLockProvider(f"mongodb://h/{query}", timeout=given).programs.timeout == seconds
+
+
+def test_i13_a_users_client_has_limits_of_its_own(store: Store) -> None:
+    with pytest.raises(ConfigurationError, match="timeout= is for providers that are made from a URL"):
+        MongoLockProvider(store.admin["shedlock"], timeout="3s")
+
+
+# Passwords
+
+
+@pytest.fixture(scope="module")
+def strict_server() -> Iterator[PrivateMongoServer]:
+    """A server that asks for a password."""
+    try:
+        server = PrivateMongoServer()
+    except ServerError as error:
+        pytest.skip(f"needs a private server: {error}")
+    with server:
+        with server.connect() as client:
+            roles = [{"role": "readWrite", "db": "locks"}]
+            client.locks.command("createUser", "app", pwd="p@ss:w/rd", roles=roles)
+        server.restart_with("--auth")
+        yield server
+
+
+@pytest.mark.parametrize("userinfo", ["app:hunter2@", "app:hun%2Fter2@", "nobody:hunter2@", ""])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_password_in_sight(
+    strict_server: PrivateMongoServer, userinfo: str, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    strict_server.userinfo = userinfo
+    url = strict_server.url("locks")
+    strict_server.userinfo = ""
+    provider: LockProvider = BlockingLockProvider(lambda: AsyncMongoLockProvider(url)) if is_async else _sync(url)
+    with pytest.raises(ProviderError) as refused:
+        provider.acquire(LockRequest("job", "1m"))
+    assert not isinstance(refused.value, Unreachable)
+    error = refused.value
+    said = [str(error), repr(error), repr(provider), *traceback.format_exception(error), caplog.text]
+    said += [repr(pickle.loads(pickle.dumps(error))), repr(getattr(provider, "async_provider", ""))]
+    assert [line for line in said if "hunter2" in line or "hun/ter2" in line or "hun%2Fter2" in line] == []
+    close: Any = provider
+    close.close()
+
+
+def _sync(url: str) -> LockProvider:
+    return MongoLockProvider(url)
+
+
+def test_the_right_password_and_a_right_that_is_missing(strict_server: PrivateMongoServer) -> None:
+    strict_server.userinfo = "app:p%40ss%3Aw%2Frd@"
+    url = strict_server.url("locks")
+    provider = MongoLockProvider(url)
+    assert provider.release(acquired(provider, "job"))
+    provider.close()
+    provider = MongoLockProvider(url.replace("/locks", "/others") + "?authSource=locks")
+    with pytest.raises(ProviderError, match=r"not authorized|requires authentication"):
+        provider.acquire(LockRequest("job", "1m"))
+    provider.close()
+
+    async def main() -> None:
+        provider = AsyncMongoLockProvider(url)
+        lease = await provider.acquire(LockRequest("job", "1m"))
+        assert lease
+        assert await provider.release(lease)
+        await provider.close()
+
+    asyncio.run(main())
+
+
+# Values
+
+EXPRESSIONS = ["$lockUntil", "$$NOW", "$$ROOT", "$$REMOVE", '{"$ne": 1}', "$", "$$", "a.b", "_id"]
+
+
+def test_expressions_as_names_and_holders(store: Store) -> None:
+    provider = store.provider(**PATIENT)
+    for text in EXPRESSIONS:
+        lease = acquired(provider, text, holder=text)
+        assert record_of(provider, text).holder == text
+        assert provider.acquire(LockRequest(text, "1m", holder=text)) is None
+        assert provider.extend(lease, "2m") is lease
+        assert provider.release(lease) is True
+        assert provider.take_over(LockRequest(text, "1m", holder=text))
+        assert provider.force_release(text)
+    assert [record.name for record in provider.records()] == sorted(EXPRESSIONS)
+    assert [record.name for record in provider.records("$$")] == ["$$", "$$NOW", "$$REMOVE", "$$ROOT"]
+
+
+def test_names_at_the_end_of_unicode(store: Store) -> None:
+    provider = store.provider(**PATIENT)
+    names = ["a", "a\U0010ffff", "a\U0010ffff\U0010ffff", "a\U0010fffd", "b"]
+    for name in names:
+        acquired(provider, name)
+    assert [record.name for record in provider.records("a")] == sorted(names[:4])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lockUntil", "soon"),
+        ("fencingToken", "seven"),
+        ("fencingToken", 1.5e300),
+        ("fencingToken", True),
+        ("lastFireTime", "yesterday"),
+        ("lastFireTime", datetime(2024, 1, 1, tzinfo=UTC)),
+        ("lastFireTime", 2**62),
+        ("lockedBy", 7),
+        ("lockedAt", None),
+    ],
+)
+def test_a_document_with_an_odd_value_is_an_error_for_its_name_only(
+    store: Store, name: str, field: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job must not be skipped for ever as held, because of a value that no lock record has."""
+    provider = store.provider(**PATIENT)
+    odd, sound = f"{name}-odd", f"{name}-sound"
+    for lock in (odd, sound):
+        assert provider.release(provider.take_over(LockRequest(lock, "1m")))
+    store.documents.update_one({"_id": odd}, {"$set": {field: value}})
+    with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
+        provider.record(odd)
+    assert [record.name for record in provider.records(name)] == [sound]
+    assert odd in caplog.text
+    request = LockRequest(odd, "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))
+    with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
+        provider.take_over(request)
+    if field in ("lockedBy", "lockedAt"):  # which decide nothing
+        assert provider.release(acquired(provider, odd))
+        assert provider.record(odd)
+    else:
+        with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
+            provider.acquire(request)
+
+
+def test_documents_of_somebody_else_stay(store: Store, name: str) -> None:
+    provider = store.provider(**PATIENT)
+    store.documents.insert_one({"_id": name, "text": "of somebody else"})
+    provider.prune(0)
+    acquired(provider, name)
+    assert store.documents.find_one({"_id": name, "text": "of somebody else"})

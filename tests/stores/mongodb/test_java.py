@@ -1,0 +1,181 @@
+"""One collection together with ShedLock for Java: each side keeps the other out.
+
+The commands are those of ShedLock's provider for MongoDB, in this test's own words. It takes the time of the JVM.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo.collection import Collection
+from pymongo.errors import DuplicateKeyError
+
+from shedlock_py import LockProvider, LockRequest
+from shedlock_py.lease import Claim
+from shedlock_py.providers.mongodb import commands
+from tests.stores.mongodb.stores import PATIENT, Store
+from tests.stores.sql.stores import acquired, record_of
+from tests.support.polling import wait_until
+
+HOST = "java-host.example.org"
+FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Java:
+    """A replica on the JVM. Owns by its host name, as ShedLock does."""
+
+    documents: Collection[dict[str, Any]]
+
+    def lock(self, name: str, at_most: float = 60) -> bool:
+        """Update the record if it has ended; where there is none, make one; where it is held, that is a duplicate."""
+        now = datetime.now(UTC)
+        times = {"lockUntil": now + timedelta(seconds=at_most), "lockedAt": now}
+        try:
+            self.documents.find_one_and_update(
+                {"_id": name, "lockUntil": {"$lte": now}}, {"$set": {**times, "lockedBy": HOST}}, upsert=True
+            )
+        except DuplicateKeyError:
+            return False
+        return True
+
+    def unlock(self, name: str, at_least: float = 0) -> None:
+        """By name only."""
+        until = datetime.now(UTC) + timedelta(seconds=at_least)
+        self.documents.find_one_and_update({"_id": name}, {"$set": {"lockUntil": until}})
+
+    def extend(self, name: str, at_most: float) -> bool:
+        now = datetime.now(UTC)
+        found = self.documents.find_one_and_update(
+            {"_id": name, "lockUntil": {"$gt": now}, "lockedBy": HOST},
+            {"$set": {"lockUntil": now + timedelta(seconds=at_most)}},
+        )
+        return found is not None
+
+
+@pytest.fixture
+def java(store: Store) -> Java:
+    return Java(store.documents)
+
+
+@pytest.fixture
+def provider(store: Store) -> LockProvider:
+    return store.provider(**PATIENT)
+
+
+def test_what_we_write(provider: LockProvider, java: Java, name: str) -> None:
+    lease = acquired(provider, name, fire_time=FIRE_TIME)
+    document = java.documents.find_one({"_id": name})
+    assert document is not None
+    assert list(document) == ["_id", "lockUntil", "lockedAt", "lockedBy", "fencingToken", "lastFireTime"]
+    assert document["lockUntil"] - document["lockedAt"] == timedelta(minutes=1)
+    assert abs(document["lockedAt"] - datetime.now(UTC)) < timedelta(minutes=1)
+    assert document["lockedBy"] == lease.locked_by
+    assert document["fencingToken"] == lease.fencing_token
+    assert document["lastFireTime"] == FIRE_TIME.timestamp() * 1_000_000
+    types = [{"$type": f"${field}"} for field in document]
+    (found,) = java.documents.aggregate([{"$match": {"_id": name}}, {"$project": {"types": types}}]).to_list()
+    assert found["types"] == ["string", "date", "date", "string", "long", "long"]
+
+
+def test_i1_theirs_keeps_us_out(provider: LockProvider, java: Java, name: str) -> None:
+    assert java.lock(name)
+    before = java.documents.find_one({"_id": name})
+    for fire_time in (None, FIRE_TIME):
+        assert provider.acquire(LockRequest(name, "1m", fire_time=fire_time)) is None
+    assert java.documents.find_one({"_id": name}) == before
+    record = record_of(provider, name)
+    assert (record.locked_by, record.holder, record.is_held) == (HOST, HOST, True)
+    assert (record.fencing_token, record.last_fire_time) == (None, None)
+    assert 50 < record.remaining.total_seconds() <= 60
+    assert java.extend(name, 300)
+    assert 290 < record_of(provider, name).remaining.total_seconds() <= 300
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    java.unlock(name)
+    acquired(provider, name, fire_time=FIRE_TIME)
+
+
+def test_i1_ours_keeps_them_out(provider: LockProvider, java: Java, name: str) -> None:
+    lease = acquired(provider, name)
+    assert not java.lock(name)
+    assert not java.extend(name, 60)
+    assert provider.extend(lease, "2m") is lease
+    assert not java.lock(name)
+    assert provider.release(lease) is True
+    assert java.lock(name)
+    assert provider.release(lease) is False
+    assert provider.extend(lease, "1m") is None
+    assert record_of(provider, name).is_held
+
+
+def test_i4_each_keeps_to_the_minimum_hold_of_the_other(provider: LockProvider, java: Java, name: str) -> None:
+    lease = acquired(provider, name, lock_at_least_for="1m")
+    assert provider.release(lease)
+    assert not java.lock(name)
+    assert java.lock(f"{name}-2")
+    java.unlock(f"{name}-2", at_least=60)
+    assert provider.acquire(LockRequest(f"{name}-2", "1m")) is None
+
+
+def test_i3_each_gets_what_the_other_left(provider: LockProvider, java: Java, name: str) -> None:
+    assert java.lock(name, at_most=0.15)
+    wait_until(lambda: provider.acquire(LockRequest(name, "150ms")), what="theirs ended")
+    wait_until(lambda: java.lock(name), what="ours ended")
+    assert provider.force_release(name)
+    assert not record_of(provider, name).is_held
+
+
+def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Java, name: str) -> None:
+    lease = acquired(provider, name, "100ms")
+    wait_until(lambda: java.lock(name), what="ours ended")
+    assert provider.release(lease) is False
+    assert record_of(provider, name).locked_by == HOST
+    taken = provider.take_over(LockRequest(name, "1m"))
+    assert not java.extend(name, 300)
+    assert provider.release(taken) is True
+
+
+def test_their_unlock_goes_by_name_and_frees_ours(provider: LockProvider, java: Java, name: str) -> None:
+    """So it is documented. We find out and do no harm."""
+    lease = acquired(provider, name)
+    java.unlock(name)
+    assert provider.extend(lease, "1m") is None
+    assert provider.release(lease) is False
+
+
+def test_i7_tokens_grow_across_theirs(provider: LockProvider, java: Java, name: str) -> None:
+    tokens = []
+    for number in range(6):
+        lease = acquired(provider, name)
+        tokens.append(lease.fencing_token or 0)
+        assert provider.release(lease)
+        if number == 3:
+            java.documents.delete_one({"_id": name})
+        assert java.lock(name)
+        java.unlock(name)
+    assert tokens == sorted(set(tokens))
+    assert all(token % 1000 == 0 for token in tokens[::4]), "the first on a record without a token is renumbered"
+
+
+def test_i11_their_writes_keep_the_fire_time(provider: LockProvider, java: Java, name: str) -> None:
+    assert provider.release(acquired(provider, name, fire_time=FIRE_TIME))
+    assert java.lock(name)
+    java.unlock(name)
+    assert provider.acquire(LockRequest(name, "1m", fire_time=FIRE_TIME)) is None
+    acquired(provider, name, fire_time=FIRE_TIME + timedelta(microseconds=1))
+
+
+def test_i2_a_late_copy_of_a_take_over_takes_nothing_from_them(
+    provider: LockProvider, java: Java, store: Store, name: str
+) -> None:
+    """ShedLock for Java leaves our fencing token as it is, so the token alone does not tell its lock from ours."""
+    assert provider.release(acquired(provider, name))
+    before = record_of(provider, name)
+    late = commands.take_over(Claim(LockRequest(name, "1h"), time.monotonic), before, timedelta(minutes=5))
+    assert java.lock(name)
+    update = store.documents.find_one_and_update(late.filter, late.update)
+    assert update is not None
+    record = record_of(provider, name)
+    assert (record.locked_by, record.fencing_token, record.is_held) == (HOST, before.fencing_token, True)

@@ -1,0 +1,213 @@
+"""The server restarts, is stopped, stands still or steps down: an error in a bounded time, and all is well again."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+from pymongo.errors import AutoReconnect
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from tests.stores.mongodb.stores import PATIENT, Store
+from tests.stores.sql.stores import acquired, record_of
+from tests.support.database import Address
+from tests.support.polling import wait_until
+from tests.support.proxy import TcpProxy, _Link
+from tests.support.timing import BUSY
+
+LIMIT = 2.0
+"""Seconds: the time limit of one operation, everything included."""
+
+
+def refused(provider: LockProvider, name: str) -> ProviderUnreachable:
+    started = time.monotonic()
+    with pytest.raises(ProviderUnreachable) as unreachable:
+        provider.acquire(LockRequest(name, "2s"))
+    assert time.monotonic() - started < LIMIT * 1.1 + BUSY
+    assert (unreachable.value.operation, unreachable.value.lock_name) == ("acquire", name)
+    assert unreachable.value.__cause__ is not None
+    return unreachable.value
+
+
+def test_i5_a_restart_and_an_outage(store: Store, name: str) -> None:
+    provider = store.provider(timeout=f"{LIMIT:g}s")
+    lease = acquired(provider, name)
+    store.server.restart()
+    # Pooled connections are dead now, and nobody notices.
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert provider.release(lease) is True
+    store.server.kill()
+    for _ in range(2):
+        refused(provider, name)
+    store.server.start()
+    # Another name: the tests' server, killed, forgets the last writes, which MongoDB with its journal does not.
+    assert provider.release(acquired(provider, f"{name}-2"))
+
+
+def test_i13_a_server_that_stands_still(store: Store, name: str) -> None:
+    warm, cold = (store.provider(timeout=f"{LIMIT:g}s") for _ in range(2))
+    lease = acquired(warm, f"{name}-held")
+    store.server.pause()
+    try:
+        assert "waited for a reply" in str(refused(warm, name))
+        assert f"limit of {LIMIT:g} s (timeout)" in str(refused(cold, name))
+        with pytest.raises(ProviderUnreachable):
+            warm.extend(lease, "2m")
+    finally:
+        store.server.resume()
+    # What the server does of it later, it does for nobody; it ends by itself (I3, I12).
+    for provider in (warm, cold):
+        wait_until(lambda: provider.acquire(LockRequest(name, "3ms")), what="free again")  # noqa: B023 (called at once)
+    assert warm.release(lease)
+
+
+def test_i13_a_refused_connection(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(proxy.address, timeout=f"{LIMIT:g}s")
+    provider.record("warm")
+    proxy.refuse()
+    proxy.cut()
+    assert f"{proxy.address[0]}:{proxy.address[1]}: [Errno 111] Connect" in str(refused(provider, name))
+    proxy.accept()
+    assert provider.release(acquired(provider, name))
+
+
+def test_the_time_limits_of_the_url_win(store: Store, proxy: TcpProxy, name: str) -> None:
+    proxy.refuse()
+    limits: list[dict[str, Any]] = [{"serverSelectionTimeoutMS": 200}, {"timeoutMS": 200}]
+    for options in limits:
+        started = time.monotonic()
+        with pytest.raises(ProviderUnreachable):
+            store.provider(proxy.address, **options).acquire(LockRequest(name, "1m"))
+        assert time.monotonic() - started < 2
+
+
+def test_i5_a_step_down(store: Store, name: str) -> None:
+    provider = store.provider(timeout=f"{LIMIT:g}s")
+    lease = acquired(provider, name)
+    with suppress(AutoReconnect):  # a real server hangs up on everybody
+        store.admin.admin.command("replSetStepDown", 6, secondaryCatchUpPeriodSecs=1, force=True)
+    refused(provider, f"{name}-2")
+    with pytest.raises(ProviderUnreachable):
+        provider.release(lease)
+    assert not lease.is_trusted()
+    wait_until(lambda: store.admin.admin.command("hello")["isWritablePrimary"], timeout=60, what="a primary")
+    assert provider.release(lease) is True
+
+
+# Errors that the server answers with
+
+
+def test_i1_a_write_that_no_majority_confirms_is_an_error_and_undone(store: Store, name: str) -> None:
+    provider = store.provider(**PATIENT)
+    unconfirmed: dict[str, Any] = {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
+    for _ in range(2):  # a new record, and an old one
+        with store.server.failing(["findAndModify"], **unconfirmed), pytest.raises(ProviderUnreachable) as error:
+            provider.acquire(LockRequest(name, "1m"))
+        assert "waiting for replication timed out" in str(error.value)
+        assert not record_of(provider, name).is_held
+    # Also when only the second half of a first acquire is in doubt.
+    with (
+        store.server.failing(["findAndModify"], times=2, **unconfirmed),
+        pytest.raises(ProviderUnreachable),
+    ):
+        provider.acquire(LockRequest(f"{name}-2", "1m"))
+    lease = acquired(provider, name)
+    with store.server.failing(["update"], **unconfirmed), pytest.raises(ProviderUnreachable):
+        provider.extend(lease, "10m")
+    assert lease.trusted_for().total_seconds() <= 60
+    with store.server.failing(["update"], **unconfirmed), pytest.raises(ProviderUnreachable):
+        provider.release(lease)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (13, ProviderError, ""),  # unauthorized
+        (8000, ProviderError, ""),
+        (14, ProviderError, "no lock record"),
+        (241, ProviderError, "no lock record"),
+        (50, ProviderUnreachable, ""),  # timeouts
+        (262, ProviderUnreachable, ""),
+        (11601, ProviderUnreachable, ""),  # killed
+        (14031, ProviderUnreachable, ""),  # the disk is full
+        (371, ProviderUnreachable, ""),  # writes are blocked
+    ],
+)
+def test_i5_error_codes(code: int, kind: type[ProviderError], words: str, store: Store, name: str) -> None:
+    provider = store.provider(**PATIENT)
+    with store.server.failing(["findAndModify"], errorCode=code), pytest.raises(kind) as error:
+        provider.acquire(LockRequest(name, "1m"))
+    assert type(error.value) is kind
+    assert str(error.value).startswith(f"acquire of lock {name!r}: ")
+    assert words in str(error.value)
+    assert "full error" not in str(error.value)
+    acquired(provider, name)
+
+
+@pytest.mark.parametrize("code", [91, 10107, 11602, 189])
+def test_a_server_that_shuts_down_or_is_no_primary_is_asked_again(code: int, store: Store, name: str) -> None:
+    provider = store.provider(**PATIENT, heartbeatFrequencyMS=500)  # nothing has changed that it would be told of
+    with store.server.failing(["findAndModify"], errorCode=code):
+        lease = acquired(provider, name)
+    with store.server.failing(["update"], errorCode=code):
+        assert provider.release(lease) is True
+
+
+def test_a_concurrent_write_is_no_error(store: Store, name: str) -> None:
+    provider = store.provider(**PATIENT)
+    with store.server.failing(["findAndModify"], times=3, errorCode=112):
+        acquired(provider, name)
+
+
+class SilentProxy(TcpProxy):
+    """Lets requests pass; keeps back the replies on the connections that there are, for ever."""
+
+    def __init__(self, upstream: Address) -> None:
+        self._silent: set[_Link] = set()
+        super().__init__(upstream)
+
+    def fall_silent(self) -> None:
+        self._silent = set(self._links)
+
+    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
+        return super()._may_pass(link, chunk, to_server=to_server) and (to_server or link not in self._silent)
+
+
+class TooLong(Exception):
+    """As Celery has one."""
+
+
+@pytest.fixture
+def _alarm() -> Iterator[None]:
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("_alarm")
+@pytest.mark.parametrize("store", ["sync"], indirect=True)
+def test_i12_an_exception_of_a_signal_handler_is_raised_as_it_is_and_the_lock_undone(store: Store, name: str) -> None:
+    proxy = store.stack.enter_context(SilentProxy(store.server.address))
+    provider = store.provider(proxy.address, **PATIENT)
+    assert provider.release(acquired(provider, name))
+    proxy.fall_silent()
+
+    def interrupt() -> None:
+        wait_until(lambda: record_of(witness, name).is_held, what="the lock taken")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    witness = store.provider(**PATIENT)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(TooLong):
+        provider.acquire(LockRequest(name, "1m"))
+    thread.join()
+    assert not record_of(witness, name).is_held

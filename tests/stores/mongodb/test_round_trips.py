@@ -1,0 +1,73 @@
+"""What one operation costs on the wire, in the steady state. DESIGN §5 has the table."""
+
+import time
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest
+from tests.stores.mongodb.stores import PATIENT, QUIET, Store
+from tests.stores.sql.stores import acquired
+from tests.support.polling import wait_until
+from tests.support.proxy import TcpProxy
+
+ROUNDS = 12
+
+
+def wait_for_the_monitor(proxy: TcpProxy) -> None:
+    """PyMongo looks at the server a second time, half a second after the first: on a busy machine in our midst."""
+    seen, since = proxy.round_trips, time.monotonic()
+
+    def is_quiet() -> bool:
+        nonlocal seen, since
+        if proxy.round_trips != seen:
+            seen, since = proxy.round_trips, time.monotonic()
+        return time.monotonic() - since > 1
+
+    wait_until(is_quiet, what="nothing more from PyMongo's monitor")
+
+
+def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, set[int]]:
+    """The round trips of each operation, as a set: the same number each time."""
+    counted: dict[str, set[int]] = {}
+
+    def count(operation: str) -> None:
+        counted.setdefault(operation, set()).add(proxy.round_trips)
+        proxy.reset()
+
+    acquired(provider, name)
+    provider.force_release(name)
+    wait_for_the_monitor(proxy)
+    for _ in range(ROUNDS):
+        proxy.reset()
+        lease = acquired(provider, name)
+        count("acquire")
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        count("skip")
+        assert provider.extend(lease, "2m") is lease
+        count("extend")
+        assert provider.release(lease)
+        count("release")
+        assert provider.record(name)
+        count("record")
+    return counted
+
+
+@pytest.mark.parametrize("kind", ["url", "client"])
+def test_each_operation_takes_one(kind: str, store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = (
+        store.provider(proxy.address, **QUIET, **PATIENT)
+        if kind == "url"
+        else store.provider_of_client(proxy.address, **QUIET)
+    )
+    operations = ("acquire", "skip", "extend", "release", "record")
+    assert costs(provider, proxy, name) == {operation: {1} for operation in operations}
+
+
+def test_the_first_use_of_a_name_takes_one(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(proxy.address, **QUIET, **PATIENT)
+    provider.record("warm")
+    wait_for_the_monitor(proxy)
+    for i in range(ROUNDS):
+        proxy.reset()
+        acquired(provider, f"{name}-{i}")
+        assert proxy.round_trips == 1

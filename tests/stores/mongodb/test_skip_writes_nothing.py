@@ -1,0 +1,63 @@
+"""A skip is what happens most: it leaves the record as it is, and nothing for other members to replicate."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockRequest
+from tests.stores.mongodb.stores import DATABASE, PATIENT, Store
+from tests.stores.sql.stores import acquired
+
+SKIPS = 100
+FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
+KINDS = ["held", "held, with a fire time", "already ran", "held by ShedLock for Java"]
+
+
+def writes(store: Store) -> int:
+    if "oplog.rs" not in store.admin.local.list_collection_names():
+        pytest.skip("a server without an oplog: start it as a replica set")
+    return store.admin.local["oplog.rs"].count_documents({"ns": f"{DATABASE}.{store.collection}"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("retries", [False, True])
+def test_nothing_is_written(store: Store, kind: str, retries: bool, name: str) -> None:
+    provider = store.provider(**PATIENT, retryWrites=str(retries).lower())
+    fire_time = FIRE_TIME if kind in KINDS[1:3] else None
+    if kind == KINDS[3]:
+        now = datetime.now(UTC)
+        store.documents.insert_one(
+            {"_id": name, "lockUntil": now.replace(year=9000), "lockedAt": now, "lockedBy": "java", "note": None}
+        )
+    else:
+        lease = acquired(provider, name, fire_time=fire_time)
+        if kind == "already ran":
+            assert provider.release(lease)
+    before, written = document(store, name), writes(store)
+    for _ in range(SKIPS):
+        assert provider.acquire(LockRequest(name, "1h", fire_time=fire_time, holder="somebody else")) is None
+    assert document(store, name) == before
+    assert writes(store) == written
+
+    provider.take_over(LockRequest(name, "1m"))
+    assert writes(store) > written, "this test would not have seen a write"
+    assert document(store, name) != before
+
+
+def document(store: Store, name: str) -> list[tuple[str, Any]]:
+    """With the order of its fields."""
+    found = store.documents.find_one({"_id": name})
+    assert found
+    return list(found.items())
+
+
+def test_a_release_that_comes_late_writes_nothing(store: Store, name: str) -> None:
+    provider = store.provider(**PATIENT)
+    lease = acquired(provider, name)
+    assert provider.force_release(name)
+    before, written = document(store, name), writes(store)
+    assert provider.extend(lease, "1h") is None
+    assert provider.release(lease) is False
+    assert provider.force_release(name) is False
+    assert (document(store, name), writes(store)) == (before, written)

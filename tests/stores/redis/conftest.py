@@ -1,0 +1,60 @@
+"""Redis through each kind of client, and a name of its own for each lock."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py import LockProvider
+from tests.stores.redis.stores import KINDS, Store
+from tests.support.availability import private_server
+from tests.support.lossy import LossyProxy
+from tests.support.proxy import TcpProxy
+from tests.support.redis import RedisEndpoint, RedisServer
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Override with `@pytest.mark.parametrize("kind", …)` where some will do."""
+    return str(request.param)
+
+
+@pytest.fixture
+def store(kind: str, redis_server: RedisEndpoint) -> Iterator[Store]:
+    store = Store(redis_server, kind)
+    with store.stack:
+        yield store
+
+
+@pytest.fixture
+def private(kind: str) -> Iterator[Store]:
+    """On a server that nobody else uses, for tests that harm it."""
+    with private_server("redis", RedisServer) as server:
+        store = Store(server, kind)
+        with store.stack:
+            yield store
+
+
+@pytest.fixture
+def witness(store: Store) -> LockProvider:
+    """Another replica, with a better line."""
+    witness = Store(store.server)
+    store.stack.enter_context(witness.stack)
+    return witness.provider()
+
+
+@pytest.fixture
+def proxy(store: Store) -> Iterator[TcpProxy]:
+    with TcpProxy(store.server.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def lossy(store: Store) -> Iterator[LossyProxy]:
+    with LossyProxy(store.server.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def name() -> str:
+    return f"job-{uuid4().hex[:12]}"

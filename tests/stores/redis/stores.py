@@ -1,0 +1,110 @@
+"""One Redis as seen through one kind of client; what is opened here is closed at the end of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.retry import Retry
+
+from shedlock_py import AsyncLockProvider, Lease, LockProvider, LockRecord, LockRequest
+from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.support.database import Address
+from tests.support.redis import RedisEndpoint
+
+# Our own client, a user's that asks once, and a user's with redis-py's default: it asks eleven times.
+SYNC_KINDS = ("url", "once", "retries")
+ASYNC_KINDS = tuple(f"async {kind}" for kind in SYNC_KINDS)
+KINDS = (*SYNC_KINDS, *ASYNC_KINDS)
+# Where the client makes no difference.
+URL_KINDS = ("url", "async url")
+
+TRIES = 11
+
+
+@dataclass
+class Store:
+    server: RedisEndpoint
+    kind: str = "url"
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def is_async(self) -> bool:
+        return self.kind.startswith("async ")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether providers open their clients themselves."""
+        return self.kind.endswith("url")
+
+    def provider(
+        self, via: Address | None = None, *, url: str | None = None, key_prefix: str = "shedlock", **options: Any
+    ) -> LockProvider:
+        """An async one is presented as a sync one. `options` are those of a user's client."""
+        address = url or self.server.url(via=via)
+        if self.is_own:
+            return self.provider_of(address, key_prefix=key_prefix)
+        return self.provider_of(lambda: self._users_client(address, options), key_prefix=key_prefix)
+
+    def provider_of(self, client_or_url: Callable[[], Any] | str, *, key_prefix: str = "shedlock") -> LockProvider:
+        """Of a URL, or of a client, which is made where it is used and closed at the end."""
+        if not self.is_async:
+            given = client_or_url if isinstance(client_or_url, str) else client_or_url()
+            provider = RedisLockProvider(given, key_prefix=key_prefix)
+            self.stack.callback(provider.close if isinstance(given, str) else given.close)
+            return provider
+        if isinstance(client_or_url, str):
+            return self.blocking(lambda: AsyncRedisLockProvider(client_or_url, key_prefix=key_prefix))
+        clients: list[Any] = []
+
+        def make() -> AsyncLockProvider:
+            clients.append(client_or_url())
+            return AsyncRedisLockProvider(clients[0], key_prefix=key_prefix)
+
+        blocking = self.blocking(make)
+        self.stack.callback(lambda: blocking.run(clients[0].aclose()))
+        return blocking
+
+    def blocking(self, make: Callable[[], AsyncLockProvider]) -> BlockingLockProvider:
+        return self.stack.enter_context(BlockingLockProvider(make))
+
+    def retry(self, times: int) -> Any:
+        """For a client that asks again so often, without pauses."""
+        return (AsyncRetry if self.is_async else Retry)(NoBackoff(), times)
+
+    def _users_client(self, url: str, options: dict[str, Any]) -> Any:
+        if self.kind.endswith("once"):
+            options = {"retry": self.retry(0), **options}
+        client_class: Any = redis.asyncio.Redis if self.is_async else redis.Redis
+        return client_class(**parse_url(url), **options)  # type: ignore[no-untyped-call]  # redis-py gives it no types
+
+
+def acquired(provider: LockProvider, name: str, at_most: str = "1m", **options: Any) -> Lease:
+    """A lease on a lock that must be free."""
+    lease = provider.acquire(LockRequest(name, at_most, **options))
+    assert lease is not None, f"{name!r} should be free, but {provider.record(name)} has it"
+    return lease
+
+
+def record_of(provider: LockProvider, name: str) -> LockRecord:
+    record = provider.record(name)
+    assert record is not None
+    return record
+
+
+def token_of(lease: Lease) -> int:
+    assert type(lease.fencing_token) is int
+    return lease.fencing_token
+
+
+def ask(client: redis.Redis, *words: str | int | bytes) -> Any:
+    """The reply to a command, as redis-py understands it."""
+    return client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py gives it no types

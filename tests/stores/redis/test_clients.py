@@ -1,0 +1,215 @@
+"""Clients as applications have them: however they are set up, the locks are the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest, ProviderError
+from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from tests.stores.redis.stores import URL_KINDS, Store, acquired, ask, record_of, token_of
+from tests.support.availability import private_server
+from tests.support.polling import wait_until
+from tests.support.proxy import TcpProxy
+from tests.support.redis import RedisEndpoint, RedisTlsServer
+
+ONCE = ("once", "async once")
+NAME = "größe 🐑"
+
+OPTIONS: list[dict[str, Any]] = [
+    {"decode_responses": True},
+    {"decode_responses": True, "encoding": "latin-1"},
+    {"decode_responses": True, "encoding": "ascii"},
+    {"protocol": 2},
+    {"protocol": 3, "decode_responses": True},
+    {"protocol": 3, "legacy_responses": False},
+    {"single_connection_client": True},
+    {"health_check_interval": 1, "client_name": "jobs"},
+    {"max_connections": 1},
+]
+
+
+@pytest.mark.parametrize("kind", ONCE)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options(store: Store, witness: LockProvider, options: dict[str, Any], name: str) -> None:
+    provider = store.provider(**options)
+    lock, holder = f"{NAME} {name}", "größe\\'\"{}🐑#"
+    lease = acquired(provider, lock, holder=holder)
+    assert witness.acquire(LockRequest(lock, "1m")) is None
+    assert provider.acquire(LockRequest(lock, "1m")) is None
+    for record in (record_of(provider, lock), record_of(witness, lock), *provider.records(lock)):
+        assert (record.name, record.holder, record.fencing_token) == (lock, holder, token_of(lease))
+        assert record.is_held
+    assert len(provider.records(lock)) == 1
+    assert provider.extend(lease, "2m") is lease
+    assert provider.release(lease) is True
+    assert provider.force_release(lock) is False
+    assert provider.take_over(LockRequest(lock, "1m")).is_trusted()
+    assert provider.force_release(lock) is True
+    assert provider.release(acquired(witness, lock)) is True
+
+
+@pytest.mark.parametrize("kind", [*URL_KINDS, *ONCE])
+def test_databases_have_locks_of_their_own(store: Store, name: str) -> None:
+    if not isinstance(store.server, RedisEndpoint):
+        pytest.skip("no databases")
+    first, second = (store.provider(url=store.server.url(db)) for db in (0, 1))
+    lease = acquired(first, name)
+    assert second.record(name) is None
+    assert second.records(name) == []
+    assert second.release(acquired(second, name)) is True
+    assert first.extend(lease, "2m") is lease
+    assert second.extend(lease, "2m") is None
+    with store.server.client(1) as client:
+        client.delete(f"shedlock:{{{name}}}")
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
+def test_a_unix_socket(private: Store, name: str) -> None:
+    url: str = private.server.unix_url(3)  # type: ignore[attr-defined]  # a private one has it
+    provider = private.provider(url=url)
+    lease = acquired(provider, name)
+    with private.server.client(3) as client:
+        assert client.exists(f"shedlock:{{{name}}}")
+    assert provider.release(lease)
+    assert repr(getattr(provider, "async_provider", provider)).endswith("/socket>")
+
+
+@pytest.fixture(scope="module")
+def tls_server() -> Iterator[RedisTlsServer]:
+    with private_server("redis", RedisTlsServer) as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", [*URL_KINDS, *ONCE])
+def test_tls(tls_server: RedisTlsServer, kind: str, name: str) -> None:
+    store = Store(tls_server, kind)
+    url = tls_server.url()
+    with store.stack:
+        if kind in ONCE:
+            from_url = (redis.asyncio.Redis if store.is_async else redis.Redis).from_url
+            provider = store.provider_of(lambda: from_url(url))
+        else:
+            provider = store.provider(url=url)
+        lease = acquired(provider, name)
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        assert provider.release(lease) is True
+        for options in ("", "?ssl_ca_certs=/no/such/file"):
+            untrusting = store.provider_of(f"{url.partition('?')[0]}{options}")
+            with pytest.raises(ProviderError) as refused:
+                untrusting.acquire(LockRequest(name, "1m"))
+            assert refused.value.__cause__ is not None
+
+
+# What is no client
+
+
+def test_the_wrong_kind_of_client(store_url: str) -> None:
+    client: Any = redis.Redis.from_url(store_url)
+    async_client: Any = redis.asyncio.Redis.from_url(store_url)
+    with pytest.raises(ConfigurationError, match="give it to the Async… provider"):
+        RedisLockProvider(async_client)
+    with pytest.raises(ConfigurationError, match="provider without Async…"):
+        AsyncRedisLockProvider(client)
+    client.close()
+
+
+@pytest.fixture
+def store_url(redis_server: RedisEndpoint) -> str:
+    return redis_server.url()
+
+
+class Lookalike:
+    def execute_command(self, *words: object, **options: object) -> int:
+        return 1
+
+
+def nonsense() -> list[Any]:
+    return [None, 5, b"redis://h", object(), ["redis://h"], redis.Redis, redis.ConnectionPool(), Lookalike()]
+
+
+def test_neither_a_client_nor_a_url() -> None:
+    for provider_class in (RedisLockProvider, AsyncRedisLockProvider):
+        for given in nonsense():
+            with pytest.raises(ConfigurationError, match=r"^not a redis\.\S+, redis\.\S+ or URL: \w+$"):
+                provider_class(given)
+
+
+def test_a_pipeline_would_only_remember_the_question(store_url: str) -> None:
+    with redis.Redis.from_url(store_url) as client:
+        for pipeline in (client.pipeline(), client.pipeline(transaction=False)):
+            with pytest.raises(ConfigurationError, match="Pipeline"):
+                RedisLockProvider(pipeline)
+    async_pipeline = redis.asyncio.Redis.from_url(store_url).pipeline()
+    with pytest.raises(ConfigurationError, match="Pipeline"):
+        AsyncRedisLockProvider(async_pipeline)
+
+
+@pytest.mark.parametrize("prefix", ["a\x00", "\ud800", "tab\t", 7, None])
+def test_prefixes_that_no_name_can_have(prefix: Any, store_url: str) -> None:
+    for provider_class in (RedisLockProvider, AsyncRedisLockProvider):
+        with pytest.raises(ConfigurationError, match=r"^key_prefix "):
+            provider_class(store_url, key_prefix=prefix)
+    provider = RedisLockProvider(store_url)
+    with pytest.raises(ConfigurationError, match=r"^prefix "):
+        provider.records(prefix)
+
+
+# Whose connections they are
+
+
+def test_close_closes_what_it_opened(store_url: str, redis_server: RedisEndpoint, name: str) -> None:
+    with TcpProxy(redis_server.address) as proxy:
+        provider = RedisLockProvider(redis_server.url(via=proxy.address))
+        assert isinstance(provider, LockProvider)
+        acquired(provider, name)
+        assert proxy.open_connections == 1
+        provider.close()
+        assert_gone(proxy)
+        assert provider.acquire(LockRequest(name, "1m")) is None, "and it may be used again"
+        provider.close()
+        provider.close()
+        assert_gone(proxy)
+
+
+def assert_gone(proxy: TcpProxy) -> None:
+    wait_until(lambda: proxy.open_connections == 0, what="the connections closed")
+
+
+def test_close_leaves_a_borrowed_client_alone(redis_server: RedisEndpoint, name: str) -> None:
+    with TcpProxy(redis_server.address) as proxy:
+        with redis.Redis.from_url(redis_server.url(via=proxy.address)) as client:
+            provider = RedisLockProvider(client)
+            acquired(provider, name)
+            provider.close()
+            assert ask(client, "PING")
+            assert (proxy.connections, proxy.open_connections) == (1, 1)
+        assert_gone(proxy)
+
+
+def test_close_async(redis_server: RedisEndpoint, name: str) -> None:
+    async def main(proxy: TcpProxy) -> None:
+        url = redis_server.url(via=proxy.address)
+        provider = AsyncRedisLockProvider(url)
+        assert isinstance(provider, AsyncLockProvider)
+        await provider.close()
+        assert await provider.acquire(LockRequest(name, "1m"))
+        assert proxy.open_connections == 1
+        await provider.close()
+        assert_gone(proxy)
+        async with redis.asyncio.Redis.from_url(url) as client:
+            borrowing = AsyncRedisLockProvider(client)
+            assert await borrowing.acquire(LockRequest(name, "1m")) is None
+            await borrowing.close()
+            assert proxy.open_connections == 1
+            await client.execute_command("PING")  # type: ignore[no-untyped-call]  # redis-py gives it no types
+        assert proxy.connections == 2
+        assert_gone(proxy)
+
+    with TcpProxy(redis_server.address) as proxy:
+        asyncio.run(main(proxy))

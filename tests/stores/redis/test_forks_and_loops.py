@@ -1,0 +1,222 @@
+"""Processes that fork, and event loops: one after another, and at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError
+from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from tests.stores.redis.stores import SYNC_KINDS, Store, acquired, ask
+from tests.support.forks import check_fork_by_c, in_a_loop_of_its_own, in_child
+from tests.support.polling import wait_until
+from tests.support.proxy import TcpProxy
+from tests.support.redis import RedisEndpoint
+
+LOOPS = 4
+
+
+def use_on_both_sides(provider: LockProvider, name: str) -> None:
+    held = acquired(provider, f"{name}-held")
+
+    def child() -> None:
+        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
+        lease = acquired(provider, f"child-{name}")
+        assert lease.holder.endswith(f":{os.getpid()}")
+        assert provider.extend(lease, "2m") is lease
+        assert provider.release(lease)
+
+    for _ in range(2):
+        in_child(child)
+        assert provider.extend(held, "2m") is held
+        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
+    assert provider.release(held)
+
+
+@pytest.mark.parametrize("kind", SYNC_KINDS)
+def test_fork(store: Store, proxy: TcpProxy, name: str) -> None:
+    use_on_both_sides(store.provider(proxy.address), name)
+    assert proxy.connections == 3, "the parent's connection has survived two children with one each"
+
+
+@pytest.mark.parametrize("kind", ["url"])
+def test_a_child_that_closes_does_not_close_the_parents(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(proxy.address)
+    lease = acquired(provider, name)
+    in_child(provider.close)  # type: ignore[attr-defined]  # it is one from a URL
+    assert provider.release(lease)
+    assert proxy.connections == 1
+
+
+@pytest.mark.parametrize("way", ["url", "block", "asyncio"])
+def test_fork_by_c(redis_server: RedisEndpoint, way: str, name: str) -> None:
+    check_fork_by_c(way, redis_server.url(), name)
+
+
+async def use(provider: AsyncRedisLockProvider, name: str) -> None:
+    lease = await provider.acquire(LockRequest(name, "1m"))
+    assert lease
+    assert await provider.acquire(LockRequest(name, "1m")) is None
+    assert await provider.extend(lease, "2m") is lease
+    assert [record.name for record in await provider.records(name)] == [name]
+    assert await provider.release(lease)
+
+
+async def use_and_close(provider: AsyncRedisLockProvider, name: str) -> None:
+    await use(provider, name)
+    await provider.close()
+
+
+def test_fork_between_event_loops(redis_server: RedisEndpoint, name: str) -> None:
+    provider = AsyncRedisLockProvider(redis_server.url())
+    asyncio.run(use_and_close(provider, name))
+    in_child(lambda: asyncio.run(use_and_close(provider, f"child-{name}")))
+    asyncio.run(use_and_close(provider, name))
+
+
+def test_fork_inside_an_event_loop(redis_server: RedisEndpoint, name: str) -> None:
+    """A child that inherits a provider with connections, on a loop of its own in a thread of its own."""
+
+    async def main() -> None:
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+        in_child(lambda: in_a_loop_of_its_own(lambda: use_and_close(provider, f"child-{name}")))
+        assert await provider.extend(lease, "2m") is lease
+        assert await provider.release(lease)
+        await provider.close()
+
+    with TcpProxy(redis_server.address) as proxy:
+        provider = AsyncRedisLockProvider(redis_server.url(via=proxy.address))
+        asyncio.run(main())
+        assert proxy.connections == 2, "the parent's connection has survived"
+
+
+def test_a_users_async_client_in_a_child_is_refused(redis_server: RedisEndpoint, name: str) -> None:
+    async def main() -> None:
+        client: Any = redis.asyncio.Redis.from_url(redis_server.url())
+        provider = AsyncRedisLockProvider(client)
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+
+        def child() -> None:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, daemon=True)
+            thread.start()
+            work = provider.acquire(LockRequest(f"{name}-child", "1m"))
+            with pytest.raises(ConfigurationError, match="make a new client and a new provider in the child"):
+                asyncio.run_coroutine_threadsafe(work, loop).result(30)
+
+        in_child(child)
+        assert await provider.extend(lease, "2m") is lease
+        assert await provider.release(lease)
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+def test_event_loops_one_after_the_other(redis_server: RedisEndpoint, name: str) -> None:
+    provider = AsyncRedisLockProvider(redis_server.url())
+    for _ in range(3):
+        asyncio.run(use_and_close(provider, name))
+
+
+# redis-py and asyncio complain of each connection whose loop was closed before it, as they would without us. Were that
+# an error, then pytest would keep it, with the connection it is about.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_event_loops_that_nobody_cleans_up_after(redis_server: RedisEndpoint, name: str) -> None:
+    with TcpProxy(redis_server.address) as proxy:
+        provider = AsyncRedisLockProvider(redis_server.url(via=proxy.address))
+        for _ in range(10):
+            asyncio.run(use(provider, name))
+        wait_until(lambda: open_after_collecting(proxy) <= 1, what="the connections of all loops but the last gone")
+        assert proxy.connections == 10
+        asyncio.run(provider.close())
+        asyncio.run(use_and_close(provider, name))
+        wait_until(lambda: open_after_collecting(proxy) == 0, what="these gone, too")
+
+
+def open_after_collecting(proxy: TcpProxy) -> int:
+    gc.collect()  # which does nothing while another thread does
+    return proxy.open_connections
+
+
+def test_event_loops_at_once(redis_server: RedisEndpoint, name: str) -> None:
+    provider = AsyncRedisLockProvider(redis_server.url())
+    barrier = threading.Barrier(LOOPS)
+    winners: list[int] = []
+    failures: list[BaseException] = []
+
+    async def main() -> None:
+        for i in range(5):
+            await asyncio.to_thread(barrier.wait, 30)
+            lease = await provider.acquire(LockRequest(f"{name}-{i}", "1m"))
+            winners.extend([i] if lease else [])
+            assert await provider.record(f"{name}-{i}")
+        await provider.close()
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            failures.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run) for _ in range(LOOPS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert sorted(winners) == [0, 1, 2, 3, 4]
+
+
+# redis-py complains of the connection that the wrong loop could not close.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_users_client_from_two_loops_never_fakes_a_skip(redis_server: RedisEndpoint, name: str) -> None:
+    client: Any = redis.asyncio.Redis.from_url(redis_server.url())
+    provider = AsyncRedisLockProvider(client)
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        assert first.run(provider.acquire(LockRequest(name, "1m")))
+        try:
+            lease = second.run(provider.acquire(LockRequest(f"{name}-2", "1m")))
+            assert lease, "it was free"
+        except ProviderError as error:
+            assert error.__cause__ is not None  # noqa: PT017  # either is right: redis-py may open a new connection
+        with suppress(RuntimeError):
+            first.run(client.aclose())
+    gc.collect()  # here, not in another test
+
+
+def test_threads_share_a_sync_provider(redis_server: RedisEndpoint, name: str) -> None:
+    provider = RedisLockProvider(redis_server.url())
+    counter = 0
+    done = threading.Semaphore(0)
+
+    def work() -> None:
+        nonlocal counter
+        for _ in range(20):
+            while (lease := provider.acquire(LockRequest(name, "1m"))) is None:
+                pass
+            counter, _ = counter + 1, gc.get_count()
+            assert provider.release(lease)
+        done.release()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert counter == 80
+    provider.close()
+    with redis_server.client() as client:
+        assert ask(client, "PING")

@@ -1,0 +1,69 @@
+"""Values in a record that nobody of us has written: a clear error for that name, and the other names go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from tests.stores.redis.stores import URL_KINDS, Store, acquired
+
+ODD = ["soon", "", "1e300", "nan", "inf", "0x10", "1.5", "9" * 30, "-" + "9" * 30, " 5", "5\n", b"\xff\xfe"]
+
+pytestmark = pytest.mark.parametrize("kind", URL_KINDS)
+
+
+@pytest.fixture
+def client(store: Store) -> Iterator[redis.Redis]:
+    with store.server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def provider(store: Store, name: str) -> LockProvider:
+    return store.provider(key_prefix=name)
+
+
+def fails_for_that_name(work: Callable[[], object], name: str, field: str = "") -> None:
+    with pytest.raises(ProviderError, match=f"{field}.*of this lock record is not a number") as odd:
+        work()
+    assert not isinstance(odd.value, ProviderUnreachable)
+    assert odd.value.lock_name == name
+    assert f"HGETALL {name}:{{{name}}}" in str(odd.value)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("field", ["lock_until", "fencing_token", "last_fire_time"])
+def test_odd_values(
+    provider: LockProvider,
+    client: redis.Redis,
+    name: str,
+    field: str,
+    odd: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = acquired(provider, "other")
+    lease = acquired(provider, name, lock_at_least_for="1m")
+    key = f"{name}:{{{name}}}"
+    client.hset(key, field, odd)
+    before = client.hgetall(key)
+    fails_for_that_name(lambda: provider.acquire(LockRequest(name, "1m")), name, field)
+    fails_for_that_name(lambda: provider.take_over(LockRequest(name, "1m")), name)
+    fails_for_that_name(lambda: provider.record(name), name)
+    with caplog.at_level(logging.WARNING):
+        assert [record.name for record in provider.records()] == ["other"]
+    assert f"lock {name!r} is left out" in caplog.text
+    if field == "lock_until":
+        fails_for_that_name(lambda: provider.extend(lease, "1m"), name, field)
+        fails_for_that_name(lambda: provider.force_release(name), name, field)
+        fails_for_that_name(lambda: provider.release(lease), name, field)
+    assert client.hgetall(key) == before
+    provider.prune(0)
+    assert provider.extend(other, "2m") is other
+    client.delete(key)
+    assert provider.release(acquired(provider, name))
+    assert provider.release(other)

@@ -1,0 +1,136 @@
+"""What a Redis says no to, in words that help; and no password in any of them."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from tests.stores.redis.stores import URL_KINDS, Store, acquired, ask, record_of
+from tests.support.availability import private_server
+from tests.support.redis import RedisServer
+
+SECRETS = ["hunter2", "hun/ter:2@%41 x?#"]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RedisServer]:
+    """Whoever comes must say the password."""
+    with private_server("redis", lambda: RedisServer(config={"requirepass": "s3cret-pw"})) as server:
+        yield server
+
+
+@pytest.fixture
+def guarded_store(guarded: RedisServer, kind: str) -> Iterator[Store]:
+    store = Store(guarded, kind)
+    with store.stack:
+        yield store
+
+
+def assert_refused(provider: LockProvider, name: str, words: str = "") -> ProviderError:
+    with pytest.raises(ProviderError, match=words) as refused:
+        provider.acquire(LockRequest(name, "1m"))
+    error = refused.value
+    assert not isinstance(error, ProviderUnreachable), "it answered"
+    assert (error.operation, error.lock_name) == ("acquire", name)
+    assert error.__cause__ is not None
+    return error
+
+
+@pytest.mark.parametrize("kind", [*URL_KINDS, "once", "async once"])
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_wrong_password(guarded_store: Store, secret: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    host, port = guarded_store.server.address
+    for url in (
+        f"redis://:{quote(secret, safe='')}@{host}:{port}",
+        f"redis://{host}:{port}?password={quote(secret, safe='')}",
+        f"redis://{quote(secret, safe='')}:{quote(secret, safe='')}@{host}:{port}",
+    ):
+        provider = guarded_store.provider(url=url)
+        error = assert_refused(provider, name, r"(?i)password")
+        inner = getattr(provider, "async_provider", provider)
+        said = [str(error), repr(error), repr(inner), *traceback.format_exception(error), caplog.text]
+        said += [repr(pickle.loads(pickle.dumps(error)))]
+        for line in said:
+            assert secret not in line
+            assert quote(secret, safe="") not in line
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
+def test_no_password(guarded_store: Store, name: str) -> None:
+    host, port = guarded_store.server.address
+    provider = guarded_store.provider(url=f"redis://{host}:{port}")
+    assert_refused(provider, name, r"(?i)auth")
+    right = guarded_store.provider()
+    assert right.release(acquired(right, name))
+
+
+@pytest.mark.parametrize("kind", [*URL_KINDS, "once", "async once"])
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        (("~*", "+@all", "-evalsha", "-eval"), "evalsha"),
+        (("~other:*", "+@all"), "permission"),
+        (("~*", "+@all", "-hset"), "can't run this command"),
+        (("~*", "+@all", "-pexpire"), "can't run this command"),  # the last one of the script
+    ],
+)
+def test_a_user_who_may_not(guarded_store: Store, rules: tuple[str, ...], words: str, name: str) -> None:
+    user = f"u-{name}"
+    host, port = guarded_store.server.address
+    with guarded_store.server.client() as client:
+        ask(client, "ACL", "SETUSER", user, "on", ">hunter2", *rules)
+        provider = guarded_store.provider(url=f"redis://{user}:hunter2@{host}:{port}")
+        error = assert_refused(provider, name, words)
+        assert "hunter2" not in "".join(traceback.format_exception(error))
+        witness = guarded_store.provider().record(name)
+        assert witness is None or not witness.is_held, "nothing stays granted"
+        ask(client, "ACL", "SETUSER", user, "~*", "+@all")
+        assert provider.release(acquired(provider, name))
+        ask(client, "ACL", "DELUSER", user)
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
+@pytest.mark.parametrize("foreign", ["SET {} v", "RPUSH {} v", "SADD {} v", "ZADD {} 1 v", "XADD {} * f v"])
+def test_a_foreign_key_of_that_name(store: Store, foreign: str, name: str) -> None:
+    key = f"shedlock:{{{name}}}"
+    provider = store.provider()
+    with store.server.client() as client:
+        ask(client, *foreign.format(key).split())
+        kind_of_key = client.type(key)
+        assert_refused(provider, name, "choose another key_prefix")
+        with pytest.raises(ProviderError, match="choose another key_prefix"):
+            provider.take_over(LockRequest(name, "1m"))
+        with pytest.raises(ProviderError, match="choose another key_prefix"):
+            provider.force_release(name)
+        assert provider.record(name) is None
+        assert provider.records(name) == []
+        assert client.type(key) == kind_of_key
+        client.delete(key)
+    assert provider.release(acquired(provider, name))
+    assert not record_of(provider, name).is_held
+
+
+@pytest.mark.parametrize("kind", ["url"])
+def test_a_server_of_a_cluster_asked_as_if_it_were_alone(kind: str, redis_cluster: Any, name: str) -> None:
+    """Two thirds of the names are elsewhere: an error, never a grant in the wrong place."""
+    store = Store(redis_cluster.nodes[0], kind)
+    with store.stack:
+        provider = store.provider()
+        answers = []
+        for i in range(20):
+            try:
+                lease = provider.acquire(LockRequest(f"{name}-{i}", "1m"))
+                assert lease
+                assert provider.release(lease)
+                answers.append("granted")
+            except ProviderError as error:
+                answers.append(type(error).__name__)
+    assert set(answers) == {"granted", "ProviderError"}

@@ -1,0 +1,53 @@
+"""A signal handler that raises, at any moment of an acquire: the provider goes on, with all its connections."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from typing import Any
+from uuid import uuid4
+
+from shedlock_py import LockRequest
+from shedlock_py.providers.redis import RedisLockProvider
+from tests.support.redis import RedisEndpoint
+
+INTERRUPTED = 300
+"""Acquires. With a semaphore, one in sixty costs a connection."""
+
+
+class _Alarm(BaseException):
+    pass
+
+
+def test_i12_no_connection_is_lost(redis_server: RedisEndpoint) -> None:
+    url = f"{redis_server.url()}?max_connections=1&timeout=2s"
+    command = [sys.executable, "-m", "tests.stores.redis.test_signals", url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "all is well\n", done.stderr
+
+
+def main(url: str) -> None:
+    """Interrupt acquires. The one connection that there may be is free after each."""
+
+    def ring(*_: Any) -> None:
+        raise _Alarm
+
+    provider, name = RedisLockProvider(url), f"job-{uuid4().hex[:8]}"
+    provider.record(name)
+    signal.signal(signal.SIGALRM, ring)
+    interrupted = 0
+    while interrupted < INTERRUPTED:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00005, 0.0005))
+            provider.acquire(LockRequest(name, "1m"))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except _Alarm:
+            interrupted += 1
+    provider.record(name)
+    print("all is well")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,61 @@
+"""A skip is what happens most: it changes nothing, replicates nothing, and adds nothing to the append-only file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+import redis
+
+from shedlock_py import LockRequest
+from tests.stores.redis.stores import URL_KINDS, Store, acquired
+from tests.support.availability import private_server
+from tests.support.polling import wait_until
+from tests.support.redis import RedisServer
+
+SKIPS = 1000
+FIRE_TIME = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[RedisServer]:
+    """A master with a file and a replica, to which it says nothing by itself."""
+    quietly = {"repl-ping-replica-period": "3600"}
+    with private_server("redis", lambda: RedisServer(appendonly=True, config=quietly)) as master:
+        host, port = master.address
+        with (
+            private_server("redis", lambda: RedisServer(config={"replicaof": f"{host} {port}"})),
+            master.client() as client,
+        ):
+            wait_until(lambda: client.info("replication").get("slave0", {}).get("state") == "online", what="a replica")
+            yield master
+
+
+def traces(client: redis.Redis) -> tuple[int, ...]:
+    """Changes since the last snapshot, the size of the file, and what replicas were told."""
+    persistence, replication = client.info("persistence"), client.info("replication")
+    return (
+        persistence["rdb_changes_since_last_save"],
+        persistence["aof_current_size"],
+        replication["master_repl_offset"],
+    )
+
+
+@pytest.mark.parametrize("why", ["held", "already ran"])
+@pytest.mark.parametrize("kind", URL_KINDS)
+def test_skips(kind: str, why: str, quiet: RedisServer, name: str) -> None:
+    store = Store(quiet, kind)
+    with store.stack, quiet.client() as client:
+        provider = store.provider()
+        request = LockRequest(name, "1m", fire_time=FIRE_TIME if why == "already ran" else None)
+        lease = acquired(provider, name, fire_time=request.fire_time)
+        if why == "already ran":
+            assert provider.release(lease)
+        assert provider.acquire(request) is None
+        record, before = client.hgetall(f"shedlock:{{{name}}}"), traces(client)
+        for _ in range(SKIPS):
+            assert provider.acquire(request) is None
+        assert (client.hgetall(f"shedlock:{{{name}}}"), traces(client)) == (record, before)
+        provider.take_over(request)
+        assert all(now > then for now, then in zip(traces(client), before, strict=True)), "this would have been seen"

@@ -1,0 +1,240 @@
+"""I13: one ``timeout`` for everything that an operation waits for, and the error says what it was."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable, async_provider_from_url
+from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from shedlock_py.providers.redis.scripts import script
+from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of
+from tests.support.database import Address
+from tests.support.polling import wait_until
+from tests.support.ports import bind_free_port, free_port
+from tests.support.proxy import TcpProxy, _Link
+from tests.support.redis import RedisEndpoint
+from tests.support.timing import BUSY, BUSY_HERD
+
+TIMEOUT = 2.0
+HERD = 200
+
+pytestmark = pytest.mark.parametrize("kind", URL_KINDS)
+
+
+def limited(store: Store, via: Address | None = None, **options: str) -> LockProvider:
+    query = "&".join(f"{name}={value}" for name, value in {"timeout": f"{TIMEOUT}s", **options}.items())
+    return store.provider(url=f"{store.server.url(via=via)}?{query}")
+
+
+def unreachable_in_time(work: Callable[[], object], words: str, timeout: float = TIMEOUT) -> float:
+    """The seconds after which ``work`` has failed, which are those of the limit at most."""
+    started = time.monotonic()
+    with pytest.raises(ProviderUnreachable, match=words):
+        work()
+    seconds = time.monotonic() - started
+    assert seconds <= timeout * 1.1 + BUSY
+    return seconds
+
+
+def each_operation(provider: LockProvider, lease: Any, name: str) -> list[Callable[[], object]]:
+    return [
+        lambda: provider.acquire(LockRequest(f"{name}-new", "1m")),
+        lambda: provider.take_over(LockRequest(f"{name}-new", "1m")),
+        lambda: provider.extend(lease, "1m"),
+        provider.records,
+        lambda: provider.release(lease),
+    ]
+
+
+def test_i13_refused(store: Store, name: str) -> None:
+    provider = limited(store, ("127.0.0.1", free_port()))
+    assert unreachable_in_time(lambda: provider.record(name), r"(?i)refused|connect call failed") < 1
+
+
+@pytest.fixture
+def swallowing() -> Iterator[Address]:
+    """Where connections are neither accepted nor refused: the queue of those that wait for it is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(bind_free_port())
+        listener.listen(0)
+        while True:
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0.5)
+            try:
+                waiting.connect(listener.getsockname())
+            except TimeoutError:
+                break
+        yield listener.getsockname()
+
+
+def test_i13_black_holed(store: Store, swallowing: Address, name: str) -> None:
+    provider = limited(store, swallowing)
+    for _ in range(2):
+        unreachable_in_time(
+            lambda: provider.acquire(LockRequest(name, "1m")), r"limit of 2 s .*waited for a connection$"
+        )
+
+
+def test_i13_a_name_that_is_not_looked_up(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No driver can limit the resolver of the operating system."""
+    is_over = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
+        if host == "redis.example":
+            is_over.wait(60)
+            host = "127.0.0.1"
+        return look_up(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    provider = limited(store, ("redis.example", store.server.address[1]))
+    for _ in range(2):
+        unreachable_in_time(lambda: provider.record(name), "waited for a connection$")
+    is_over.set()
+    assert provider.release(acquired(provider, name))
+
+
+def test_i13_a_server_that_stands_still(private: Store, name: str) -> None:
+    provider, cold = limited(private), limited(private)
+    lease = acquired(provider, name)
+    private.server.pause()
+    try:
+        unreachable_in_time(lambda: cold.record(name), "waited for a connection$")
+        unreachable_in_time(lambda: provider.extend(lease, "1m"), r"limit of 2 s \(timeout\): waited for a reply$")
+        unreachable_in_time(lambda: provider.acquire(LockRequest(f"{name}-new", "1m")), "waited for a connection$")
+    finally:
+        private.server.resume()
+    wait_until(lambda: not provider.record(f"{name}-new") or not record_of(provider, f"{name}-new").is_held, timeout=60)
+
+
+def test_i13_each_operation_of_a_silent_server(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = limited(store, proxy.address)
+    lease = acquired(provider, name)
+    for work in each_operation(provider, lease, name):
+        proxy.stall()
+        unreachable_in_time(work, "waited for a reply$")
+        proxy.resume()
+        provider.record(name)  # its connection is a good one: the next operation waits for its reply
+
+
+def test_i13_two_hundred_at_once(store: Store, proxy: TcpProxy, name: str) -> None:
+    """Twenty of them wait for a reply, the others for a connection; some get one in the last moment."""
+    provider = limited(store, proxy.address)
+    acquired(provider, name)
+    proxy.stall()
+    waited_for: list[str] = []
+    seconds: list[float] = []
+
+    def work(_: int) -> None:
+        started = time.monotonic()
+        with pytest.raises(ProviderUnreachable) as unreachable:
+            provider.acquire(LockRequest(name, "1m"))
+        seconds.append(time.monotonic() - started)
+        waited_for.append(str(unreachable.value).rpartition(" for ")[2])
+
+    with ThreadPoolExecutor(HERD) as pool:
+        list(pool.map(work, range(HERD)))
+    assert len(waited_for) == HERD
+    assert max(seconds) <= TIMEOUT * 1.1 + BUSY_HERD
+    assert {"a reply"} < set(waited_for) <= {"a reply", "a free connection", "a connection"}
+    proxy.resume()
+    wait_until(lambda: provider.acquire(LockRequest(name, "1m")) is None, what="all is well")
+
+
+class SilentOnAcquires(TcpProxy):
+    """Lets the server have acquires, and keeps their replies, and all that follows on those connections."""
+
+    def __init__(self, upstream: Address) -> None:
+        self.silent: set[_Link] = set()
+        super().__init__(upstream)
+
+    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
+        if to_server and script("acquire").sha.encode() in chunk:
+            self.silent.add(link)
+        return (to_server or link not in self.silent) and super()._may_pass(link, chunk, to_server=to_server)
+
+
+def test_a_heartbeat_waits_for_no_acquire(store: Store, name: str) -> None:
+    """Two of the connections are kept for it."""
+    acquired(store.provider(), f"{name}-known")  # so the server knows the script by its hash
+    with SilentOnAcquires(store.server.address) as proxy, ThreadPoolExecutor(12) as pool:
+        provider = limited(store, proxy.address, max_connections="6", timeout="5s")
+        lease = provider.take_over(LockRequest(name, "1m"))
+        herd = [pool.submit(provider.acquire, LockRequest(f"{name}-{number}", "1m")) for number in range(12)]
+        wait_until(lambda: len(proxy.silent) >= 4, what="acquires have all connections that they may have")
+        started = time.monotonic()
+        extended = provider.extend(lease, "2m")
+        seconds = time.monotonic() - started
+        assert extended is not None
+        assert seconds < 1 + BUSY
+        assert provider.release(extended)
+        assert len(proxy.silent) == 4
+        assert all(isinstance(acquire.exception(), ProviderUnreachable) for acquire in herd)
+
+
+def test_limits_of_the_driver_count_too(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = limited(store, proxy.address, socket_timeout="0.2")
+    acquired(provider, name)
+    proxy.stall()
+    assert unreachable_in_time(lambda: provider.record(name), "Timeout reading from") < 1
+
+
+def test_limits_of_the_driver_count_while_connecting(store: Store, swallowing: Address, name: str) -> None:
+    provider = limited(store, swallowing, socket_connect_timeout="0.2")
+    assert unreachable_in_time(lambda: provider.record(name), "Timeout connecting") < 1
+
+
+def test_a_bare_number_is_seconds(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = limited(store, proxy.address, timeout="0.5")
+    provider.record(name)
+    proxy.stall()
+    unreachable_in_time(lambda: provider.record(name), "limit of 0.5 s", 0.6)
+
+
+def test_i13_five_seconds_unless_told_otherwise(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(proxy.address)
+    acquired(provider, name)
+    proxy.stall()
+    unreachable_in_time(lambda: provider.acquire(LockRequest(f"{name}-2", "1m")), "limit of 5 s", 5)
+
+
+def test_i12_what_does_not_fit_is_undone_in_the_background(
+    store: Store, proxy: TcpProxy, witness: LockProvider, name: str
+) -> None:
+    provider = limited(store, proxy.address)
+    provider.record(name)
+    proxy.stall()
+    unreachable_in_time(lambda: provider.acquire(LockRequest(name, "1h", "1h")), "waited for a reply$")
+    proxy.resume()
+    wait_until(lambda: (record := witness.record(name)) is not None and not record.is_held, what="granted, and undone")
+
+
+def test_options(store: Store, redis_server: RedisEndpoint) -> None:
+    kinds: tuple[Any, Any] = (
+        (AsyncRedisLockProvider, redis.asyncio.Redis) if store.is_async else (RedisLockProvider, redis.Redis)
+    )
+    provider_class, client_class = kinds
+    url = redis_server.url()
+    assert provider_class(url).programs.timeout == 5
+    assert provider_class(f"{url}?timeout=3s&fire_time_tolerance=10m").programs.timeout == 3
+    assert provider_class(f"{url}?timeout=3s", timeout="7s").programs.timeout == 7
+    if store.is_async:
+        through: Any = async_provider_from_url(f"{url}?timeout=3s")
+        assert through.programs.timeout == 3
+    for wrong in ("soon", "0", "-1s", "nan"):
+        with pytest.raises(ConfigurationError, match="timeout="):
+            provider_class(f"{url}?timeout={wrong}")
+    client = client_class.from_url(url)
+    with pytest.raises(ConfigurationError, match="timeout= is for providers that are made from a URL"):
+        provider_class(client, timeout="3s")
+    assert provider_class(client).programs.timeout is None

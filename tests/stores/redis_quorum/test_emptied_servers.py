@@ -1,0 +1,224 @@
+"""A server that was emptied or restarted may have forgotten a lease: it does not vote for ``longest_lease``."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.providers.redis import RedisQuorumLockProvider
+from shedlock_py.providers.redis import quorum as quorum_module
+from shedlock_py.providers.redis.scripts import Script, script
+from tests.stores.redis_quorum.by_hand import ByHand
+from tests.stores.redis_quorum.conftest import MakeQuorum
+from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome, start_new_quorum
+from tests.stores.sql.crowd import crowd
+from tests.support.availability import private_server
+from tests.support.polling import wait_until
+from tests.support.redis import RedisServer
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+ROUNDS = 20
+
+
+@pytest.fixture
+def size() -> int:
+    return 3
+
+
+def restart(quorum: Quorum, number: int) -> None:
+    quorum.servers[number].kill()
+    quorum.servers[number].start()
+
+
+def flush(quorum: Quorum, number: int) -> None:
+    quorum.ask(number, "FLUSHALL")
+
+
+def second_claim(make_quorum: MakeQuorum, empty: str, kind: str) -> tuple[LockProvider, str]:
+    """Server 1 forgets a lease on servers 0 and 1; a claimant reaches 1 and 2."""
+    quorum = make_quorum()
+    quorum.cut_off(2)
+    acquired(quorum.provider(kind=kind, via_proxies=True))
+    {"restart": restart, "flush": flush}[empty](quorum, 1)
+    claimant = quorum.provider(kind=kind, without=[0])
+    return claimant, outcome(claimant)
+
+
+@pytest.mark.parametrize("empty", ["restart", "flush"])
+def test_i1_a_forgotten_lease_is_not_given_away(make_quorum: MakeQuorum, empty: str) -> None:
+    for number in range(ROUNDS):
+        claimant, answer = second_claim(make_quorum, empty, "async" if number % 2 else "sync")
+        assert "1 of 3 are in quarantine for" in answer
+        assert "1 of 3 servers did not answer" in answer
+        assert outcome(claimant) not in ("lease", "skip"), "the quarantine must outlast the first look"
+
+
+@pytest.mark.parametrize("empty", ["restart", "flush"])
+def test_without_the_quarantine_it_would_be(
+    make_quorum: MakeQuorum, monkeypatch: pytest.MonkeyPatch, empty: str
+) -> None:
+    """The control: the two tests can tell."""
+    monkeypatch.setattr(quorum_module, "script", script_without_quarantine)
+    for number in range(3):
+        _, answer = second_claim(make_quorum, empty, "async" if number % 2 else "sync")
+        assert answer == "lease"
+
+
+def script_without_quarantine(name: str) -> Script:
+    found = script(name)
+    text = found.text.replace(b"if quarantined_until > now then", b"if false then")
+    return found if text == found.text else replace(found, text=text, sha="0" * 40)
+
+
+def test_a_server_that_keeps_its_data_is_quarantined_all_the_same(redis_nodes: list[RedisServer]) -> None:
+    """It may have lost its last second. What it does remember counts."""
+    with private_server("redis", lambda: RedisServer(appendonly=True)) as server:
+        quorum = Quorum([redis_nodes[0], server, redis_nodes[2]])
+        quorum.cut_off(2)
+        holder = quorum.provider(via_proxies=True)
+        lease = acquired(holder)
+        restart(quorum, 1)
+        claimant = quorum.provider(without=[0])
+        assert quorum.is_held(1)
+        assert outcome(claimant) == "skip"
+        assert holder.extend(lease, "2m") is lease
+        assert holder.release(lease)
+        assert "1 of 3 are in quarantine for" in outcome(claimant)
+        assert outcome(quorum.provider()) == "lease", "the other two go on"
+        quorum.close()
+
+
+def test_it_votes_again_after_the_longest_lease(quorum: Quorum, kind: str) -> None:
+    provider = quorum.provider(kind=kind, longest_lease="1s")
+    acquired(provider, at_most="1s")
+    restart(quorum, 1)
+    started = quorum.now(1)
+    claimant = quorum.provider(kind=kind, longest_lease="1s", without=[0])
+    wait_until(lambda: outcome(claimant, "other", "1s") == "lease", what="server 1 votes again")
+    assert quorum.now(1) - started >= 1_000_000
+    assert quorum.votes(1)
+
+
+def test_the_quarantine_begins_anew_with_each_restart(quorum: Quorum) -> None:
+    claimant = quorum.provider(longest_lease="1s", without=[0])
+    for name in ("first", "second"):
+        restart(quorum, 1)
+        assert "in quarantine for" in outcome(claimant, name, "1s")
+        started = quorum.now(1)
+        while outcome(claimant, name, "1s") != "lease":
+            assert quorum.now(1) - started < 5_000_000
+        assert quorum.now(1) - started >= 990_000  # it began between our two looks at the clock
+
+
+def test_a_lease_is_not_confirmed_by_a_server_that_forgot_its_vote(quorum: Quorum) -> None:
+    """Emptied between the two rounds."""
+    quorum.cut_off(2)
+    hand = ByHand(quorum.provider(via_proxies=True))
+    program, votes = hand.votes(LockRequest(NAME, "1m"), range(3))
+    flush(quorum, 1)
+    confirmations = hand.on(range(3), program.send(votes))
+    assert confirmations[:2] == [1, 0]
+    hand.undo(program.send(confirmations))
+    program.close()
+    assert not any(map(quorum.is_held, range(3)))
+
+
+# start_new_quorum()
+
+
+def test_a_new_quorum_votes_after_start_new_quorum_only(make_quorum: MakeQuorum, kind: str) -> None:
+    quorum = make_quorum(create=False)
+    provider = quorum.provider(kind=kind)
+    first = outcome(provider)
+    assert "3 of 3 are in quarantine for 1:00:00 or longer" in first or "0:59:59" in first
+    assert "call start_new_quorum() once" in first
+    assert provider.record(NAME) is None
+    start_new_quorum(provider)  # although the servers have put themselves in quarantine
+    assert outcome(provider) == "lease"
+    assert all(map(quorum.votes, range(3)))
+
+
+def test_start_new_quorum_leaves_an_emptied_server_in_quarantine(quorum: Quorum, kind: str) -> None:
+    for empty in (restart, flush):
+        empty(quorum, 1)
+        provider = quorum.provider(kind=kind)
+        for _ in range(2):
+            with pytest.raises(ProviderError, match="2 of 3 servers have voted before, the others not"):
+                start_new_quorum(provider)
+            assert not quorum.votes(1)
+        assert "1 of 3 are in quarantine" in outcome(quorum.provider(kind=kind, without=[0]), empty.__name__)
+        assert outcome(provider, empty.__name__) == "lease"
+
+
+def test_start_new_quorum_with_a_server_down(make_quorum: MakeQuorum, kind: str) -> None:
+    new = make_quorum(create=False)
+    with pytest.raises(ProviderUnreachable, match="a new quorum needs all its servers once"):
+        start_new_quorum(new.provider(kind=kind, without=[2]))
+    assert not any(new.ask(number, "EXISTS", f"{new.prefix}:node") for number in range(3))
+    start_new_quorum(new.provider(kind=kind))
+    used = new.provider(kind=kind, without=[2])
+    start_new_quorum(used)  # does nothing
+    assert outcome(used) == "lease"
+
+
+def test_start_new_quorum_while_a_server_restarts(make_quorum: MakeQuorum) -> None:
+    """It may have joined, and granted, since it was looked at: it stays in quarantine."""
+    quorum = make_quorum(create=False)
+    hand = ByHand(quorum.provider())
+    program = hand.programs.start_new_quorum()
+    join = program.send(hand.on(range(3), next(program)))
+    restart(quorum, 1)
+    with pytest.raises(StopIteration):
+        program.send(hand.on(range(3), join))
+    assert [bool(quorum.ask(number, "EXISTS", f"{quorum.prefix}:node")) for number in range(3)] == [True, False, True]
+    assert outcome(quorum.provider()) == "lease"
+    assert not quorum.votes(1)
+
+
+def test_start_new_quorum_refuses_the_same_server_under_two_names(redis_nodes: list[RedisServer]) -> None:
+    first, second = redis_nodes[:2]
+    urls = [first.url(), second.url(), f"redis://localhost:{first.address[1]}/0"]
+    provider = RedisQuorumLockProvider(urls, key_prefix="test-same")
+    with pytest.raises(ProviderError, match="some of these servers are the same"):
+        start_new_quorum(provider)
+    provider.close()
+
+
+def test_one_server_under_three_names_is_no_quorum(redis_nodes: list[RedisServer]) -> None:
+    """Nobody has called start_new_quorum(), which would have noticed; its one vote must not count three times."""
+    host, port = redis_nodes[0].address
+    urls = [f"redis://{name}:{port}" for name in (host, "localhost", "127.0.0.2")]
+    provider = RedisQuorumLockProvider(urls, key_prefix=f"test-{uuid4().hex[:8]}", longest_lease="3ms")
+    with closing(provider):
+        with pytest.raises(ProviderUnreachable, match="quarantine"):
+            provider.acquire(LockRequest(NAME, "3ms"))
+        time.sleep(0.004)  # the quarantine
+        with pytest.raises(ProviderError, match="one and the same"):
+            provider.acquire(LockRequest(NAME, "3ms"))
+
+
+def test_start_new_quorum_by_ten_processes_at_once(make_quorum: MakeQuorum) -> None:
+    with crowd() as processes:
+        for attempt in range(2):
+            quorum = make_quorum(create=False)
+            urls = [server.url() for server in quorum.servers]
+            assert processes.call(create_and_acquire, urls, quorum.prefix) == ["lease"] * 10, attempt
+            flush(quorum, 1)
+            processes.call(create_and_acquire, urls, quorum.prefix)
+            assert not quorum.votes(1)
+
+
+def create_and_acquire(urls: list[str], prefix: str) -> str:
+    provider = RedisQuorumLockProvider(urls, key_prefix=prefix)
+    try:
+        start_new_quorum(provider)
+        return outcome(provider, f"job-{os.getpid()}")
+    finally:
+        provider.close()

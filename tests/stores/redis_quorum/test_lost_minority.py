@@ -1,0 +1,119 @@
+"""Servers of a minority die, freeze and come back, at any moment, and the lock goes on."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from itertools import combinations
+
+import pytest
+
+from shedlock_py import LockProvider
+from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
+from tests.stores.redis_quorum.workers import Workers
+from tests.support.polling import wait_until
+
+LONGEST = "1s"
+KILL_ROUNDS = 3
+FREEZES = 6
+
+
+def workers_on(quorum: Quorum) -> Workers:
+    kinds = ["sync", "sync", "async", "async"]
+    return Workers([quorum.provider(kind=kind, longest_lease=LONGEST) for kind in kinds], at_most=LONGEST)
+
+
+def test_i1_servers_are_killed_and_restarted(quorum: Quorum) -> None:
+    with workers_on(quorum) as workers:
+        workers.wait_for_progress()
+        for _ in range(KILL_ROUNDS):
+            victims = random.sample(range(quorum.size), quorum.size - quorum.majority)
+            for number in victims:
+                quorum.servers[number].kill()
+            workers.wait_for_progress()
+            for number in victims:
+                quorum.servers[number].start()  # empty
+            workers.wait_for_progress()
+            wait_until(lambda: all(map(quorum.votes, range(quorum.size))), what="all servers vote")
+    workers.check()
+    assert len(workers.unreachable) < workers.grants / 4
+
+
+def test_i1_servers_freeze_for_a_moment(quorum: Quorum) -> None:
+    """In the middle of a round, at random; what they were sent meanwhile they do when nobody waits for it any more."""
+    with workers_on(quorum) as workers:
+        victims = random.sample(range(quorum.size), quorum.size - quorum.majority)
+        for _ in range(FREEZES):
+            for number in victims:
+                quorum.servers[number].pause()
+            workers.wait_for_progress(2)
+            for number in victims:
+                quorum.servers[number].resume()
+            workers.wait_for_progress(1)
+        # Votes that came late keep a server for three seconds.
+        resumed = {number: quorum.now(number) for number in victims}
+        wait_until(partial(took_part, quorum, resumed), what="these servers grant leases again")
+    workers.check()
+    assert len(workers.unreachable) < workers.grants / 4
+
+
+def took_part(quorum: Quorum, since: dict[int, int]) -> bool:
+    return all(int(quorum.fields(number).get("locked_at", 0)) > moment for number, moment in since.items())
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_a_holder_extends_and_releases_without_a_minority(quorum: Quorum, kind: str, fault: str) -> None:
+    holder, other = quorum.provider(kind=kind), quorum.provider(kind=kind)
+    minorities = list(combinations(range(quorum.size), quorum.size - quorum.majority))
+    lease = acquired(holder)
+    for number in minorities[-1]:
+        getattr(quorum.servers[number], fault)()
+    for _ in range(3):
+        assert holder.extend(lease, "1m") is lease
+        assert lease.is_trusted()
+        assert outcome(other) == "skip"
+    assert holder.release(lease)
+    next_lease = acquired(other)
+    record = other.record(NAME)
+    assert record is not None
+    assert (record.is_held, record.fencing_token) == (True, next_lease.fencing_token)
+
+
+def test_each_minority_is_dispensable(quorum: Quorum, kind: str) -> None:
+    for minority in combinations(range(quorum.size), quorum.size - quorum.majority):
+        quorum.cut_off(*minority)
+        provider = quorum.provider(kind=kind, via_proxies=True)
+        lease = acquired(provider)
+        assert provider.extend(lease, "2m") is lease
+        assert outcome(provider) == "skip"
+        assert provider.release(lease)
+
+
+def test_a_lease_taken_without_a_minority_keeps_out_those_who_have_it(quorum: Quorum, kind: str) -> None:
+    numbers = range(quorum.size)
+    minorities = list(combinations(numbers, quorum.size - quorum.majority))
+    for minority in minorities:
+        name = f"job-{minority}"
+        lease = acquired(quorum.provider(kind=kind, without=minority), name)
+        for other in minorities:
+            assert outcome(quorum.provider(kind=kind, without=other), name) == "skip", other
+        assert quorum.provider(kind=kind).release(lease)
+
+
+def test_a_stalled_minority_does_not_delay_the_others(quorum: Quorum, kind: str) -> None:
+    """Nobody waits for the time limit of its clients, which is half a second and more."""
+    provider = quorum.provider(kind=kind)
+    acquired(provider, "warm")
+    for number in range(quorum.size - quorum.majority):
+        quorum.servers[number].pause()
+    shortest = min(once(provider, f"job-{attempt}") for attempt in range(3))
+    assert shortest < 0.4, "acquire, extend and release: four rounds with a moment of grace each"
+
+
+def once(provider: LockProvider, name: str) -> float:
+    began = time.monotonic()
+    lease = acquired(provider, name)
+    assert provider.extend(lease, "1m") is lease
+    assert provider.release(lease)
+    return time.monotonic() - began

@@ -1,0 +1,91 @@
+"""What an operation costs each server, and that no crowd of callers costs more threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from shedlock_py import Lease, LockProvider
+from shedlock_py.providers.redis.quorum_provider import THREADS_PER_SERVER
+from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+CROWD = 200
+
+
+def test_round_trips_per_server(quorum: Quorum, kind: str) -> None:
+    """In steady state, which is the cheapest of a few attempts: others connect, or load the scripts."""
+    provider = quorum.provider(kind=kind, via_proxies=True)
+    costs: dict[str, list[int]] = {}
+
+    def measure(operation: str, work: Callable[[], object]) -> None:
+        provider.record(NAME)  # waits for all servers, also those that were slower than a majority before
+        for proxy in quorum.proxies:
+            proxy.reset()
+        work()
+        provider.record(NAME)
+        costs.setdefault(operation, []).append(max(proxy.round_trips for proxy in quorum.proxies) - 1)
+
+    for _ in range(5):
+        leases: list[Lease] = []
+        measure("acquire", partial(acquire_into, leases, provider))
+        measure("skip", lambda: outcome(provider))
+        measure("extend", partial(provider.extend, leases[0], timedelta(minutes=1)))
+        measure("release", partial(provider.release, leases[0]))
+        measure("release again", partial(provider.release, leases[0]))
+    cheapest = {operation: min(found) for operation, found in costs.items()}
+    assert cheapest == {"acquire": 2, "skip": 1, "extend": 1, "release": 1, "release again": 0}
+
+
+def acquire_into(leases: list[Lease], provider: LockProvider) -> None:
+    leases.append(acquired(provider))
+
+
+def test_a_skip_changes_nothing_but_the_votes(quorum: Quorum, kind: str) -> None:
+    provider = quorum.provider(kind=kind)
+    acquired(provider)
+    before = [quorum.fields(number) for number in range(quorum.size)]
+    assert outcome(provider) == "skip"
+    assert [quorum.fields(number) for number in range(quorum.size)] == before
+
+
+def test_a_crowd_of_skips(quorum: Quorum) -> None:
+    provider = quorum.provider()
+    acquired(provider)
+    before = threading.active_count()
+    barrier = threading.Barrier(CROWD)
+    most = 0
+
+    def skip(_: int) -> str:
+        nonlocal most
+        barrier.wait(30)
+        answer = outcome(provider)
+        most = max(most, threading.active_count())
+        return answer
+
+    with ThreadPoolExecutor(CROWD) as pool:
+        answers = list(pool.map(skip, range(CROWD)))
+    assert answers == ["skip"] * CROWD
+    assert most <= before + CROWD + quorum.size * 4 * THREADS_PER_SERVER, "each may have one more that connects"
+    provider.close()  # type: ignore[attr-defined]
+    wait_until(lambda: threading.active_count() <= before, what="the threads gone")
+
+
+def test_a_server_that_hangs_takes_no_more_threads_than_its_own(quorum: Quorum) -> None:
+    before = set(threading.enumerate())
+    provider = quorum.provider()
+    acquired(provider)
+    quorum.servers[0].pause()
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda _: outcome(provider), range(100)))
+    assert answers == ["skip"] * 100
+    new = set(threading.enumerate()) - before
+    ours = [thread for thread in new if thread.name.startswith("shedlock-quorum")]
+    assert len(ours) <= quorum.size * 2 * THREADS_PER_SERVER

@@ -1,0 +1,226 @@
+"""I13: one ``timeout`` for all rounds of an operation; a minority that is away slows nothing."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
+from shedlock_py.providers.redis.clients import POOL_SIZE
+from shedlock_py.providers.redis.connections import RESERVED
+from shedlock_py.providers.redis.quorum_provider import THREADS_PER_SERVER
+from shedlock_py.providers.redis.scripts import script
+from tests.stores.redis_quorum.quorums import Quorum, acquired, outcome
+from tests.stores.redis_quorum.test_urls import CLIENTS, KINDS
+from tests.support.database import Address
+from tests.support.polling import wait_until
+from tests.support.ports import bind_free_port
+from tests.support.proxy import TcpProxy, _Link
+
+TIMEOUT = 2.0
+"""Ten percent of it are to be enough on a busy machine."""
+SOON = 0.6
+"""Half as long as a broadcast waits for a majority."""
+
+FAULTS = {
+    "refuses": r"(?i)refused|connect call failed",
+    "black-holed": "waited for a connection",
+    "silent": "waited for a reply|waited for a connection",
+    "stopped": "waited for a reply|waited for a connection",
+}
+"""What ails a server, and what the error says of it."""
+
+
+@pytest.fixture
+def size() -> int:
+    return 3
+
+
+@pytest.fixture
+def black_holes() -> Iterator[list[Address]]:
+    """Where connections are neither accepted nor refused: the queues of those that wait for it are full."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(bind_free_port()) for _ in range(2)]
+        for listener in listeners:
+            listener.listen(0)
+            while is_accepted(stack, listener.getsockname()):
+                pass
+        yield [listener.getsockname() for listener in listeners]
+
+
+def is_accepted(stack: ExitStack, address: Address) -> bool:
+    connection = stack.enter_context(socket.socket())
+    connection.settimeout(0.5)
+    try:
+        connection.connect(address)
+    except TimeoutError:
+        return False
+    return True
+
+
+@contextmanager
+def faulty(quorum: Quorum, kind: str, fault: str, numbers: Sequence[int], black_holes: list[Address]) -> Iterator[Any]:
+    """A provider that has been used before something happens to these servers."""
+    if fault == "black-holed":
+        # A warm connection to an address that swallows what is sent is a silent one.
+        yield quorum.provider(kind=kind, timeout=f"{TIMEOUT}s", at=dict(zip(numbers, black_holes, strict=False)))
+        return
+    provider = quorum.provider(kind=kind, timeout=f"{TIMEOUT}s", via_proxies=True)
+    assert provider.release(acquired(provider, "warm"))
+    for number in numbers:
+        if fault == "refuses":
+            quorum.proxies[number].refuse()
+            quorum.proxies[number].cut()
+        elif fault == "silent":
+            quorum.proxies[number].stall()
+        else:
+            quorum.servers[number].pause()
+    yield provider
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_i13_a_majority_that_is_away_is_reported_in_time(
+    quorum: Quorum, kind: str, fault: str, black_holes: list[Address]
+) -> None:
+    lease = acquired(quorum.provider())
+    with faulty(quorum, kind, fault, [0, 1], black_holes) as provider:
+        operations: list[Callable[[], object]] = [
+            lambda: provider.acquire(LockRequest("new", "1m")),
+            lambda: provider.extend(lease, "1m"),
+            provider.records,
+        ]
+        for work in operations:
+            began = time.monotonic()
+            with pytest.raises(ProviderUnreachable, match="2 of 3 servers did not answer") as caught:
+                work()
+            assert time.monotonic() - began < TIMEOUT * 1.1
+            caught.match(FAULTS[fault])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_i13_a_minority_that_is_away_slows_nothing(
+    quorum: Quorum, kind: str, fault: str, black_holes: list[Address]
+) -> None:
+    with faulty(quorum, kind, fault, [2], black_holes) as provider:
+        took: dict[str, list[float]] = {}
+
+        def measure(operation: str, work: Callable[[], object]) -> None:
+            took.setdefault(operation, []).append(seconds(work))
+
+        for number in range(3):
+            name = f"job-{number}"
+            leases = []
+            measure("acquire", lambda: leases.append(acquired(provider, name)))  # noqa: B023 (called at once)
+            measure("skip", lambda: outcome(provider, name))  # noqa: B023
+            measure("extend", lambda: provider.extend(leases[0], "2m"))  # noqa: B023
+            measure("record", lambda: provider.record(name))  # noqa: B023
+            measure("records", provider.records)
+            measure("release", lambda: provider.release(leases[0]))  # noqa: B023
+            measure("take_over", lambda: leases.append(provider.take_over(LockRequest(name, "1m"))))  # noqa: B023
+            measure("undo", lambda: provider.undo(leases[1]))  # noqa: B023
+            measure("force_release", lambda: provider.force_release(name))  # noqa: B023
+            measure("forget_fire_time", lambda: provider.forget_fire_time(name))  # noqa: B023
+            measure("prune", lambda: provider.prune("1h"))
+        slow = {operation: min(times) for operation, times in took.items() if min(times) > SOON}
+        assert not slow
+
+
+def test_i13_the_time_limit_in_a_url(kind: str) -> None:
+    provider = KINDS[kind]("redis+quorum://h1,h2,h3/0?timeout=3&fire_time_tolerance=10m&longest_lease=2h")
+    assert (provider.programs.timeout, str(provider.programs.fire_time_tolerance)) == (3.0, "0:10:00")
+    assert KINDS[kind]("redis+quorum://h1,h2,h3").programs.timeout == 5.0
+    assert KINDS[kind](["redis://h1", "redis://h2", "redis://h3"], timeout="1s").programs.timeout == 1.0
+
+
+def test_i13_clients_of_the_application_keep_their_own_limits(kind: str) -> None:
+    clients = [CLIENTS[kind](host=host) for host in ("h1", "h2", "h3")]
+    assert KINDS[kind](clients).programs.timeout is None
+    with pytest.raises(ConfigurationError, match="timeout= is for providers that are made from a URL"):
+        KINDS[kind](clients, timeout="1s")
+
+
+ENDS = """
+import sys, redis
+from shedlock_py import LockRequest
+from shedlock_py.providers.redis import RedisQuorumLockProvider
+
+ports = [int(port) for port in sys.argv[2:]]
+provider = RedisQuorumLockProvider([redis.Redis(port=port) for port in ports], key_prefix=sys.argv[1])
+lease = provider.acquire(LockRequest("job", "1m"))
+assert lease is not None and provider.extend(lease, "1m") and provider.release(lease)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync"])
+def test_a_silent_server_does_not_keep_the_process_from_ending(quorum: Quorum, kind: str) -> None:
+    """With clients that would wait for it for ever."""
+    quorum.proxies[1].stall()
+    ports = [str(address[1]) for address in (proxy.address for proxy in quorum.proxies)]
+    command = [sys.executable, "-c", ENDS, quorum.prefix, *ports]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "done\n"
+            assert seconds(lambda: process.wait(60)) < 2
+            assert process.returncode == 0
+        finally:
+            process.kill()
+
+
+def test_i13_it_recovers_at_once(quorum: Quorum, kind: str) -> None:
+    provider = quorum.provider(kind=kind, timeout="1s", via_proxies=True)
+    for proxy in quorum.proxies[:2]:
+        proxy.stall()
+    assert "2 of 3 servers did not answer" in outcome(provider)
+    for proxy in quorum.proxies[:2]:
+        proxy.resume()
+    # What the servers were sent meanwhile they may do only now: a vote keeps others out for three seconds.
+    wait_until(lambda: outcome(provider) == "lease", timeout=20, what="a lease")
+
+
+class SilentOnVotes(TcpProxy):
+    """Lets the server have votes, and keeps their replies, and all that follows on those connections."""
+
+    def __init__(self, upstream: Address) -> None:
+        self.silent: set[_Link] = set()
+        super().__init__(upstream)
+
+    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
+        if to_server and script("quorum_vote").sha.encode() in chunk:
+            self.silent.add(link)
+        return (to_server or link not in self.silent) and super()._may_pass(link, chunk, to_server=to_server)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str) -> None:
+    """Of the threads and the connections some are not for claims."""
+    acquired(quorum.provider(), "known")  # so the servers know the script by its hash
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(SilentOnVotes(server.address)) for server in quorum.servers]
+        addresses = {number: proxy.address for number, proxy in enumerate(proxies)}
+        provider = quorum.provider(kind=kind, at=addresses, timeout="5s")
+        lease = provider.take_over(LockRequest("held", "1m"))
+        crowd = 3 * THREADS_PER_SERVER
+        pool = stack.enter_context(ThreadPoolExecutor(crowd))
+        for number in range(crowd):
+            pool.submit(provider.acquire, LockRequest(f"job-{number}", "1m"))
+        busy = min(THREADS_PER_SERVER, POOL_SIZE - RESERVED)
+        wait_until(lambda: all(len(proxy.silent) >= busy for proxy in proxies), what="claims have all that they may")
+        started = time.monotonic()
+        assert provider.extend(lease, "2m")
+        assert time.monotonic() - started < 1

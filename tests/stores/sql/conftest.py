@@ -1,0 +1,56 @@
+"""Databases for the tests of this directory, and a name of its own for each lock."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.stores.sql.stores import DATABASE, DRIVERS, Store
+from tests.support.database import DatabaseServer
+from tests.support.proxy import TcpProxy
+
+
+def _with_database(server: DatabaseServer, driver: str) -> Iterator[DatabaseServer]:
+    server.drop_database(DATABASE)
+    server.create_database(DATABASE)
+    provider = SqlAlchemyLockProvider(server.url(driver, DATABASE))
+    provider.create_schema()
+    provider.close()
+    yield server
+    server.start()
+    server.drop_database(DATABASE)
+
+
+@pytest.fixture(scope="package")
+def postgres(postgres_server: DatabaseServer) -> Iterator[DatabaseServer]:
+    yield from _with_database(postgres_server, "postgresql+psycopg")
+
+
+@pytest.fixture(scope="package")
+def mariadb(mariadb_server: DatabaseServer) -> Iterator[DatabaseServer]:
+    yield from _with_database(mariadb_server, "mysql+pymysql")
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    """Override with `@pytest.mark.parametrize("driver", …)` where some will do."""
+    return str(request.param)
+
+
+@pytest.fixture
+def store(driver: str, request: pytest.FixtureRequest) -> Iterator[Store]:
+    store = Store(request.getfixturevalue(DRIVERS[driver]), driver)
+    with store.stack:
+        yield store
+
+
+@pytest.fixture
+def proxy(store: Store) -> Iterator[TcpProxy]:
+    with TcpProxy(store.server.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def name() -> str:
+    return f"job-{uuid4().hex[:12]}"

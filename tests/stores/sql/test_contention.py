@@ -1,0 +1,97 @@
+"""One winner each round and no errors, however the database is set up."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import text
+
+from shedlock_py import Lease, LockProvider, LockRequest
+from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store
+from tests.support.database import DatabaseServer
+
+THREADS = 8
+ROUNDS = 15
+
+POSTGRES_SETTINGS = {
+    "default_transaction_isolation": ["serializable", "repeatable read"],
+    "default_transaction_deferrable": ["on"],
+    "lock_timeout": ["1s"],
+    "synchronous_commit": ["off"],
+}
+MARIADB_SETTINGS = {
+    "tx_isolation": ["'REPEATABLE-READ'", "'SERIALIZABLE'", "'READ-UNCOMMITTED'"],
+    "sql_mode": ["''", "'ANSI_QUOTES,PIPES_AS_CONCAT'", "'ORACLE'", "'SIMULTANEOUS_ASSIGNMENT'"],
+    "innodb_snapshot_isolation": ["1"],
+    "innodb_lock_wait_timeout": ["1"],
+    "completion_type": ["1"],  # CHAIN: whoever ends a transaction begins another
+}
+
+
+def flat(settings: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(name, value) for name, values in settings.items() for value in values]
+
+
+def one_winner_each_round(providers: list[LockProvider], name: str) -> None:
+    barrier = threading.Barrier(THREADS)
+
+    def contend(number: int) -> list[Lease | None]:
+        provider = providers[number % len(providers)]
+        leases = []
+        for i in range(ROUNDS):
+            barrier.wait(30)
+            leases.append(provider.acquire(LockRequest(f"{name}-{i // 2}", "1m")))
+            barrier.wait(30)
+            if lease := leases[-1]:
+                assert provider.extend(lease, "2m") is lease
+                assert provider.release(lease)
+        return leases
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        columns = list(pool.map(contend, range(THREADS)))
+    rounds = list(zip(*columns, strict=True))
+    assert [sum(lease is not None for lease in leases) for leases in rounds] == [1] * ROUNDS
+    tokens = [lease.fencing_token or 0 for leases in rounds for lease in leases if lease]
+    pairs = zip(tokens[::2], tokens[1::2], strict=False)
+    assert all(first < second for first, second in pairs), "two rounds on one lock"
+
+
+def both_kinds(store: Store) -> list[LockProvider]:
+    return [store.provider(), store.provider(), store.provider_of_engine(), store.provider_of_engine()]
+
+
+@pytest.fixture(params=flat(POSTGRES_SETTINGS), ids="=".join)
+def postgres_setting(request: pytest.FixtureRequest, postgres: DatabaseServer) -> Iterator[None]:
+    setting, value = request.param
+    with postgres.connect() as connection:
+        connection.execute(text(f"ALTER DATABASE {DATABASE} SET {setting} = '{value}'"))
+        yield
+        connection.execute(text(f"ALTER DATABASE {DATABASE} RESET ALL"))
+
+
+@pytest.mark.parametrize("driver", [driver for driver, product in DRIVERS.items() if product == "postgres"])
+def test_i1_postgres_settings(driver: str, postgres_setting: None, store: Store, name: str) -> None:
+    one_winner_each_round(both_kinds(store), name)
+
+
+@pytest.fixture(params=flat(MARIADB_SETTINGS), ids="=".join)
+def mariadb_setting(request: pytest.FixtureRequest, mariadb: DatabaseServer) -> Iterator[None]:
+    setting, value = request.param
+    with mariadb.connect() as connection:
+        before = connection.execute(text(f"SELECT @@GLOBAL.{setting}")).scalar()
+        connection.execute(text(f"SET GLOBAL {setting} = {value}"))
+        yield
+        connection.execute(text(f"SET GLOBAL {setting} = :before"), {"before": before})
+
+
+@pytest.mark.parametrize("driver", [driver for driver, product in DRIVERS.items() if product == "mariadb"])
+def test_i1_mariadb_settings(driver: str, mariadb_setting: None, store: Store, name: str) -> None:
+    one_winner_each_round(both_kinds(store), name)
+
+
+@pytest.mark.parametrize("level", ["SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "AUTOCOMMIT"])
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_i1_the_level_of_a_users_engine(driver: str, level: str, store: Store, name: str) -> None:
+    engines = [store.provider_of_engine(isolation_level=level) for _ in range(2)]
+    one_winner_each_round([*engines, store.provider()], name)

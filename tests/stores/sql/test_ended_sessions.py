@@ -1,0 +1,190 @@
+"""PostgreSQL ends the sessions of our statements (pg_terminate_backend, idle_session_timeout), one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py._program import run
+from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
+from shedlock_py.providers.sqlalchemy.failures import classify
+from tests.stores.sql.stores import DRIVERS, Store, acquired, record_of
+from tests.support.polling import wait_until
+
+POSTGRES = [driver for driver in DRIVERS if driver.startswith("postgresql")]
+WAITING = "datname = current_database() AND wait_event_type = 'Lock' AND pid <> ALL (CAST(:seen AS int[]))"
+
+
+@pytest.fixture(params=["url", "engine"])
+def provider(request: pytest.FixtureRequest, store: Store) -> LockProvider:
+    return store.provider() if request.param == "url" else store.provider_of_engine()
+
+
+@contextmanager
+def ending(store: Store, name: str, times: int) -> Iterator[None]:
+    """While in the block, statements on the record wait for it; the sessions of the first `times` are ended."""
+    ended: list[int] = []
+
+    def end_one() -> bool:
+        pid = store.ask(f"SELECT pid FROM pg_stat_activity WHERE {WAITING}", seen=ended)
+        if pid is None:
+            return False
+        ended.append(pid)
+        return bool(store.ask("SELECT pg_terminate_backend(:pid)", pid=pid))
+
+    def end_them() -> None:
+        with store.connect() as connection:
+            connection.execution_options(isolation_level="READ COMMITTED")
+            connection.execute(text("SELECT * FROM shedlock WHERE name = :name FOR UPDATE"), {"name": name})
+            locked.set()
+            for _ in range(times):
+                wait_until(end_one, what="a statement that waits")
+            connection.rollback()
+
+    locked = threading.Event()
+    thread = threading.Thread(target=end_them)
+    thread.start()
+    assert locked.wait(20)
+    try:
+        yield
+    finally:
+        thread.join(30)
+    assert len(ended) == times
+
+
+@pytest.mark.parametrize("driver", [driver for driver in POSTGRES if driver != "postgresql+psycopg2"])
+def test_sessions_that_are_ended_in_mid_statement(provider: LockProvider, store: Store, name: str) -> None:
+    assert provider.release(acquired(provider, name))
+    for times in (1, 3):
+        with ending(store, name, times):
+            lease = acquired(provider, name)
+        record = record_of(provider, name)
+        assert (record.locked_by, record.fencing_token) == (lease.locked_by, lease.fencing_token)
+        with ending(store, name, times):
+            assert provider.extend(lease, "10m") is lease
+        assert record_of(provider, name).remaining.total_seconds() > 500
+        with ending(store, name, times):
+            assert provider.release(lease) is True
+        assert not record_of(provider, name).is_held
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg2"])
+def test_psycopg2_does_not_tell_why(provider: LockProvider, store: Store, name: str) -> None:
+    lease = acquired(provider, name)
+    with ending(store, name, 1):
+        assert provider.extend(lease, "10m") is lease
+    with ending(store, name, 2), pytest.raises(ProviderUnreachable):
+        provider.extend(lease, "10m")
+    assert provider.release(lease) is True
+
+
+@pytest.mark.parametrize("driver", POSTGRES)
+def test_i12_there_is_an_end_to_it(provider: LockProvider, store: Store, name: str) -> None:
+    """What was asked is undone."""
+    assert provider.release(acquired(provider, name))
+    times = 2 if "psycopg2" in store.driver else 1 + MOST_RETRIES
+    with ending(store, name, times), pytest.raises(ProviderUnreachable):
+        provider.acquire(LockRequest(name, "1h"))
+    assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("driver", [driver for driver in POSTGRES if driver != "postgresql+psycopg2"])
+def test_sessions_that_are_ended_while_connecting(driver: str, store: Store, name: str) -> None:
+    provider = store.provider_of_engine()
+    shell: Any = getattr(provider, "async_provider", provider)
+    ended: list[int] = []
+
+    def end(*_: Any) -> None:
+        if len(ended) < 3:
+            ended.append(store.ask("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE " + OTHERS))
+            wait_until(lambda: not store.ask("SELECT count(*) FROM pg_stat_activity WHERE " + OTHERS))
+
+    event.listen(shell._engine.pool, "connect", end, insert=True)
+    assert provider.release(acquired(provider, name))
+    assert ended == [1, 1, 1]
+
+
+OTHERS = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+
+
+class Ended(Exception):
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("terminating connection")
+        self.sqlstate = sqlstate
+
+
+def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0) -> Callable[[Any], Any]:
+    """Carries statements out; the first `times` of them are done, and then their sessions end, before the reply.
+
+    The next `conflicts` are undone by the database because of others.
+    """
+    done: list[Ask] = []
+
+    def execute(ask: Ask | Undo) -> Answer | None:
+        if isinstance(ask, Undo):
+            run(ask.program, execute)
+            return None
+        if times <= len(done) < times + conflicts:
+            done.append(ask)
+            raise DBAPIError("UPDATE", {}, Ended("40001"))
+        answer: Answer = provider._client.execute(ask, 5.0)
+        done.append(ask)
+        if len(done) <= times:
+            raise DBAPIError("UPDATE", {}, Ended("57P01"), connection_invalidated=True)
+        return answer
+
+    return execute
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
+def test_i12_statements_that_were_done_before_their_sessions_ended(store: Store, name: str) -> None:
+    provider = store.provider()
+    assert isinstance(provider, SqlAlchemyLockProvider)
+    programs = provider.programs
+    assert provider.release(acquired(provider, name))
+    with pytest.raises(ProviderUnreachable):
+        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 1 + MOST_RETRIES))
+    assert not record_of(provider, name).is_held, "undone"
+    with pytest.raises(ProviderError):
+        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 1, conflicts=1 + MOST_RETRIES))
+    assert not record_of(provider, name).is_held, "undone"
+    lease = run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 3))
+    assert lease is not None
+    assert record_of(provider, name).fencing_token == lease.fencing_token
+    assert run(programs.extend(lease, "2m"), ended_after(provider, 3)) is lease
+    assert provider.extend(lease, "1h") is lease
+    assert lease.trusted_for() <= timedelta(minutes=2), "the first of them may be done again"
+    assert run(programs.release(lease), ended_after(provider, 3)) is True
+    assert not record_of(provider, name).is_held
+
+
+@pytest.mark.parametrize("sqlstate", ["57P01", "57P02", "57P05"])
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_what_the_server_says_of_it(sqlstate: str, is_noticed: bool) -> None:
+    error = DBAPIError("UPDATE", {}, Ended(sqlstate), connection_invalidated=is_noticed)
+    assert classify(error) is Failure.SESSION_CLOSED
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_asyncpg_has_a_code_of_its_own_for_it(is_told: bool) -> None:
+    """The same for a connection that broke; then the server may not be there."""
+    original = Ended("08003")
+    original.args = ("connection was closed in the middle of operation" + ": terminating connection" * is_told,)
+    error = DBAPIError("UPDATE", {}, original, connection_invalidated=True)
+    assert classify(error) is (Failure.SESSION_CLOSED if is_told else Failure.CONNECTION_LOST)
+
+
+@pytest.mark.parametrize("sqlstate", ["57P03", "57P04", "08006"])
+def test_a_server_that_starts_or_stops_is_unreachable(sqlstate: str) -> None:
+    error = DBAPIError("UPDATE", {}, Ended(sqlstate), connection_invalidated=False)
+    assert classify(error) is Failure.UNREACHABLE

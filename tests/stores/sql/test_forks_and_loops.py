@@ -1,0 +1,351 @@
+"""Processes that fork, and event loops: one after another, and at once."""
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from tests.stores.sql import orphans
+from tests.stores.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
+from tests.support.forks import check_fork_by_c, in_child
+from tests.support.polling import wait_until
+
+
+def use_on_both_sides(provider: LockProvider, name: str) -> None:
+    held = acquired(provider, f"{name}-held")
+
+    def child() -> None:
+        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
+        lease = acquired(provider, f"{name}-child")
+        assert lease.holder.endswith(f":{os.getpid()}")
+        assert provider.extend(lease, "2m") is lease
+        assert provider.release(lease)
+
+    for _ in range(2):
+        in_child(child)
+        assert provider.extend(held, "2m") is held
+        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
+    assert provider.release(held)
+
+
+@pytest.mark.parametrize("kind", ["url", "engine"])
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_fork(driver: str, kind: str, store: Store, name: str) -> None:
+    engine = create_engine(store.url(), pool_size=1, max_overflow=0)
+    provider = SqlAlchemyLockProvider(store.url() if kind == "url" else engine)
+    session = "SELECT pg_backend_pid()" if store.is_postgres else "SELECT connection_id()"
+    with engine.connect() as connection:
+        before = connection.exec_driver_sql(session).scalar()
+    use_on_both_sides(provider, name)
+    provider.record(name)
+
+    def child() -> None:
+        provider.record(name)
+        with provider._engine.connect() as connection:
+            assert connection.exec_driver_sql(session).scalar() not in (before, parents)
+
+    with provider._engine.connect() as connection:
+        parents = connection.exec_driver_sql(session).scalar()
+    in_child(child)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql(session).scalar() == before, "the parent's connection must have survived"
+    provider.close()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(driver: str, store: Store, name: str) -> None:
+    engine = create_engine(store.url())
+    store.stack.callback(engine.dispose)
+    provider = SqlAlchemyLockProvider(engine)
+    provider.record("warm")
+
+    def child() -> None:
+        engine.dispose(close=False)  # as SQLAlchemy says to
+        with engine.connect():
+            pool = engine.pool
+            assert provider.release(acquired(provider, name))
+            assert engine.pool is pool
+
+    in_child(child)
+    assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_a_child_that_closes_does_not_close_the_parents(driver: str, store: Store, name: str) -> None:
+    provider = SqlAlchemyLockProvider(store.url())
+    session = "pg_backend_pid()" if store.is_postgres else "connection_id()"
+    with provider._engine.connect() as connection:
+        before = connection.exec_driver_sql(f"SELECT {session}").scalar()
+    in_child(provider.close)
+    with provider._engine.connect() as connection:
+        assert connection.exec_driver_sql(f"SELECT {session}").scalar() == before
+    provider.close()
+
+
+def test_fork_on_sqlite(name: str, tmp_path: Path) -> None:
+    provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
+    provider.create_schema()
+    use_on_both_sides(provider, name)
+    provider.close()
+
+
+FORKED_BY = [("Python", kind) for kind in orphans.KINDS] + [
+    ("C", kind) for kind in orphans.KINDS if "async" not in kind
+]
+
+
+@pytest.mark.parametrize(("fork", "kind"), FORKED_BY)
+def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, name: str, tmp_path: Path) -> None:
+    """SQLite believed that the file was the child's already, and took no lock on it that others could see."""
+    file = f"{tmp_path}/locks.db"
+
+    def outsider() -> SqlAlchemyLockProvider:
+        return SqlAlchemyLockProvider(f"sqlite:///{file}")
+
+    with closing(outsider()) as provider:
+        provider.create_schema()
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "tests.stores.sql.orphans", fork, kind, file],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        parent.wait(20)
+        with closing(outsider()) as provider:  # somebody comes and goes, and cleans up if nobody else is there
+            assert provider.release(acquired(provider, name))
+        print(file=parent.stdin, flush=True)
+        assert parent.stdout.readline() == "True\n"
+        with closing(outsider()) as provider:
+            assert provider.acquire(LockRequest("job", "1m")) is None
+            assert provider.acquire(LockRequest("child", "1m")) is None
+
+
+REFUSED = "forked while a connection to SQLite was in use"
+
+
+@pytest.mark.parametrize("used_by", ["parent", "child"])
+def test_a_child_where_sqlite_was_in_use_is_refused(used_by: str, name: str, tmp_path: Path) -> None:
+    """Only the parent may end what it has begun there, and nobody what the application does in the child."""
+    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    provider = SqlAlchemyLockProvider(engine)
+    own = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
+    own.create_schema()
+    provider.record(name)
+
+    def use(connection: Connection) -> None:
+        connection.exec_driver_sql("SELECT * FROM shedlock")
+        for refused in (provider, own):
+            with pytest.raises(ProviderError, match=REFUSED) as caught:
+                refused.acquire(LockRequest(name, "1m"))
+            assert not isinstance(caught.value, ProviderUnreachable)
+        own.close()
+        connection.exec_driver_sql("CREATE TABLE theirs (number INTEGER)")  # it still works
+        connection.commit()
+        with pytest.raises(ProviderError, match=REFUSED):
+            own.acquire(LockRequest(name, "1m"))
+
+    def child() -> None:
+        with engine.connect() as connection:
+            use(connection)
+
+    if used_by == "parent":
+        with engine.connect() as connection:
+            in_child(lambda: use(connection))
+    else:
+        in_child(child)
+    in_child(lambda: provider.release(acquired(provider, name)))
+    assert provider.release(acquired(provider, name))
+    own.close()
+    engine.dispose()
+
+
+def test_fork_by_c_with_a_connection_of_the_childs(name: str, tmp_path: Path) -> None:
+    """Which the application has opened before it asked for a lock, and goes on to use."""
+    check_fork_by_c("pool", f"sqlite:///{tmp_path}/locks.db", name)
+
+
+def test_fork_after_event_loops_that_have_ended_on_sqlite(name: str, tmp_path: Path) -> None:
+    provider = AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+    for _ in range(3):
+        asyncio.run(provider.create_schema())
+
+    async def use() -> None:
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+        assert await provider.release(lease)
+
+    for _ in range(2):
+        in_child(lambda: asyncio.run(use()))
+    asyncio.run(use())
+    asyncio.run(provider.close())
+
+
+@pytest.mark.parametrize("way", ["url", "engine", "pool", "block"])
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_fork_by_c(driver: str, way: str, store: Store, name: str) -> None:
+    check_fork_by_c(way, store.url(), name)
+
+
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+def test_fork_by_c_between_event_loops(driver: str, store: Store, name: str) -> None:
+    check_fork_by_c("asyncio", store.url(), name)
+
+
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+def test_fork_between_event_loops(driver: str, store: Store, name: str) -> None:
+    provider = AsyncSqlAlchemyLockProvider(store.url())
+
+    async def use(lock: str) -> None:
+        lease = await provider.acquire(LockRequest(lock, "1m"))
+        assert lease
+        assert await provider.release(lease)
+
+    async def main(lock: str) -> None:
+        await use(lock)
+        await provider.close()
+
+    asyncio.run(main(name))
+    in_child(lambda: asyncio.run(main(name)))
+    asyncio.run(main(name))
+
+
+URLS = [*ASYNC_DRIVERS, "sqlite+aiosqlite"]
+
+
+@pytest.fixture(params=URLS)
+def async_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite+aiosqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/locks.db"
+    server = request.getfixturevalue(ASYNC_DRIVERS[request.param])
+    return Store(server, request.param).url()
+
+
+def test_event_loops_one_after_the_other(async_url: str, name: str) -> None:
+    provider = AsyncSqlAlchemyLockProvider(async_url)
+
+    async def main() -> None:
+        await provider.create_schema()
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+        assert await provider.acquire(LockRequest(name, "1m")) is None
+        assert await provider.extend(lease, "2m") is lease
+        assert await provider.release(lease)
+        await provider.close()
+
+    for _ in range(3):
+        asyncio.run(main())
+
+
+# Drivers complain of each connection whose loop was closed before it, as they would without us.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in.*Transport.__del__:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+def test_event_loops_that_nobody_cleans_up_after(driver: str, store: Store, name: str) -> None:
+    provider = AsyncSqlAlchemyLockProvider(store.url())
+    if store.is_postgres:
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    else:
+        sessions = "SELECT count(*) FROM information_schema.processlist WHERE db = database()"
+    before = store.ask(sessions)
+
+    async def use(i: int) -> None:
+        leases = await asyncio.gather(*(provider.acquire(LockRequest(f"{name}-{i}-{j}", "1m")) for j in range(2)))
+        for lease in leases:
+            assert lease
+            assert await provider.release(lease)
+
+    for i in range(15):
+        asyncio.run(use(i))
+    wait_until(lambda: store.ask(sessions) <= before + 2, what="the sessions of all loops but the last gone")
+    asyncio.run(provider.close())
+    wait_until(lambda: store.ask(sessions) <= before, what="these gone, too")
+    gc.collect()  # here, not in another test
+
+
+def test_event_loops_that_nobody_cleans_up_after_on_sqlite(name: str, tmp_path: Path) -> None:
+    provider = AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+
+    async def use() -> None:
+        await provider.create_schema()
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+        assert await provider.release(lease)
+
+    before = threading.active_count()
+    for _ in range(15):
+        asyncio.run(use())
+    wait_until(lambda: threading.active_count() <= before + 1, what="the threads of all loops but the last gone")
+    asyncio.run(provider.close())
+    wait_until(lambda: threading.active_count() <= before, what="this one gone, too")
+    gc.collect()
+
+
+def test_event_loops_at_once(async_url: str, name: str) -> None:
+    provider = AsyncSqlAlchemyLockProvider(async_url)
+    loops = 4
+    barrier = threading.Barrier(loops)
+    winners: list[int] = []
+    failures: list[BaseException] = []
+
+    async def main(number: int) -> None:
+        await provider.create_schema()
+        for i in range(5):
+            await asyncio.to_thread(barrier.wait, 30)
+            lease = await provider.acquire(LockRequest(f"{name}-{i}", "1m"))
+            winners.extend([i] if lease else [])
+            assert await provider.record(f"{name}-{i}")
+        await provider.close()
+
+    def run(number: int) -> None:
+        try:
+            asyncio.run(main(number))
+        except BaseException as error:
+            failures.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(loops)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert sorted(winners) == [0, 1, 2, 3, 4]
+
+
+# psycopg's connections belong to no loop. SQLAlchemy 2.0 loses those of the others, and complains.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::sqlalchemy.exc.SAWarning")
+@pytest.mark.parametrize("driver", ["postgresql+asyncpg", "mysql+aiomysql", "mysql+asyncmy"])
+def test_a_users_engine_from_a_second_loop_is_an_error_not_a_skip(driver: str, store: Store, name: str) -> None:
+    use_from_two_loops(store, name)
+    gc.collect()  # here, not in another test
+
+
+def use_from_two_loops(store: Store, name: str) -> None:
+    engine = create_async_engine(store.url())
+    provider = AsyncSqlAlchemyLockProvider(engine)
+
+    async def second() -> None:
+        with pytest.raises(ProviderError):
+            await provider.acquire(LockRequest(f"{name}-2", "1m"))
+
+    with asyncio.Runner() as first:
+        assert first.run(provider.acquire(LockRequest(name, "1m")))
+        with ThreadPoolExecutor() as pool:
+            pool.submit(asyncio.run, second()).result(60)
+        first.run(engine.dispose())

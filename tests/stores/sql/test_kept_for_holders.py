@@ -1,0 +1,66 @@
+"""Acquires that wait in the database leave a connection for those who hold a lock already."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from shedlock_py import LockRequest
+from shedlock_py._clock import monotonic
+from shedlock_py.providers.sqlalchemy.engines import FOR_ALL
+from tests.stores.sql.stores import DRIVERS, Store, acquired
+from tests.support.polling import wait_until
+
+POSTGRES = [driver for driver, product in DRIVERS.items() if product == "postgres"]
+
+
+@contextmanager
+def row_locked(store: Store, name: str) -> Iterator[None]:
+    """By a session of somebody else, in its transaction."""
+    with store.connect() as connection:
+        connection.execute(text("BEGIN"))
+        connection.execute(text("SELECT 1 FROM shedlock WHERE name = :name FOR UPDATE"), {"name": name})
+        try:
+            yield
+        finally:
+            connection.execute(text("ROLLBACK"))
+
+
+@contextmanager
+def within_a_second() -> Iterator[None]:
+    began = monotonic()
+    yield
+    assert monotonic() - began < 1.0, "it waited behind acquires"
+
+
+@pytest.mark.parametrize("driver", POSTGRES)
+def test_a_heartbeat_does_not_wait_behind_acquires(driver: str, store: Store, name: str) -> None:
+    """Of one provider: five of them had its five connections until their time was over."""
+    provider: Any = store.provider(timeout="20s")
+    busy = f"busy-{uuid4().hex[:8]}"
+    provider.release(acquired(provider, busy))
+    lease, unused = acquired(provider, name), acquired(provider, f"{name}-unused")
+
+    def number_waiting() -> int:
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        return int(store.ask(f"{sessions} AND wait_event_type = 'Lock'"))
+
+    everybody = 30 if store.is_async else 8  # a task for each, on the event loop of an async provider
+    with ThreadPoolExecutor(everybody) as pool:
+        with row_locked(store, busy):
+            attempts = [pool.submit(provider.acquire, LockRequest(busy, "1m")) for _ in range(everybody)]
+            wait_until(lambda: number_waiting() >= FOR_ALL, what="acquires that wait for the row")
+            until = monotonic() + 1.0
+            while monotonic() < until:
+                with within_a_second():
+                    assert provider.extend(lease, "1m")
+            with within_a_second():
+                assert provider.undo(unused)
+            with within_a_second():
+                assert provider.release(lease)
+            assert number_waiting() == FOR_ALL
+        assert sum(attempt.result(30) is not None for attempt in attempts) == 1

@@ -1,0 +1,101 @@
+"""No table, or not all of its columns: an error that names the remedy, and no restart afterwards."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.stores.sql.stores import Store, acquired, record_of
+
+
+@pytest.fixture
+def table(store: Store) -> Iterator[str]:
+    with store.table() as table:
+        yield table
+
+
+@pytest.mark.parametrize("kind", ["url", "engine"])
+def test_no_table(kind: str, store: Store, table: str, name: str) -> None:
+    options: dict[str, Any] = {"table_name": table}
+    provider = store.provider(**options) if kind == "url" else store.provider_of_engine(options=options)
+    for _ in range(2):
+        with pytest.raises(ProviderError, match=rf"create the table {table}\b.*create_schema\(\)") as missing:
+            provider.acquire(LockRequest(name, "1m"))
+        assert not isinstance(missing.value, ProviderUnreachable)
+        assert "lock_table(metadata)" in str(missing.value)
+        assert missing.value.__cause__ is not None
+    with pytest.raises(ProviderError, match="create_schema"):
+        provider.records()
+    store.provider(**options).create_schema()
+    assert provider.release(acquired(provider, name))
+
+
+def java_columns(store: Store, table: str) -> None:
+    time = "TIMESTAMP" if store.is_postgres else "DATETIME(6)"
+    store.execute(
+        f"CREATE TABLE {table} (name VARCHAR(64) NOT NULL PRIMARY KEY, lock_until {time} NOT NULL, "
+        f"locked_at {time} NOT NULL, locked_by VARCHAR(255) NOT NULL)"
+    )
+
+
+@pytest.mark.parametrize("kind", ["url", "engine"])
+def test_no_extra_columns(kind: str, store: Store, table: str, name: str) -> None:
+    java_columns(store, table)
+    options: dict[str, Any] = {"table_name": table}
+    provider = store.provider(**options) if kind == "url" else store.provider_of_engine(options=options)
+    with pytest.raises(ProviderError, match="extra_columns=False") as missing:
+        provider.acquire(LockRequest(name, "1m"))
+    assert not isinstance(missing.value, ProviderUnreachable)
+    with pytest.raises(ProviderError, match="extra_columns=False"):
+        provider.create_schema()
+
+    without = store.provider(**options, extra_columns=False)
+    without.create_schema()
+    lease = acquired(without, name)
+    assert lease.fencing_token is None
+    assert without.acquire(LockRequest(name, "1m")) is None
+    assert without.extend(lease, "2m") is lease
+    record = record_of(without, name)
+    assert (record.locked_by, record.fencing_token, record.last_fire_time) == (lease.locked_by, None, None)
+    with pytest.raises(ConfigurationError, match="last_fire_time"):
+        without.acquire(LockRequest(name, "1m", fire_time=datetime.now(UTC)))
+    assert without.release(lease) is True
+
+    # The error says what to do: do just that.
+    remedy = re.findall(r"ALTER TABLE [^;]+;", str(missing.value))
+    assert len(remedy) == 2
+    store.execute(*(statement.rstrip(";") for statement in remedy))
+    first = acquired(provider, name)  # on a record without a token
+    assert provider.release(first)
+    second = acquired(provider, name, fire_time=datetime.now(UTC))
+    assert (second.fencing_token or 0) > (first.fencing_token or 0) > 0
+    # Both kinds at once exclude each other.
+    assert without.acquire(LockRequest(name, "1m")) is None
+
+
+def test_sqlite(name: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    provider = SqlAlchemyLockProvider(url)
+    with pytest.raises(ProviderError, match="create_schema"):
+        provider.acquire(LockRequest(name, "1m"))
+    without = SqlAlchemyLockProvider(url, table_name="java", extra_columns=False)
+    engine = without._engine
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE java (name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP, "
+            "locked_at TIMESTAMP, locked_by TEXT)"
+        )
+    lease = acquired(without, name)
+    assert without.acquire(LockRequest(name, "1m")) is None
+    assert without.release(lease)
+    provider.create_schema()
+    assert provider.release(acquired(provider, name))
+    with pytest.raises(ProviderError, match="ALTER TABLE java ADD COLUMN fencing_token"):
+        SqlAlchemyLockProvider(engine, table_name="java").acquire(LockRequest(name, "1m"))
+    provider.close()
+    without.close()

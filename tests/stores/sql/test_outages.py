@@ -1,0 +1,114 @@
+"""The server restarts, is stopped, or stands still: an error within a bounded time, and all is well afterwards."""
+
+import re
+import threading
+import time
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest, ProviderUnreachable, attempt
+from tests.stores.sql.stores import DRIVERS, Store, acquired
+from tests.support.database import DatabaseServer
+from tests.support.polling import wait_until
+
+LONGEST = 40.0
+"""Seconds, for engines of the application, which have no limit of ours; test_time_limit.py has what is promised."""
+
+
+class Attempts:
+    """One guarded call for each provider, all at once, while the server does not answer."""
+
+    def __init__(self, providers: dict[str, LockProvider], name: str, at_most: str) -> None:
+        self.failed: dict[str, BaseException] = {}
+        self.seconds: dict[str, float] = {}
+        self.ran: list[str] = []
+        threads = [
+            threading.Thread(target=self._attempt, args=(key, provider, f"{name}-{i}", at_most))
+            for i, (key, provider) in enumerate(providers.items())
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + LONGEST
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self.hung = set(providers) - set(self.failed) - set(self.ran)
+
+    def _attempt(self, key: str, provider: LockProvider, name: str, at_most: str) -> None:
+        started = time.monotonic()
+        try:
+            attempt(name, lambda: self.ran.append(key), lock_at_most_for=at_most, provider=provider)
+        except Exception as error:
+            self.failed[key] = error
+        self.seconds[key] = round(time.monotonic() - started, 1)
+
+    def assert_all_unreachable(self) -> None:
+        assert (self.hung, self.ran) == (set(), [])
+        others = {key: error for key, error in self.failed.items() if type(error) is not ProviderUnreachable}
+        assert not others
+        assert all(error.__cause__ is not None for error in self.failed.values())
+        words = r"(?i)timed? ?out|in time|lost connection|refused|can't connect|connect call failed"
+        assert all(re.search(words, str(error)) for error in self.failed.values()), self.failed
+
+
+def open_all(stack: ExitStack, servers: dict[str, DatabaseServer], *, engines: bool = True) -> dict[str, LockProvider]:
+    """Providers of every driver, with a connection in their pools."""
+    providers = {}
+    for driver, product in DRIVERS.items():
+        store = Store(servers[product], driver)
+        stack.enter_context(store.stack)
+        providers[driver] = store.provider()
+        if engines:
+            providers[f"{driver} (engine)"] = store.provider_of_engine()
+    for provider in providers.values():
+        provider.records("warm")
+    return providers
+
+
+@pytest.fixture
+def servers(postgres: DatabaseServer, mariadb: DatabaseServer) -> dict[str, DatabaseServer]:
+    return {"postgres": postgres, "mariadb": mariadb}
+
+
+def test_i5_a_restart_and_an_outage(servers: dict[str, DatabaseServer], name: str) -> None:
+    with ExitStack() as stack:
+        providers = open_all(stack, servers)
+        leases = {key: acquired(provider, f"{name}-{i}") for i, (key, provider) in enumerate(providers.items())}
+        for server in servers.values():
+            server.restart()
+        # Pooled connections are dead now, and nobody notices.
+        for key, provider in providers.items():
+            assert provider.acquire(LockRequest(leases[key].name, "1m")) is None, key
+            assert provider.release(leases[key]) is True, key
+
+        for server in servers.values():
+            server.stop()
+        for _ in range(2):
+            Attempts(providers, name, "1m").assert_all_unreachable()
+        for server in servers.values():
+            server.start()
+        for i, provider in enumerate(providers.values()):
+            assert provider.release(acquired(provider, f"{name}-{i}"))
+
+
+def test_i5_a_server_that_stands_still(servers: dict[str, DatabaseServer], name: str) -> None:
+    with ExitStack() as stack:
+        warm = open_all(stack, servers, engines=False)
+        cold = {}
+        for driver, product in DRIVERS.items():
+            store = Store(servers[product], driver)
+            stack.enter_context(store.stack)
+            cold[f"{driver} (cold)"] = store.provider()
+        providers = {**warm, **cold}
+        for server in servers.values():
+            server.pause()
+        try:
+            attempts = Attempts(providers, name, "2s")
+        finally:
+            for server in servers.values():
+                server.resume()
+        attempts.assert_all_unreachable()
+        # What the servers do of it later, they do for nobody; it ends by itself (I3, I12).
+        for i, provider in enumerate(providers.values()):
+            wait_until(partial(provider.acquire, LockRequest(f"{name}-{i}", "1m")), timeout=LONGEST)

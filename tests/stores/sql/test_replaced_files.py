@@ -1,0 +1,172 @@
+"""I1: a SQLite file is deleted or replaced while it is open, by a cleaner, a redeploy or a restored copy."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, event
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from shedlock_py import LockProvider, LockRequest, ProviderError
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.stores.sql.stores import acquired, record_of
+
+KINDS = ["url", "url async", "engine", "engine async", "engine before", "file uri"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "locks.db"
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """A file with an empty lock table, as a redeploy brings it."""
+    path = tmp_path / "fresh.db"
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{path}")) as provider:
+        provider.create_schema()
+    return path
+
+
+@pytest.fixture(params=KINDS)
+def provider(request: pytest.FixtureRequest, file: Path) -> Iterator[LockProvider]:
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as first:
+        first.create_schema()
+    match request.param:
+        case "url" | "file uri":
+            url = f"sqlite:///{file}" if request.param == "url" else f"sqlite:///file:{file}?uri=true"
+            with closing(SqlAlchemyLockProvider(url)) as provider:
+                yield provider
+        case "url async":
+            with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{file}")) as blocking:
+                yield blocking
+        case "engine async":
+            async_engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+            with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(async_engine)) as blocking:
+                yield blocking
+                blocking.run(async_engine.dispose())
+        case _:
+            engine = create_engine(f"sqlite:///{file}")
+            if request.param == "engine before":
+                engine.connect().close()
+            yield SqlAlchemyLockProvider(engine)
+            engine.dispose()
+
+
+def replace(file: Path, by: Path) -> None:
+    """With what SQLite keeps beside it, as a copy that is restored."""
+    for suffix in ("-wal", "-shm"):
+        Path(f"{file}{suffix}").unlink(missing_ok=True)
+    os.replace(by, file)
+
+
+def test_i1_a_replaced_file(provider: LockProvider, file: Path, fresh: Path, name: str) -> None:
+    lease = acquired(provider, name)
+    replace(file, fresh)
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as other:
+        successor = acquired(other, name)
+        assert provider.acquire(LockRequest(name, "1m")) is None, "no second holder"
+        assert provider.extend(lease, "1h") is None
+        assert not lease.is_trusted()
+        assert provider.release(lease) is False
+        assert record_of(provider, name).locked_by == successor.locked_by
+        assert other.release(successor)
+        assert provider.release(acquired(provider, name))
+
+
+def test_i1_a_deleted_file_is_an_error_not_a_grant(provider: LockProvider, file: Path, name: str) -> None:
+    lease = acquired(provider, name)
+    shutil.rmtree(file.parent)
+    file.parent.mkdir()
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="no such table"):
+            provider.acquire(LockRequest(f"{name}-2", "1m"))
+    with pytest.raises(ProviderError):
+        provider.extend(lease, "1h")
+    provider.create_schema()
+    assert provider.extend(lease, "1h") is None
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as other:
+        lease = acquired(other, name)
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        assert other.release(lease)
+
+
+def test_i1_a_file_that_is_replaced_during_the_statement(file: Path, fresh: Path, name: str) -> None:
+    """The grant stands in the old file, which no other process sees: the claim goes to the new one."""
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as provider:
+        provider.create_schema()
+        provider.record("warm")
+        connection = provider._engine.raw_connection()
+
+        def replace_once() -> int:
+            if fresh.exists():
+                replace(file, fresh)
+            return 1
+
+        # A trigger of the application's that calls a function: the file changes in mid-statement.
+        connection.create_function("replaced", 0, replace_once)
+        cursor = connection.cursor()
+        cursor.execute("CREATE TRIGGER hook AFTER INSERT ON shedlock BEGIN SELECT replaced(); END")
+        cursor.close()
+        connection.commit()
+        connection.close()
+        lease = acquired(provider, name)
+        with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as other:
+            assert record_of(other, name).locked_by == lease.locked_by
+            assert other.acquire(LockRequest(name, "1m")) is None
+        assert provider.release(lease)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite", "file", "file async"])
+def test_i1_a_relative_path_is_resolved_once(
+    scheme: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the provider is made: not anew for each event loop or connection, after a ``chdir``."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    path = "file:locks.db?uri=true" if "file" in scheme else "locks.db"
+    if "sync" in scheme or "aiosqlite" in scheme:
+        provider = AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{path}")
+
+        async def create() -> None:
+            await provider.create_schema()
+            await provider.close()
+
+        async def acquire() -> bool:
+            try:
+                return await provider.acquire(LockRequest(name, "1m")) is not None
+            finally:
+                await provider.close()
+
+        asyncio.run(create())
+        assert asyncio.run(acquire())
+        monkeypatch.chdir(elsewhere)
+        assert not asyncio.run(acquire())
+    else:
+        sync = SqlAlchemyLockProvider(f"sqlite:///{path}")
+        sync.create_schema()
+        acquired(sync, name)
+        sync.close()
+        monkeypatch.chdir(elsewhere)
+        assert sync.acquire(LockRequest(name, "1m")) is None
+        sync.close()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_users_engine_keeps_its_listeners(file: Path) -> None:
+    """Its connection is replaced by the pool, so the application's own set-up runs on the new one."""
+    engine = create_engine(f"sqlite:///{file}")
+    connected: list[object] = []
+    event.listen(engine, "connect", lambda connection, _: connected.append(connection))
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    file.unlink()
+    provider.create_schema()
+    assert len(connected) == 2
+    engine.dispose()

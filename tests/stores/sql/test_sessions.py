@@ -1,0 +1,139 @@
+"""I1: what an application has sent on a connection of its pool does not lead to another lock table."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import create_engine, event, make_url
+
+from shedlock_py import LeaseLostError, LockProvider, LockRequest, ProviderError
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.stores.sql.stores import DATABASE, Store, acquired, record_of
+
+
+@pytest.fixture
+def other_place(store: Store) -> Iterator[str]:
+    """Another schema, or database, with a lock table of the same name."""
+    place = f"other_{uuid4().hex[:8]}"
+    if store.is_postgres:
+        store.execute(f"CREATE SCHEMA {place}", f"CREATE TABLE {place}.shedlock (LIKE shedlock INCLUDING ALL)")
+        yield place
+        store.execute(f"DROP SCHEMA {place} CASCADE")
+    else:
+        store.execute(f"CREATE DATABASE {place}", f"CREATE TABLE {place}.shedlock LIKE {DATABASE}.shedlock")
+        yield place
+        store.execute(f"DROP DATABASE {place}")
+
+
+def wander(provider: LockProvider, store: Store, place: str) -> None:
+    """Every connection of the application's pool is sent elsewhere, and stays there."""
+    inner: Any = getattr(provider, "async_provider", provider)
+
+    def checked_out(connection: Any, *_: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET search_path TO {place}" if store.is_postgres else f"USE {place}")
+        cursor.close()
+        connection.commit()
+
+    event.listen(inner._engine.pool, "checkout", checked_out)
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_i1_a_connection_that_was_sent_elsewhere(store: Store, other_place: str, is_warm: bool, name: str) -> None:
+    provider, other = store.provider_of_engine(), store.provider()
+    if is_warm:
+        provider.record("warm")
+    wander(provider, store, other_place)
+    lease = acquired(provider, name)
+    assert record_of(other, name).locked_by == lease.locked_by
+    assert other.acquire(LockRequest(name, "1m")) is None
+    assert store.ask(f"SELECT count(*) FROM {other_place}.shedlock") == 0
+    assert provider.extend(lease, "1h") is lease
+    assert provider.release(lease)
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])
+def test_verify_on_a_connection_that_was_sent_elsewhere(store: Store, other_place: str, name: str) -> None:
+    provider, reader = store.provider(), store.provider_of_engine()
+    assert isinstance(provider, SqlAlchemyLockProvider)
+    assert isinstance(reader, SqlAlchemyLockProvider)
+    wander(reader, store, other_place)
+    lease = acquired(provider, name)
+    with reader._engine.connect() as connection:
+        reader.verify(lease, connection)
+        provider.verify(lease, connection)
+    assert provider.release(lease)
+    with reader._engine.connect() as connection, pytest.raises(LeaseLostError):
+        reader.verify(lease, connection)
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg"])
+def test_a_search_path_of_the_role_or_the_url_is_the_default(store: Store, other_place: str, name: str) -> None:
+    """The table there is meant, whatever connections are sent."""
+    connect_args: dict[str, Any] = (
+        {"server_settings": {"search_path": other_place}}
+        if store.is_async
+        else {"options": f"-csearch_path={other_place}"}
+    )
+    provider, plain = store.provider_of_engine(connect_args=connect_args), store.provider()
+    wander(provider, store, "public")
+    lease = acquired(provider, name)
+    assert store.ask(f"SELECT count(*) FROM {other_place}.shedlock") == 1
+    assert plain.record(name) is None
+    assert provider.release(lease)
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
+def test_i1_a_temporary_table_of_the_same_name(store: Store, name: str) -> None:
+    provider, other = store.provider_of_engine(), store.provider()
+    assert isinstance(provider, SqlAlchemyLockProvider)
+
+    def connected(connection: Any, _: object) -> None:
+        connection.execute("CREATE TEMPORARY TABLE shedlock (LIKE public.shedlock INCLUDING ALL)")
+        connection.commit()
+
+    event.listen(provider._engine, "connect", connected)
+    acquired(provider, name)
+    assert other.acquire(LockRequest(name, "1m")) is None
+
+
+def test_i1_a_temporary_table_of_sqlite(tmp_path: Path, name: str) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    with closing(SqlAlchemyLockProvider(url)) as other:
+        other.create_schema()
+        engine = create_engine(url)
+        event.listen(
+            engine,
+            "connect",
+            lambda connection, _: connection.execute("CREATE TEMPORARY TABLE shedlock AS SELECT * FROM main.shedlock"),
+        )
+        provider = SqlAlchemyLockProvider(engine)
+        acquired(provider, name)
+        assert other.acquire(LockRequest(name, "1m")) is None
+        engine.dispose()
+
+
+def test_the_table_is_created_in_the_default_place(store: Store, other_place: str, name: str) -> None:
+    with store.table() as table:
+        provider = store.provider_of_engine(options={"table_name": table})
+        wander(provider, store, other_place)
+        with pytest.raises(ProviderError, match=table):
+            provider.acquire(LockRequest(name, "1m"))
+        provider.create_schema()
+        acquired(provider, name)
+        assert store.ask(f"SELECT count(*) FROM {table}") == 1
+
+
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb"])
+def test_an_engine_whose_url_names_no_database(store: Store, name: str) -> None:
+    url = make_url(store.url())
+    engine = create_engine(
+        url.set(database=None), connect_args={"db" if "mysqldb" in store.driver else "database": DATABASE}
+    )
+    store.stack.callback(engine.dispose)
+    provider = SqlAlchemyLockProvider(engine)
+    acquired(provider, name)
+    assert store.provider().acquire(LockRequest(name, "1m")) is None

@@ -1,0 +1,156 @@
+"""A skip is what happens most: it takes no row lock, no transaction id, and writes nothing."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from shedlock_py import LockProvider, LockRequest, ProviderError
+from tests.stores.sql.stores import DATABASE, Store, acquired
+from tests.support.database import DatabaseServer
+from tests.support.polling import wait_until
+from tests.support.servers import PostgresServer
+
+SKIPS = 1000
+FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
+
+
+class QuietPostgres(PostgresServer):
+    """Writes to its log only what statements make it write."""
+
+    def _command(self, port: int) -> list[str]:
+        quiet = {"autovacuum": "off", "checkpoint_timeout": "1d", "wal_level": "minimal", "max_wal_senders": "0"}
+        options = [word for name, value in quiet.items() for word in ("-c", f"{name}={value}")]
+        return [*super()._command(port), *options]
+
+
+@pytest.fixture(scope="module")
+def quiet_server(postgres_server: DatabaseServer) -> Iterator[DatabaseServer]:
+    if not isinstance(postgres_server, PostgresServer):
+        pytest.skip("needs a PostgreSQL that nobody else uses, and the environment names one that is not ours")
+    with QuietPostgres() as server:
+        server.create_database(DATABASE)
+        yield server
+
+
+@pytest.fixture
+def quiet(quiet_server: DatabaseServer, driver: str) -> Iterator[Store]:
+    store = Store(quiet_server, driver)
+    with store.stack:
+        yield store
+
+
+def rows_written(store: Store) -> int:
+    """Settled once nobody is connected: a session reports what it did when it ends."""
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    wait_until(lambda: store.ask(others) == 0, what="the sessions gone")
+    count = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables WHERE relname = 'shedlock'"
+    return int(store.ask(count))
+
+
+def traces(store: Store, name: str) -> tuple[object, ...]:
+    """The end of the log, the next transaction id, and the row with its place, its writer and its locker."""
+    with store.connect() as connection:
+        log = connection.execute(text("SELECT pg_current_wal_insert_lsn(), pg_snapshot_xmax(pg_current_snapshot())"))
+        row = connection.execute(text("SELECT ctid, xmin, xmax, * FROM shedlock WHERE name = :name"), {"name": name})
+        return (*log.one(), *row.one())
+
+
+@pytest.mark.parametrize("kind", ["held", "already ran", "fire time, held", "table of ShedLock for Java"])
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
+def test_postgres(driver: str, kind: str, quiet: Store, name: str) -> None:
+    fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
+    options: dict[str, Any] = {"extra_columns": kind != "table of ShedLock for Java"}
+    provider = quiet.provider(**options)
+    provider.create_schema()
+    lease = acquired(provider, name, fire_time=fire_time)
+    if kind == "already ran":
+        assert provider.release(lease)
+    if kind == "fire time, held":
+        fire_time = FIRE_TIME + timedelta(days=1)
+    request = LockRequest(name, "1m", fire_time=fire_time)
+    assert provider.acquire(request) is None
+    quiet.stack.close()
+    written, before = rows_written(quiet), traces(quiet, name)
+
+    provider = quiet.provider(**options)
+    for _ in range(SKIPS):
+        assert provider.acquire(request) is None
+    quiet.stack.close()
+    assert (rows_written(quiet), traces(quiet, name)) == (written, before)
+
+    provider = quiet.provider(**options)
+    assert provider.take_over(request)
+    quiet.stack.close()
+    assert rows_written(quiet) == written + 1, "this test would not have seen a write"
+    assert traces(quiet, name)[:2] != before[:2]
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg"])
+def test_postgres_refuses_a_late_fire_time_without_a_trace(driver: str, quiet: Store, name: str) -> None:
+    provider = quiet.provider()
+    provider.create_schema()
+    provider.release(acquired(provider, name))
+    refuse_late(provider, name)
+    quiet.stack.close()
+    written, before = rows_written(quiet), traces(quiet, name)
+    provider = quiet.provider()
+    for _ in range(100):
+        refuse_late(provider, name)
+    quiet.stack.close()
+    assert (rows_written(quiet), traces(quiet, name)) == (written, before)
+
+
+def refuse_late(provider: LockProvider, name: str) -> None:
+    """There is a record of ``name``, and none of another name."""
+    late = datetime.now(UTC) + timedelta(minutes=6)
+    for lock in (name, f"{name}-absent"):
+        for acquire in (provider.acquire, provider.take_over):
+            with pytest.raises(ProviderError, match="later than the store's clock"):
+                acquire(LockRequest(lock, "1m", fire_time=late))
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
+def test_postgres_does_not_wait_for_whoever_locks_the_row(driver: str, store: Store, name: str) -> None:
+    provider = store.provider()
+    acquired(provider, name)
+    with store.connect() as connection, connection.execution_options(isolation_level="READ COMMITTED").begin():
+        connection.execute(text("SELECT 1 FROM shedlock WHERE name = :name FOR UPDATE"), {"name": name})
+        assert provider.acquire(LockRequest(name, "1m")) is None
+
+
+def written_by_mariadb(store: Store, name: str) -> tuple[object, ...]:
+    counters = "SHOW GLOBAL STATUS WHERE variable_name IN ('Handler_update', 'Innodb_rows_inserted')"
+    with store.connect() as connection:
+        row = connection.execute(text("SELECT * FROM shedlock WHERE name = :name"), {"name": name}).one()
+        return (*row, *connection.execute(text(counters)).all())
+
+
+@pytest.mark.parametrize("kind", ["held", "already ran", "fire time, held", "table of ShedLock for Java"])
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy"])
+def test_mariadb(driver: str, kind: str, store: Store, name: str) -> None:
+    provider = store.provider(extra_columns=kind != "table of ShedLock for Java")
+    fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
+    lease = acquired(provider, name, fire_time=fire_time)
+    if kind == "already ran":
+        provider.release(lease)
+    if kind == "fire time, held":
+        fire_time = FIRE_TIME + timedelta(days=1)
+    before = written_by_mariadb(store, name)
+    for _ in range(SKIPS):
+        assert provider.acquire(LockRequest(name, "1m", fire_time=fire_time)) is None
+    assert written_by_mariadb(store, name) == before
+    provider.take_over(LockRequest(name, "1m"))
+    assert written_by_mariadb(store, name) != before, "this test would not have seen a write"
+
+
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+aiomysql"])
+def test_mariadb_refuses_a_late_fire_time_without_a_trace(driver: str, store: Store, name: str) -> None:
+    provider = store.provider()
+    provider.release(acquired(provider, name))
+    before = written_by_mariadb(store, name)
+    for _ in range(20):
+        refuse_late(provider, name)
+    assert written_by_mariadb(store, name) == before

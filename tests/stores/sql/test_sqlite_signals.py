@@ -1,0 +1,95 @@
+"""I12: on SQLite, what a signal handler raises reaches the caller as it is, and leaves nothing locked."""
+
+import os
+import signal
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from shedlock_py import LockRequest, ProviderError
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.stores.sql.stores import acquired
+from tests.support.polling import wait_until
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, of Ctrl-C, and SystemExit, of a SIGTERM handler."""
+
+
+@pytest.fixture
+def _raising_handler() -> Iterator[None]:
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("operation", ["acquire", "take_over"])
+@pytest.mark.usefixtures("_raising_handler")
+def test_i12_a_signal_while_the_statement_waits_for_the_writer(operation: str, tmp_path: Path, name: str) -> None:
+    """The handler once ran inside the function that the statement called, and SQLite made an error of its own of it."""
+    file = tmp_path / "locks.db"
+    main = threading.get_ident()
+
+    def is_waiting() -> bool:
+        return "providers/sqlalchemy/connections" in sys._current_frames()[main].f_code.co_filename
+
+    def interrupt() -> None:
+        wait_until(is_waiting, what="the statement")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        writer.execute("ROLLBACK")
+
+    with (
+        closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as provider,
+        closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as writer,
+    ):
+        provider.create_schema()
+        for _ in range(20):
+            writer.execute("BEGIN IMMEDIATE")
+            interrupting = threading.Thread(target=interrupt)
+            interrupting.start()
+            with pytest.raises(Interrupted):
+                getattr(provider, operation)(LockRequest(name, "1h"))
+            interrupting.join()
+            assert provider.release(acquired(provider, name)), "nothing stays locked"
+
+
+def test_a_provider_survives_exceptions_while_it_takes_connections(tmp_path: Path, name: str) -> None:
+    """SQLAlchemy's pool counts a connection as taken for ever if a signal handler raises at some of these moments."""
+    interrupted = 0
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db", timeout="2s")) as provider:
+        provider.create_schema()
+        for moment in range(1, 90):
+            with raising_at(moment), suppress(Interrupted, ProviderError):
+                interrupted += 1
+                provider.record(name)
+                interrupted -= 1
+        assert interrupted > 20
+        assert provider.release(acquired(provider, name))
+
+
+@contextmanager
+def raising_at(moment: int) -> Iterator[None]:
+    """Raise as a signal handler could, when so many functions of SQLAlchemy's pool were called."""
+    calls = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        if event in ("call", "return") and "sqlalchemy/pool" in frame.f_code.co_filename:
+            calls += 1
+            if calls == moment:
+                raise Interrupted
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)

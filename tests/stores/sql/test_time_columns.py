@@ -1,0 +1,189 @@
+"""Columns that follow the session's time zone are two moments for two sessions, and both would get the lock."""
+
+import logging
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, record_of
+
+POSTGRES = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if driver.startswith("postgresql")]
+MARIADB = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if driver.startswith("mysql")]
+
+
+def create(store: Store, table: str, time: str, *, extra: bool) -> None:
+    columns = f"fencing_token BIGINT, last_fire_time {time} NULL, " if extra else ""
+    default = "" if store.is_postgres else "DEFAULT '2026-01-01'"
+    store.execute(
+        f"CREATE TABLE {table} (name VARCHAR(64) NOT NULL, lock_until {time} NOT NULL {default}, "
+        f"locked_at {time} NOT NULL {default}, locked_by VARCHAR(255) NOT NULL, {columns}PRIMARY KEY (name))"
+    )
+
+
+@pytest.mark.parametrize("extra", [True, False])
+@pytest.mark.parametrize("driver", POSTGRES)
+def test_i1_timestamptz_is_refused(driver: str, extra: bool, store: Store, name: str) -> None:
+    with store.table() as table:
+        create(store, table, "timestamptz(6)", extra=extra)
+        provider = store.provider(table_name=table, extra_columns=extra)
+        for _ in range(2):
+            with pytest.raises(ProviderError, match="time zone") as refused:
+                provider.acquire(LockRequest(name, "1m"))
+        assert (refused.value.operation, refused.value.lock_name) == ("acquire", name)
+        assert not isinstance(refused.value, ProviderUnreachable)
+        with pytest.raises(ProviderError, match="time zone"):
+            provider.take_over(LockRequest(name, "1m"))
+        do_as_told(store, str(refused.value))
+        assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize("driver", POSTGRES)
+def test_i5_a_held_lock_in_timestamptz_is_not_called_free(driver: str, zone: str, store: Store, name: str) -> None:
+    """As ShedLock for Java writes it with usingDbTime(): UTC without a zone, in a session that has one."""
+    with store.table() as table:
+        create(store, table, "timestamptz", extra=True)
+        in_zone = f"SET timezone = '{zone}'"
+        utc = "timezone('utc', CURRENT_TIMESTAMP)"
+        columns, values = "name, lock_until, locked_at, locked_by", f":name, {utc} + interval '1 h', {utc}, 'java'"
+        store.execute(in_zone, f"INSERT INTO {table} ({columns}) VALUES ({values})", name=name)
+        provider = store.provider(table_name=table)
+        operations: list[Callable[[], object]] = [
+            lambda: provider.record(name),
+            provider.records,
+            lambda: provider.force_release(name),
+            lambda: provider.prune(0),
+        ]
+        for operate in operations:
+            with pytest.raises(
+                ProviderError, match=r"timestamptz.* in which locked_at reads as UTC: ALTER TABLE"
+            ) as no:
+                operate()
+        do_as_told(store, str(no.value), in_zone)
+        record = record_of(provider, name)
+        assert record.is_held
+        assert abs(record.remaining - timedelta(hours=1)) < timedelta(minutes=1)
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        assert provider.force_release(name) is True
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
+def test_only_the_columns_that_follow_the_zone_are_changed(driver: str, store: Store, name: str) -> None:
+    with store.table() as table:
+        create(store, table, "timestamp", extra=True)
+        store.execute(f"ALTER TABLE {table} ALTER COLUMN locked_at TYPE timestamptz")
+        provider = store.provider(table_name=table)
+        with pytest.raises(ProviderError, match=r"ALTER COLUMN locked_at TYPE timestamp$"):
+            provider.acquire(LockRequest(name, "1m"))
+
+
+@pytest.mark.parametrize("extra", [True, False])
+@pytest.mark.parametrize("driver", MARIADB)
+def test_timestamp_is_warned_of_once(
+    driver: str, extra: bool, store: Store, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with store.table() as table:
+        create(store, table, "TIMESTAMP(6)", extra=extra)
+        provider = store.provider(table_name=table, extra_columns=extra)
+        for _ in range(2):
+            assert provider.release(acquired(provider, name))
+        (warning,) = warnings_of(caplog)
+        assert "time_zone" in warning
+        caplog.clear()
+        assert len(store.provider(table_name=table, extra_columns=extra).records()) == 1
+        assert warnings_of(caplog) == [warning], "who reads must know as well"
+        do_as_told(store, warning)
+        caplog.clear()
+        assert provider.release(acquired(store.provider(table_name=table, extra_columns=extra), name))
+        assert not warnings_of(caplog)
+
+
+@pytest.mark.parametrize("zone", ["+00:00", "+09:00", "-08:00"])
+@pytest.mark.parametrize("digits", ["", "(3)", "(6)"])
+@pytest.mark.parametrize("driver", ["mysql+pymysql"])
+def test_i5_a_lock_held_in_timestamp_by_another_zone_is_not_called_free(
+    driver: str, digits: str, zone: str, store: Store, name: str
+) -> None:
+    with store.table() as table:
+        create(store, table, f"TIMESTAMP{digits}", extra=True)
+        in_zone = f"SET time_zone = '{zone}'"
+        options = {"table_name": table}
+        there = store.provider_of_engine(options=options, connect_args={"init_command": in_zone})
+        acquired(there, name, "1h")
+        here = store.provider(table_name=table)
+        operations: list[Callable[[], object]] = [
+            lambda: here.record(name),
+            here.records,
+            lambda: here.force_release(name),
+            lambda: here.prune(0),
+            lambda: here.take_over(LockRequest(name, "1m")),
+        ]
+        for operate in operations:
+            with pytest.raises(ProviderError, match=r"time zone .* h from this session's.*ALTER TABLE") as refused:
+                operate()
+        assert there.force_release("nobody's") is False
+        assert record_of(there, name).is_held
+        do_as_told(store, str(refused.value), in_zone)
+        record = record_of(store.provider(table_name=table), name)
+        assert record.is_held
+        assert abs(record.remaining - timedelta(hours=1)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("driver", ["mysql+pymysql"])
+def test_timestamp_where_all_sessions_have_one_zone(driver: str, store: Store, name: str) -> None:
+    with store.table() as table:
+        create(store, table, "TIMESTAMP(6)", extra=True)
+        provider, other = store.provider(table_name=table), store.provider(table_name=table)
+        lease = acquired(provider, name)
+        assert [record.is_held for record in other.records()] == [True]
+        assert other.force_release(name) is True
+        assert other.force_release(name) is False
+        assert other.prune(0) == 1
+        assert provider.release(lease) is False
+        other.take_over(LockRequest(name, "1m"))
+        other.take_over(LockRequest(name, "1m"))
+
+
+def do_as_told(store: Store, message: str, *first: str) -> None:
+    (remedy,) = re.findall(r"ALTER TABLE .*", message)
+    store.execute(*first, remedy)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if (record.name, record.levelno) == ("shedlock_py", logging.WARNING)
+    ]
+
+
+@pytest.mark.parametrize("schema", ["Odd Schema"])
+@pytest.mark.parametrize("driver", POSTGRES)
+def test_i1_in_another_schema(driver: str, schema: str, store: Store, name: str) -> None:
+    store.execute(f'CREATE SCHEMA "{schema}"')
+    try:
+        create(store, f'"{schema}".shedlock', "timestamptz", extra=True)
+        with pytest.raises(ProviderError, match=f'ALTER TABLE "{schema}".shedlock'):
+            store.provider(schema=schema).acquire(LockRequest(name, "1m"))
+        assert acquired(store.provider(), name)
+    finally:
+        store.execute(f'DROP SCHEMA "{schema}" CASCADE')
+
+
+@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
+def test_a_table_that_is_made_later_is_looked_at_then(driver: str, store: Store, name: str) -> None:
+    with store.table() as table:
+        provider: LockProvider = store.provider(table_name=table)
+        with pytest.raises(ProviderError, match="create the table"):
+            provider.acquire(LockRequest(name, "1m"))
+        if store.is_postgres:
+            create(store, table, "timestamptz", extra=True)
+            with pytest.raises(ProviderError, match="timestamptz"):
+                provider.acquire(LockRequest(name, "1m"))
+        else:
+            provider.create_schema()
+            acquired(provider, name)
+            assert record_of(provider, name).is_held

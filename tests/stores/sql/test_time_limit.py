@@ -1,0 +1,266 @@
+"""I13: every operation of a provider from a URL answers within its ``timeout``, whatever the server does."""
+
+import asyncio
+import re
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SYNC_DRIVERS, Store, acquired
+from tests.support.database import Address
+from tests.support.polling import wait_until
+from tests.support.ports import bind_free_port, free_port
+from tests.support.proxy import TcpProxy
+from tests.support.timing import BUSY, BUSY_HERD
+
+TIMEOUT = 1.0
+LONGEST = TIMEOUT * 1.1 + BUSY
+
+
+@contextmanager
+def refusing() -> Iterator[Address]:
+    yield "127.0.0.1", free_port()
+
+
+@contextmanager
+def black_holed() -> Iterator[Address]:
+    """A listener whose queue is full: the kernel drops each packet that would open a connection."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(bind_free_port())
+        listener.listen(0)
+        address: Address = listener.getsockname()
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        time.sleep(0.05)  # until the kernel has seen them; nothing tells
+        yield address
+
+
+@contextmanager
+def silent() -> Iterator[Address]:
+    """Accepts connections and never answers."""
+    with bind_free_port() as listener:
+        listener.listen(512)
+        yield listener.getsockname()
+
+
+FAULTS = {"refused": refusing, "black hole": black_holed, "silent": silent}
+WAITED = r"limit of 1 s \(timeout\): waited for a (free )?connection"
+
+
+def failed_after(ask: Callable[[], object]) -> tuple[ProviderUnreachable, float]:
+    started = time.monotonic()
+    with pytest.raises(ProviderUnreachable) as caught:
+        ask()
+    return caught.value, time.monotonic() - started
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_i13_a_server_that_cannot_be_reached(store: Store, fault: str, name: str) -> None:
+    with FAULTS[fault]() as address:
+        provider = store.provider(address, timeout=TIMEOUT)
+        for _ in range(1 if fault == "silent" else 2):
+            error, seconds = failed_after(lambda: provider.acquire(LockRequest(name, "1m")))
+            assert seconds <= LONGEST
+            if fault != "refused":
+                assert re.search(WAITED, str(error)), error
+                assert seconds >= TIMEOUT * 0.99
+            assert error.__cause__ is not None
+
+
+def test_i13_a_server_that_falls_silent(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider, other = store.provider(proxy.address, timeout=TIMEOUT), store.provider()
+    lease = acquired(provider, name)
+    for ask in (lambda: provider.acquire(LockRequest(f"{name}-2", "1h")), lambda: provider.extend(lease, "1h")):
+        proxy.stall()
+        error, seconds = failed_after(ask)
+        assert seconds <= LONGEST
+        assert "limit of 1 s (timeout): waited for a reply" in str(error)
+        proxy.cut()
+        proxy.resume()
+        assert provider.record(name)
+    wait_until(lambda: not (record := other.record(f"{name}-2")) or not record.is_held, what="nothing held for nobody")
+    assert provider.release(lease)
+
+
+def test_i13_a_server_that_is_stopped(store: Store, name: str) -> None:
+    """By SIGSTOP: its kernel accepts connections, and nothing answers."""
+    warm, cold = store.provider(timeout=TIMEOUT), store.provider(timeout=TIMEOUT)
+    warm.record(name)
+    store.server.pause()
+    try:
+        outcomes = [failed_after(partial(provider.record, name)) for provider in (warm, cold, warm)]
+    finally:
+        store.server.resume()
+    assert all(seconds <= LONGEST for _, seconds in outcomes), outcomes
+    assert all("waited for a" in str(error) for error, _ in outcomes)
+    assert warm.release(acquired(warm, name))
+    assert cold.release(acquired(cold, name))
+
+
+def test_i13_it_falls_silent_once_it_has_accepted_the_connection(store: Store, name: str) -> None:
+    """During what SQLAlchemy itself asks first."""
+    with TcpProxy(store.server.address) as proxy:
+        for replies in (2, 4):
+            provider = store.provider(proxy.address, timeout=TIMEOUT)
+            proxy.reset()
+            with stalling_after(proxy, replies):
+                started = time.monotonic()
+                with suppress(ProviderUnreachable):
+                    provider.record(name)
+                assert time.monotonic() - started <= LONGEST, replies
+            proxy.cut()
+
+
+@contextmanager
+def stalling_after(proxy: TcpProxy, replies: int) -> Iterator[None]:
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.0005):
+            if proxy.round_trips >= replies:
+                proxy.stall()
+                return
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        proxy.resume()
+
+
+@pytest.mark.parametrize("driver", ONE_EACH)
+def test_i13_two_hundred_threads_on_a_silent_server(store: Store, name: str) -> None:
+    seconds: list[float] = []
+    start = threading.Barrier(200)
+
+    def ask(number: int) -> None:
+        start.wait()
+        seconds.append(failed_after(lambda: provider.acquire(LockRequest(f"{name}-{number}", "1m")))[1])
+
+    with silent() as address:
+        provider = store.provider(address, timeout="2s")
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(200)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(seconds) == 200
+    assert max(seconds) <= 2.0 * 1.1 + BUSY_HERD
+
+
+@pytest.mark.parametrize("driver", ONE_ASYNC_EACH)
+def test_i13_two_hundred_tasks_on_a_silent_server(store: Store, name: str) -> None:
+    async def seconds_of(provider: AsyncSqlAlchemyLockProvider, number: int) -> float:
+        started = time.monotonic()
+        with pytest.raises(ProviderUnreachable):
+            await provider.acquire(LockRequest(f"{name}-{number}", "1m"))
+        return time.monotonic() - started
+
+    async def main(address: Address) -> list[float]:
+        provider = AsyncSqlAlchemyLockProvider(store.url(address), timeout="2s")
+        return await asyncio.gather(*(seconds_of(provider, number) for number in range(200)))
+
+    with silent() as address:
+        assert max(asyncio.run(main(address))) <= 2.0 * 1.1 + BUSY_HERD
+
+
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_i13_waiting_for_a_free_connection_counts(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider, patient = store.provider(proxy.address, timeout=TIMEOUT), "1m"
+    provider.record(name)
+    proxy.stall()
+    threads = [
+        threading.Thread(target=failed_after, args=(lambda: provider.acquire(LockRequest(name, patient)),))
+        for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: proxy.open_connections >= 5, what="all five connections are taken")
+    error, seconds = failed_after(lambda: provider.record(name))
+    for thread in threads:
+        thread.join()
+    proxy.resume()
+    assert seconds <= LONGEST
+    assert "waited for a" in str(error)
+
+
+def test_i13_a_host_name_that_is_not_looked_up_in_time(
+    store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The C libraries look names up themselves, where no test can delay it: their whole call stands still."""
+    address = ("a-name-server-is-asked.invalid", 1)
+    # An idle thread of the pool ends after the test; it must not wait for ever.
+    answered = threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        answered.wait(30)
+        raise OSError("no such name")
+
+    provider = store.provider(address, timeout=TIMEOUT)
+    if store.is_async or "pymysql" in store.driver:
+        monkeypatch.setattr(socket, "getaddrinfo", wait)
+    else:
+        monkeypatch.setattr(provider._engine.dialect, "connect", wait)  # type: ignore[attr-defined]  # of a sync provider
+    try:
+        error, seconds = failed_after(lambda: provider.record(name))
+    finally:
+        answered.set()
+    assert seconds <= LONGEST
+    assert "waited for a connection" in str(error)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
+def test_i13_a_writer_of_sqlite_that_does_not_end(scheme: str, tmp_path: Path, name: str) -> None:
+    url = f"{scheme}:///{tmp_path}/locks.db?timeout={TIMEOUT}"
+    is_async = "aiosqlite" in scheme
+    provider: SqlAlchemyLockProvider | BlockingLockProvider = (
+        BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(url)) if is_async else SqlAlchemyLockProvider(url)
+    )
+    with closing(provider), closing(sqlite3.connect(tmp_path / "locks.db", isolation_level=None)) as writer:
+        provider.create_schema()
+        writer.execute("BEGIN IMMEDIATE")
+        error, seconds = failed_after(lambda: provider.acquire(LockRequest(name, "1m")))
+        assert TIMEOUT * 0.8 <= seconds <= LONGEST
+        assert "locked" in str(error)
+        writer.execute("ROLLBACK")
+        assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
+def test_timeout_in_the_url_and_as_an_option(store: Store) -> None:
+    with refusing() as address:
+        for provider in (
+            store.provider(address, timeout="3s"),
+            store.provider(url=store.url(address) + ("&" if "?" in store.url(address) else "?") + "timeout=3s"),
+        ):
+            shown: Any = getattr(provider, "async_provider", provider)
+            assert shown.programs.timeout == 3.0
+            assert "timeout" not in repr(shown)
+
+
+def test_a_users_engine_keeps_its_own_limits(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    with pytest.raises(ConfigurationError, match="timeout= is for providers that are made from a URL"):
+        SqlAlchemyLockProvider(engine, timeout="1s")
+    assert SqlAlchemyLockProvider(engine).programs.timeout is None
+    async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+    with pytest.raises(ConfigurationError, match="timeout="):
+        AsyncSqlAlchemyLockProvider(async_engine, timeout="1s")

@@ -1,0 +1,201 @@
+"""URLs and engines that cannot work are refused at once, in words that help."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from shedlock_py import ConfigurationError, LockRequest, async_provider_from_url, configure, hold, provider_from_url
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from tests.stores.sql.stores import DATABASE, acquired
+from tests.support.database import DatabaseServer
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_wrong_kind_of_engine(tmp_path: Path) -> None:
+    engine: Any = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    async_engine: Any = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+    with pytest.raises(ConfigurationError, match="AsyncSqlAlchemyLockProvider"):
+        SqlAlchemyLockProvider(async_engine)
+    with pytest.raises(ConfigurationError, match=r"give it to SqlAlchemyLockProvider"):
+        AsyncSqlAlchemyLockProvider(engine)
+
+
+@pytest.mark.parametrize("nonsense", [None, 5, b"sqlite:///x", object(), ["sqlite:///x.db"]])
+def test_neither_an_engine_nor_a_url(nonsense: Any) -> None:
+    for provider_class in (SqlAlchemyLockProvider, AsyncSqlAlchemyLockProvider):
+        with pytest.raises(ConfigurationError, match=r"(?i)engine|url"):
+            provider_class(nonsense)
+
+
+MEMORY = [
+    "sqlite://",
+    "sqlite:///:memory:",
+    "sqlite:///file::memory:?uri=true",
+    "sqlite:///file:x?mode=memory&uri=true",
+    "sqlite:///",
+]
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
+@pytest.mark.parametrize("url", MEMORY)
+def test_sqlite_in_memory(url: str) -> None:
+    for make in (provider_from_url, SqlAlchemyLockProvider, lambda url: SqlAlchemyLockProvider(create_engine(url))):
+        with pytest.raises(ConfigurationError, match="InMemoryLockProvider"):
+            make(url)
+    async_url = url.replace("sqlite:", "sqlite+aiosqlite:")
+    for make_async in (async_provider_from_url, AsyncSqlAlchemyLockProvider):
+        with pytest.raises(ConfigurationError, match="InMemoryLockProvider"):
+            make_async(async_url)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("oracle://u:hunter2@h/db", "unknown scheme 'oracle'"),
+        ("postgresql+nonsense://u:hunter2@h/db", "nonsense"),
+        ("postgresql", "not a URL"),
+        ("", "not a URL"),
+        ("://", "not a URL"),
+        ("postgresql://u:hunter2@h:port/db", "store URL"),
+        ("postgresql://u:hunter2@h:99999999/db", ""),
+    ],
+)
+def test_urls_that_cannot_work(url: str, words: str) -> None:
+    for make in (provider_from_url, async_provider_from_url):
+        if not words:  # it is a URL; connecting will tell
+            assert "hunter2" not in repr(make(url))
+            continue
+        with pytest.raises(ConfigurationError, match=words) as refused:
+            make(url)
+        assert "hunter2" not in str(refused.value)
+        assert "hunter2" not in repr(refused.value.__cause__)
+        assert "hunter2" not in repr(refused.value.__context__)
+
+
+@pytest.mark.parametrize("url", ["mssql+pyodbc://h/db", "nonsense://h/db"])
+def test_dialects_that_are_not_supported(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        SqlAlchemyLockProvider(url)
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg2", "mysql+pymysql", "mysql+mysqldb", "sqlite+pysqlite"])
+def test_a_sync_driver_for_an_async_provider(driver: str) -> None:
+    with pytest.raises(ConfigurationError, match="not an async driver; use ") as refused:
+        AsyncSqlAlchemyLockProvider(f"{driver}://u:hunter2@h/db")
+    assert "hunter2" not in str(refused.value)
+    assert {"postgresql": "asyncpg", "mysql": "asyncmy", "sqlite": "aiosqlite"}[driver.partition("+")[0]] in str(
+        refused.value
+    )
+
+
+@pytest.mark.parametrize(
+    "driver", ["postgresql+asyncpg", "postgresql+psycopg_async", "mysql+aiomysql", "mysql+asyncmy", "sqlite+aiosqlite"]
+)
+def test_an_async_driver_for_a_sync_provider(driver: str) -> None:
+    for make in (SqlAlchemyLockProvider, provider_from_url, lambda url: configure(provider=url)):
+        with pytest.raises(ConfigurationError, match=r"async"):
+            make(f"{driver}://u:hunter2@h/db")
+    with pytest.raises(ConfigurationError, match=r"async"):
+        SqlAlchemyLockProvider(create_engine(f"{driver}:///locks.db"))
+
+
+def test_the_alias_of_hosting_services(postgres: DatabaseServer, name: str) -> None:
+    url = postgres.url("postgres", DATABASE)
+    assert url.startswith("postgres://")
+    provider = provider_from_url(url)
+    assert isinstance(provider, SqlAlchemyLockProvider)
+    assert provider.release(acquired(provider, name))
+    provider.close()
+    assert isinstance(async_provider_from_url(url), AsyncSqlAlchemyLockProvider)
+
+
+def test_a_url_without_a_driver(postgres: DatabaseServer, mariadb: DatabaseServer, name: str) -> None:
+    for server, schemes in ((postgres, ["postgresql"]), (mariadb, ["mysql", "mariadb"])):
+        for scheme in schemes:
+            url = server.url(scheme, DATABASE)
+            for given in (url, make_url(url)):
+                provider = SqlAlchemyLockProvider(given)
+                with hold(name, lock_at_most_for="1m", provider=provider) as lease:
+                    assert lease
+                provider.close()
+            asyncio.run(use(AsyncSqlAlchemyLockProvider(url), name))
+
+
+async def use(provider: AsyncSqlAlchemyLockProvider, name: str) -> None:
+    lease = await provider.acquire(LockRequest(name, "1m"))
+    assert lease
+    assert await provider.release(lease)
+    await provider.close()
+
+
+@pytest.mark.parametrize(
+    "driver", ["mariadb+pymysql", "mariadb+mysqldb", "mariadb+asyncmy", "postgresql+psycopg_async"]
+)
+def test_schemes_by_another_name(driver: str, request: pytest.FixtureRequest, name: str) -> None:
+    server: DatabaseServer = request.getfixturevalue("postgres" if "post" in driver else "mariadb")
+    url = server.url(driver, DATABASE)
+    if driver.endswith(("asyncmy", "_async")):
+        asyncio.run(use(AsyncSqlAlchemyLockProvider(url), name))
+    else:
+        provider = SqlAlchemyLockProvider(url)
+        assert provider.release(acquired(provider, name))
+        provider.close()
+
+
+MISSING = [
+    ("provider_from_url", "postgresql://h/db", "psycopg,psycopg2", "psycopg[binary]"),
+    ("provider_from_url", "postgresql+psycopg2://h/db", "psycopg2", "psycopg2-binary"),
+    ("provider_from_url", "mysql://h/db", "pymysql,MySQLdb", "pymysql"),
+    ("provider_from_url", "mysql+mysqldb://h/db", "MySQLdb", "mysqlclient"),
+    ("async_provider_from_url", "postgresql://h/db", "asyncpg,psycopg", "asyncpg"),
+    ("async_provider_from_url", "postgresql+psycopg_async://h/db", "psycopg", "psycopg[binary]"),
+    ("async_provider_from_url", "mysql://h/db", "asyncmy,aiomysql", "asyncmy"),
+    ("async_provider_from_url", "mariadb+aiomysql://h/db", "aiomysql", "aiomysql"),
+    ("async_provider_from_url", "sqlite:///locks.db", "aiosqlite", "aiosqlite"),
+    ("provider_from_url", "sqlite:///locks.db", "sqlalchemy", "shedlock_py[sqlalchemy]"),
+    ("async_provider_from_url", "sqlite:///locks.db", "sqlalchemy", "shedlock_py[sqlalchemy]"),
+]
+
+SCRIPT = """
+import importlib.machinery, sys
+function, url, missing = sys.argv[1:]
+class WithoutSome(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in missing.split(",") else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = WithoutSome
+import shedlock_py
+try:
+    getattr(shedlock_py, function)(url)
+except shedlock_py.ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("function", "url", "missing", "package"), MISSING)
+def test_a_missing_package(function: str, url: str, missing: str, package: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, function, url, missing],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"pip install '{package}'" in done.stdout
+
+
+def test_a_url_connects_at_first_use(name: str) -> None:
+    provider = provider_from_url("postgresql://nobody@127.0.0.1:9/none")
+    assert isinstance(provider, SqlAlchemyLockProvider)
+    assert "127.0.0.1:9" in repr(provider)
+    provider.close()

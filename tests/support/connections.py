@@ -1,0 +1,58 @@
+"""How many clients a server has on this machine, as the kernel sees it: without a session of our own in the count."""
+
+import socket
+import sys
+import threading
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.database import Address
+
+_ESTABLISHED = "01"
+_SECONDS = 0.01
+
+
+def connections_to(addresses: Iterable[Address]) -> int:
+    """Connections that clients on this machine have to these addresses (IPv4) at the moment."""
+    return len(_clients_of(addresses))
+
+
+def _clients_of(addresses: Iterable[Address]) -> set[str]:
+    wanted = {_as_the_kernel_writes(address) for address in addresses}
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return {local for _, local, remote, state, *_ in fields if state == _ESTABLISHED and remote in wanted}
+
+
+@cache
+def _as_the_kernel_writes(address: Address) -> str:
+    """``0100007F:1F90``: the host is a number in the order of this machine, the port is not."""
+    host, port = address
+    number = int.from_bytes(socket.inet_aton(socket.gethostbyname(host)), sys.byteorder)
+    return f"{number:08X}:{port:04X}"
+
+
+class MostConnections:
+    """While in the block, looks a hundred times a second how many new ones there are; `most` is the most seen."""
+
+    def __init__(self, addresses: Iterable[Address]) -> None:
+        self.addresses = list(addresses)
+        self.most = 0
+        self._older = _clients_of(self.addresses)  # a server that tests share has those of earlier ones
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(_SECONDS):
+            self.most = max(self.most, len(_clients_of(self.addresses) - self._older))

@@ -1,0 +1,158 @@
+"""A fork that Python is not told of, as of uWSGI's workers: ``python -m tests.support.forked_by_c WAY URL NAME``.
+
+In a process of its own: Python does not survive such a fork while another thread waits for its turn.
+"""
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine
+
+from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
+from shedlock_py.context import Held
+from shedlock_py.election import _between
+from shedlock_py.keepalive import _Heart
+from shedlock_py.providers.redis.quorum import _pause
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.providers.sqlalchemy.watchdog import watchdog
+from tests.support.forks import c_fork, in_child
+
+
+def use(provider: Any, name: str) -> None:
+    lease = provider.acquire(LockRequest(name, "1m"))
+    assert lease is not None
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert provider.extend(lease, "2m") is lease
+    assert provider.release(lease)
+
+
+def on_both_sides(provider: Any, name: str) -> None:
+    held = provider.acquire(LockRequest(name, "1m"))
+    before = session(provider)
+
+    def child() -> None:
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        use(provider, f"{name}-child")
+        assert session(provider) != before or before is None
+        check_watchdog()
+
+    for work in (child, provider.close, child):
+        in_child(work, c_fork)
+        assert provider.extend(held, "2m") is held
+        use(provider, f"{name}-parent")
+        assert session(provider) == before, "the parent's connection must have survived"
+    assert provider.release(held)
+
+
+def session(provider: Any) -> object:
+    """What the server calls the connection that this process has."""
+    engine = getattr(provider, "_engine", None)
+    if engine is None or engine.dialect.name == "sqlite":
+        return None
+    connection = engine.raw_connection()
+    cursor = connection.cursor()
+    cursor.execute(f"SELECT {'pg_backend_pid()' if engine.dialect.name == 'postgresql' else 'connection_id()'}")
+    [[number]] = cursor.fetchall()
+    cursor.close()
+    connection.close()
+    return number
+
+
+def check_watchdog() -> None:
+    """Its thread, if it has one, is one of this process."""
+    thread = watchdog._thread
+    assert thread is None or Path(f"/proc/self/task/{thread.native_id}").exists()
+
+
+def between_event_loops(url: str, name: str) -> None:
+    inherited: Any = async_provider_from_url(url)
+
+    async def main(provider: Any) -> None:
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease is not None
+        assert await provider.release(lease)
+        await provider.close()
+        check_watchdog()
+
+    asyncio.run(main(inherited))
+    in_child(lambda: asyncio.run(main(inherited)), c_fork)
+    in_child(lambda: asyncio.run(main(async_provider_from_url(url))), c_fork)
+    asyncio.run(main(inherited))
+
+
+def inside_a_block(url: str, name: str) -> None:
+    provider = provider_from_url(url)
+    block = hold(name, lock_at_most_for="1m", provider=provider)
+
+    def child() -> None:
+        block.__exit__(None, None, None)
+        record = provider.record(name)
+        assert record is not None
+        assert record.is_held
+
+    with block as lease:
+        in_child(child, c_fork)
+        record = provider.record(name)
+        assert lease is not None
+        assert record is not None
+        assert record.locked_by == lease.locked_by
+        assert record.is_held
+
+
+def with_a_pool_of_the_childs(url: str, name: str) -> None:
+    engine = create_engine(url)
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    use(provider, name)
+
+    def child() -> None:
+        engine.dispose(close=False)  # as SQLAlchemy says to
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1")
+            pool = engine.pool
+            use(provider, f"{name}-child")
+            assert engine.pool is pool
+            connection.exec_driver_sql("SELECT 1")
+
+    in_child(child, c_fork)
+    use(provider, name)
+
+
+def jitter(url: str, name: str) -> None:
+    """It is not the same in every child."""
+    lease = provider_from_url(url).acquire(LockRequest(name, "1m"))
+    assert lease is not None
+    reading, writing = os.pipe()
+
+    def child() -> None:
+        heart = _Heart(Held(lease, None, os.getpid()), beats=True)
+        numbers = (random.random(), _between(1, 2), heart._plan._random(), _pause(10).seconds)
+        os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
+
+    for _ in range(3):
+        in_child(child, c_fork)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        columns = list(zip(*(line.split() for line in pipe), strict=True))
+    assert [len(set(column)) for column in columns] == [1, 3, 3, 3], columns  # 1: as Python leaves it to us
+
+
+WAYS: dict[str, Callable[[str, str], None]] = {
+    "url": lambda url, name: on_both_sides(provider_from_url(url), name),
+    "engine": lambda url, name: on_both_sides(
+        SqlAlchemyLockProvider(create_engine(url, pool_size=1, max_overflow=0)), name
+    ),
+    "pool": with_a_pool_of_the_childs,
+    "asyncio": between_event_loops,
+    "block": inside_a_block,
+    "jitter": jitter,
+}
+
+if __name__ == "__main__":
+    way, url, name = sys.argv[1:]
+    WAYS[way](url, name)

@@ -1,0 +1,216 @@
+"""A server that speaks MongoDB's protocol: a private one of SecantusDB, or the one that the environment names."""
+
+import os
+import pwd
+import re
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from tests.support.availability import missing
+from tests.support.database import Address
+from tests.support.ports import LOOPBACK
+from tests.support.servers import PrivateServer, ServerError
+
+VARIABLE = "SHEDLOCK_TEST_MONGODB_URL"
+
+
+class MongoServer(ABC):
+    """A server the tests talk to, and what they do to it."""
+
+    address: Address
+
+    @abstractmethod
+    def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
+        """A URL; `via` a proxy it is that of one server, whatever replica set that says it belongs to."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Bring it up and wait until it answers: on the same port as before, with the same data."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """An orderly shutdown; the data are kept."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL; the data are kept."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """SIGCONT."""
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @contextmanager
+    def connect(self) -> Iterator[MongoClient[dict[str, Any]]]:
+        """To look at the server from the side."""
+        with MongoClient[dict[str, Any]](self.url(), tz_aware=True, timeoutMS=20_000) as client:
+            yield client
+
+    @contextmanager
+    def failing(self, commands: list[str], *, times: int = 1, **data: Any) -> Iterator[None]:
+        """Let the next `times` of these commands fail in a way that `data` describes (MongoDB's `failCommand`)."""
+        with self.connect() as client:
+            point = {"failCommands": commands, "appName": "shedlock_py", **data}
+            try:
+                client.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=point)
+            except PyMongoError as error:
+                pytest.skip(f"the server has no failCommand: start it with enableTestCommands=1 ({error})")
+            yield
+            client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+class PrivateMongoServer(MongoServer):
+    """SecantusDB, in a temporary directory and on a free port."""
+
+    def __init__(self, *arguments: str, userinfo: str = "") -> None:
+        self._process = _Secantus(arguments)
+        self.userinfo = userinfo
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.close()
+
+    @property
+    def address(self) -> Address:  # type: ignore[override]  # read-only here
+        return self._process.address
+
+    def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
+        host, port = via or self.address
+        options |= {"directConnection": "true"} if via else {}
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"mongodb://{self.userinfo}{host}:{port}/{database}{'?' if query else ''}{query}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Added to ours when the server starts."""
+        return self._process.environment
+
+    def restart_with(self, *arguments: str) -> None:
+        self.stop()
+        self._process.arguments = arguments
+        self.start()
+
+    def start(self) -> None:
+        self._process.start()
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def pause(self) -> None:
+        self._process.pause()
+
+    def resume(self) -> None:
+        self._process.resume()
+
+
+class _Secantus(PrivateServer):
+    """The life of the process; its base class knows how to find a port and how not to be left behind."""
+
+    product = "mongodb"
+    dialect = "mongodb"
+    programs = ("secantusd-py",)
+    search_in = str(Path(sys.executable).parent)
+    system_user = pwd.getpwuid(os.geteuid()).pw_name
+    stop_signal = signal.SIGTERM
+    data_directory_query = ""
+
+    def __init__(self, arguments: tuple[str, ...]) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+    def _create_data(self) -> None:
+        self.data.mkdir()
+
+    def _command(self, port: int) -> list[str]:
+        program = self._programs["secantusd-py"]
+        listen = [f"--host={LOOPBACK}", f"--port={port}"]
+        return [program, *listen, f"--storage-path={self.data}", "--enable-test-commands", *self.arguments]
+
+    def _answers(self) -> bool:
+        host, port = self.address
+        try:
+            with MongoClient[dict[str, Any]](host, port, directConnection=True, timeoutMS=1000) as client:
+                return bool(client.admin.command("hello")["ok"]) and self.pid is not None
+        except PyMongoError:
+            return False
+
+
+class ExternalMongoServer(MongoServer):
+    """A server that somebody else runs. Tests that would stop it are skipped."""
+
+    def __init__(self, url: str) -> None:
+        found = re.fullmatch(r"mongodb://([^@/]*@)?([^/?]+)(?:/[^?]*)?(?:\?(.*))?", url)
+        if not found:
+            raise ValueError(f"{VARIABLE} is not of the form mongodb://host:port/?options")
+        self._userinfo, self._hosts, self._query = (part or "" for part in found.groups())
+        host, _, port = self._hosts.partition(",")[0].partition(":")
+        self.address = (host, int(port or 27017))
+
+    def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
+        hosts = f"{via[0]}:{via[1]}" if via else self._hosts
+        query = [f"{name}={value}" for name, value in options.items()]
+        if via:
+            query += ["directConnection=true"]
+        return f"mongodb://{self._userinfo}{hosts}/{database}?{'&'.join([self._query, *query]).strip('&')}"
+
+    def start(self) -> None:
+        self._refuse()
+
+    def stop(self) -> None:
+        self._refuse()
+
+    def kill(self) -> None:
+        self._refuse()
+
+    def pause(self) -> None:
+        self._refuse()
+
+    def resume(self) -> None:
+        self._refuse()
+
+    def _refuse(self) -> None:
+        pytest.skip(f"this test stops or pauses the server, and {VARIABLE} names one that is not ours")
+
+
+@contextmanager
+def mongodb_endpoint() -> Iterator[MongoServer]:
+    """A running server, for as long as the block lasts."""
+    if url := os.environ.get(VARIABLE):
+        external = ExternalMongoServer(url)
+        try:
+            with external.connect() as client:
+                client.admin.command("ping")
+        except PyMongoError as error:
+            missing(
+                f"the server that {VARIABLE} names does not answer ({error})", "docker compose up -d --wait mongodb"
+            )
+        yield external
+        return
+    try:
+        private = PrivateMongoServer()
+    except ServerError as error:
+        missing(f"mongodb: {error}", "make servers")
+    with private:
+        yield private

@@ -1,0 +1,68 @@
+"""A real PgBouncer before a PostgreSQL of the tests: what a hosted database often has, unasked."""
+
+import signal
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import NullPool, create_engine, make_url
+from sqlalchemy.exc import DBAPIError
+
+from tests.support.database import DatabaseServer
+from tests.support.ports import LOOPBACK
+from tests.support.servers import ServerProcess
+
+
+class PgBouncer(ServerProcess):
+    """``pool_mode`` is one of its own: ``session``, ``transaction``, ``statement``."""
+
+    product = "pgbouncer"
+    programs = ("pgbouncer",)
+    search_in = "/usr/sbin"  # which is not in the $PATH of ordinary users on Debian
+    system_user = "postgres"  # it refuses to be root
+    stop_signal = signal.SIGTERM  # at once; SIGINT waits for clients
+
+    def __init__(self, server: DatabaseServer, *, pool_mode: str = "transaction", pool_size: int = 2) -> None:
+        super().__init__()
+        self._server = server
+        self._pool_mode = pool_mode
+        self._pool_size = pool_size
+        self._database = f"pooled_{uuid4().hex[:8]}"  # whoever knows it is ours
+
+    def url(self, driver: str) -> str:
+        """An SQLAlchemy URL that leads through the pooler."""
+        host, port = self.address
+        url = make_url(self._server.url(driver))
+        return url.set(host=host, port=port, database=self._database).render_as_string(hide_password=False)
+
+    def _create_data(self) -> None:
+        self.data.mkdir()
+
+    def _command(self, port: int) -> list[str]:
+        url = make_url(self._server.url("postgresql"))
+        target = {
+            "host": url.host, "port": url.port, "dbname": url.database, "user": url.username, "password": url.password,
+        }  # fmt: skip
+        lines = [
+            "[databases]",
+            f"{self._database} = {' '.join(f'{name}={value}' for name, value in target.items())}",
+            "[pgbouncer]",
+            f"listen_addr = {LOOPBACK}",
+            f"listen_port = {port}",
+            "unix_socket_dir =",
+            "auth_type = any",  # it logs in as the user above, whoever asks
+            f"pool_mode = {self._pool_mode}",
+            f"default_pool_size = {self._pool_size}",
+            "max_client_conn = 500",
+        ]
+        path: Path = self.directory / "pgbouncer.ini"
+        path.write_text("\n".join(lines) + "\n")
+        path.chmod(0o644)
+        return [self._programs["pgbouncer"], str(path)]
+
+    def _answers(self) -> bool:
+        engine = create_engine(self.url("postgresql+psycopg"), poolclass=NullPool, connect_args={"connect_timeout": 5})
+        try:
+            with engine.connect():
+                return True
+        except DBAPIError:
+            return False

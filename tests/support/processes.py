@@ -1,0 +1,58 @@
+"""Signals to a server and all its children: PostgreSQL gives each backend a session, so that killpg misses them."""
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.polling import wait_until
+
+
+def signal_tree(root: int, signum: signal.Signals) -> None:
+    """Send `signum` to `root` and its descendants, the root first, so that it starts no more of them."""
+    _send(root, signum)
+    for pid in descendants(root):
+        _send(pid, signum)
+
+
+def kill_tree(root: int) -> None:
+    """SIGKILL `root` and its descendants, and wait until they are gone."""
+    _send(root, signal.SIGSTOP)
+    pids = [root, *descendants(root)]
+    for pid in pids:
+        _send(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, pids)), what=f"process {root} and its children gone")
+
+
+def descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and (fields := _stat(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        new = children.get(todo.pop(), [])
+        found += new
+        todo += new
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """A zombie does not run: it only waits for its parent to notice."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in ("Z", "X")
+
+
+def _send(pid: int, signum: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent, … of a process; empty if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return text.rpartition(")")[2].split()

@@ -1,0 +1,234 @@
+"""A TCP proxy that counts round trips and, on demand, misbehaves as networks do.
+
+A round trip is a change of direction: the client has sent something and the server then answers. However many packets
+either of them needs, the count is the same on every run. A reply is counted before it is passed on, so that whoever has
+got it finds it counted.
+"""
+
+import socket
+import threading
+from contextlib import suppress
+from typing import Self
+
+from tests.support.database import Address
+from tests.support.ports import bind, bind_free_port
+
+_CHUNK = 65536
+_JOIN_TIMEOUT = 10.0
+
+
+class TcpProxy:
+    """Listens from its construction to `close()`; usable as a context manager, and from any thread."""
+
+    def __init__(self, upstream: Address) -> None:
+        self._upstream = upstream
+        self._changed = threading.Condition()
+        self._links: set[_Link] = set()
+        self._pumps: set[threading.Thread] = set()
+        self._stalled = False
+        self._replies_until_drop: int | None = None
+        self._connections = 0
+        self._round_trips = 0
+        self._bytes_to_server = 0
+        self._bytes_to_client = 0
+        self._replies_dropped = 0
+        self._socket = bind_free_port()
+        self.address: Address = self._socket.getsockname()
+        self._acceptor: threading.Thread | None = None
+        self.accept()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What was seen since the last reset()
+
+    @property
+    def round_trips(self) -> int:
+        """Replies, the dropped ones too. What a server says unasked, such as MySQL's greeting, is none."""
+        return self._round_trips
+
+    @property
+    def connections(self) -> int:
+        """Connections that clients opened."""
+        return self._connections
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that are open now; `reset()` does not change it."""
+        with self._changed:
+            return len(self._links)
+
+    @property
+    def bytes_to_server(self) -> int:
+        return self._bytes_to_server
+
+    @property
+    def bytes_to_client(self) -> int:
+        return self._bytes_to_client
+
+    @property
+    def replies_dropped(self) -> int:
+        return self._replies_dropped
+
+    def reset(self) -> None:
+        """Count from zero. Connections and faults stay as they are."""
+        with self._changed:
+            self._connections = self._round_trips = self._replies_dropped = 0
+            self._bytes_to_server = self._bytes_to_client = 0
+
+    # What can go wrong
+
+    def drop_next_reply(self, *, skip: int = 0) -> None:
+        """Let the server have the next request, swallow its reply and close that connection.
+
+        `skip` replies pass before that: those to a ping or a prepare that precedes the statement which is meant.
+        """
+        with self._changed:
+            self._replies_until_drop = skip
+
+    def stall(self) -> None:
+        """Keep all connections, accept new ones, and pass nothing, until `resume()`. Nothing is lost."""
+        with self._changed:
+            self._stalled = True
+
+    def resume(self) -> None:
+        with self._changed:
+            self._stalled = False
+            self._changed.notify_all()
+
+    def refuse(self) -> None:
+        """Refuse new connections until `accept()`; those that are open go on."""
+        if self._acceptor is not None:
+            self._stop_accepting()
+            self._socket = bind(self.address[1])  # keeps the port; whoever does not listen refuses
+
+    def accept(self) -> None:
+        if self._acceptor is None:
+            self._socket.listen(256)
+            self._acceptor = threading.Thread(target=self._accept_from, args=(self._socket,), daemon=True)
+            self._acceptor.start()
+
+    def retarget(self, upstream: Address) -> None:
+        """Lead new connections elsewhere, as a fail-over does; those that are open stay where they are."""
+        self._upstream = upstream
+
+    def cut(self) -> None:
+        """Close every connection at once; what a stall has held back is lost."""
+        with self._changed:
+            for link in self._links:
+                link.cut()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Cut everything and give the port back."""
+        self._stop_accepting()
+        self.cut()
+        with self._changed:
+            pumps = list(self._pumps)
+        for pump in pumps:
+            pump.join(_JOIN_TIMEOUT)
+
+    def _stop_accepting(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() would not
+        if self._acceptor is not None:
+            self._acceptor.join(_JOIN_TIMEOUT)
+            self._acceptor = None
+        self._socket.close()
+
+    def _accept_from(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client = listener.accept()[0]
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._upstream, timeout=_JOIN_TIMEOUT)
+            except OSError:
+                client.close()
+                continue
+            self._open(_Link(client, server))
+
+    def _open(self, link: "_Link") -> None:
+        pumps = {
+            threading.Thread(target=self._pump, args=(link, link.client, link.server), daemon=True),
+            threading.Thread(target=self._pump, args=(link, link.server, link.client), daemon=True),
+        }
+        with self._changed:
+            self._connections += 1
+            self._links.add(link)
+            self._pumps |= pumps
+        for pump in pumps:
+            pump.start()
+
+    def _pump(self, link: "_Link", source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while chunk := source.recv(_CHUNK):
+                if not self._may_pass(link, chunk, to_server=source is link.client):
+                    break
+                sink.sendall(chunk)
+            else:
+                if self._may_pass(link, b"", to_server=source is link.client):
+                    sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            link.cut()
+        finally:
+            with self._changed:
+                self._pumps.discard(threading.current_thread())
+                link.pumps -= 1
+                if link.pumps == 0:
+                    link.client.close()
+                    link.server.close()
+                    self._links.discard(link)
+                self._changed.notify_all()
+
+    def _may_pass(self, link: "_Link", chunk: bytes, *, to_server: bool) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._stalled or link.is_cut)
+            if link.is_cut:
+                return False
+            if to_server:
+                self._bytes_to_server += len(chunk)
+                link.awaits_reply = link.awaits_reply or bool(chunk)
+            elif chunk:
+                if link.awaits_reply:
+                    link.awaits_reply = False
+                    self._round_trips += 1
+                    if self._is_reply_to_drop(link):
+                        link.cut()
+                        return False
+                self._bytes_to_client += len(chunk)
+            return True
+
+    def _is_reply_to_drop(self, _link: "_Link") -> bool:
+        if self._replies_until_drop is None:
+            return False
+        if self._replies_until_drop > 0:
+            self._replies_until_drop -= 1
+            return False
+        self._replies_until_drop = None
+        self._replies_dropped += 1
+        return True
+
+
+class _Link:
+    """A client's connection and its counterpart at the server. Guarded by the proxy's lock."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        self.pumps = 2
+        self.awaits_reply = False
+        self.is_cut = False
+        for sock in (client, server):
+            sock.settimeout(None)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for sock in (self.client, self.server):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,267 @@
+"""Redis for the tests: one server, a cluster of three, a sentinel.
+
+Unless it has an append-only file, a server forgets everything when it is stopped or killed, as a Redis that is used as
+a cache does.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any, ClassVar, Self
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.support.database import Address, ExternalLife, Server
+from tests.support.polling import wait_until
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.servers import ServerProcess
+
+SLOTS = 16384
+CLUSTER_TIMEOUT = 30.0
+
+
+class RedisEndpoint(Server):
+    """A Redis that the tests talk to, ours or not."""
+
+    @property
+    @abstractmethod
+    def _url(self) -> str: ...
+
+    def url(self, db: int | None = None, *, via: Address | None = None) -> str:
+        """A URL with password; `via` is the address of a proxy."""
+        parts = urlsplit(self._url)
+        if via is not None:
+            user, at, _ = parts.netloc.rpartition("@")
+            parts = parts._replace(netloc=f"{user}{at}{via[0]}:{via[1]}")
+        if db is not None:
+            parts = parts._replace(path=f"/{db}")
+        return urlunsplit(parts)
+
+    @contextmanager
+    def client(self, db: int | None = None) -> Iterator[redis.Redis]:
+        """To look at the server from the side: it asks once and waits 5 seconds."""
+        once = Retry(NoBackoff(), 0)
+        with redis.Redis.from_url(self.url(db), socket_timeout=5, socket_connect_timeout=5, retry=once) as client:
+            yield client
+
+
+class RedisProcess(ServerProcess, RedisEndpoint):
+    """A process of redis-server; the values of `config` are written as in redis.conf."""
+
+    product = "redis"
+    programs: ClassVar[tuple[str, ...]] = ("redis-server",)
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        super().__init__()
+        self.config: dict[str, str] = {"bind": LOOPBACK, "dir": str(self.data), **config}
+        self._config_file = self.directory / "redis.conf"
+
+    @property
+    def _url(self) -> str:
+        host, port = self.address
+        return f"redis://{self._userinfo}{host}:{port}/0"
+
+    @property
+    def _userinfo(self) -> str:
+        password = self.config.get("requirepass")
+        return "" if password is None else f":{quote(password, safe='')}@"
+
+    def _create_data(self) -> None:
+        self.data.mkdir()
+        # A file, and not arguments, because failovers and CONFIG REWRITE keep there what they have changed.
+        self._config_file.write_text("".join(f"{name} {value}\n" for name, value in self.config.items()))
+
+    def _command(self, port: int) -> list[str]:
+        return [self._programs["redis-server"], str(self._config_file), "--port", str(port)]
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                info = client.info()
+                return info["process_id"] == self.pid and not info.get("loading")
+        except redis.RedisError:
+            return False
+
+
+class RedisServer(RedisProcess):
+    """A Redis of our own, as in `RedisServer(appendonly=True, config={"requirepass": "s3cret-pw"})`."""
+
+    def __init__(self, *, appendonly: bool = False, config: Mapping[str, str] | None = None) -> None:
+        super().__init__({
+            "save": '""',
+            "appendonly": "yes" if appendonly else "no",
+            "appendfsync": "always",
+            "hz": "100",  # an orderly stop waits for the next of these ticks
+            "repl-diskless-sync-delay": "0",  # instead of 5 seconds, in which a replica would wait for others
+        })  # fmt: skip
+        self.socket = self.directory / "socket"
+        self.config |= {"unixsocket": str(self.socket), **(config or {})}
+
+    def unix_url(self, db: int = 0) -> str:
+        password = self.config.get("requirepass")
+        return f"unix://{self.socket}?db={db}" + ("" if password is None else f"&password={quote(password, safe='')}")
+
+
+class RedisTlsServer(RedisServer):
+    """Speaks TLS only; its URLs name the certificate to trust."""
+
+    programs = ("redis-server", "openssl")
+
+    @property
+    def _url(self) -> str:
+        host, port = self.address
+        return f"rediss://{self._userinfo}{host}:{port}/0?ssl_ca_certs={self.certificate}"
+
+    @property
+    def certificate(self) -> str:
+        return f"{self.directory}/certificate.pem"
+
+    def _create_data(self) -> None:
+        key = f"{self.directory}/key.pem"
+        self._run(
+            self._programs["openssl"], "req", "-x509", "-nodes", "-days", "2",
+            "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+            "-subj", "/CN=localhost",
+            "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:localhost",
+            "-addext", "keyUsage=critical,digitalSignature,keyCertSign",  # without it Python 3.13 trusts no CA
+            "-keyout", key, "-out", self.certificate,
+        )  # fmt: skip
+        self.config |= {"tls-cert-file": self.certificate, "tls-key-file": key, "tls-auth-clients": "no"}
+        super()._create_data()
+
+    def _command(self, port: int) -> list[str]:
+        return [self._programs["redis-server"], str(self._config_file), "--port", "0", "--tls-port", str(port)]
+
+
+class RedisSentinel(RedisProcess):
+    """A sentinel that watches `master`, which must have been started; it finds the replicas by itself.
+
+    It asks the master for them every ten seconds: start the replicas first.
+    """
+
+    def __init__(self, master: RedisServer, *, name: str = "mymaster") -> None:
+        super().__init__({})
+        self.master = master
+        self.master_name = name
+
+    def master_address(self) -> Address:
+        """Where the sentinel says that the master is: elsewhere after a failover."""
+        with self.client() as client:
+            host, port = _ask(client, "SENTINEL GET-MASTER-ADDR-BY-NAME", self.master_name)
+        return host.decode(), int(port)
+
+    def _create_data(self) -> None:
+        super()._create_data()
+        host, port = self.master.address
+        lines = [
+            f"sentinel monitor {self.master_name} {host} {port} 1",
+            f"sentinel down-after-milliseconds {self.master_name} 1000",
+            f"sentinel failover-timeout {self.master_name} 5000",
+        ]
+        if password := self.master.config.get("requirepass"):
+            lines.append(f"sentinel auth-pass {self.master_name} {password}")
+        with self._config_file.open("a") as config:
+            config.writelines(f"{line}\n" for line in lines)
+
+    def _command(self, port: int) -> list[str]:
+        return [*super()._command(port), "--sentinel"]
+
+
+class RedisClusterNode(RedisServer):
+    """One of the three of a `RedisCluster`."""
+
+    def __init__(self) -> None:
+        timeout = "5000"  # milliseconds without an answer until the others call a node failed
+        super().__init__(
+            config={"cluster-enabled": "yes", "cluster-node-timeout": timeout, "cluster-announce-ip": LOOPBACK}
+        )
+        self._bus_ports: dict[int, int] = {}
+
+    def bus_port(self, port: int) -> int:
+        """Redis's own choice, 10000 above, is among the ports of outgoing connections."""
+        # The other nodes remember it, so that it must be the same after a restart.
+        if port not in self._bus_ports:
+            self._bus_ports[port] = free_port()
+        return self._bus_ports[port]
+
+    def _command(self, port: int) -> list[str]:
+        return [*super()._command(port), "--cluster-port", str(self.bus_port(port))]
+
+
+class RedisCluster:
+    """Three masters without replicas, which share the slots evenly."""
+
+    def __init__(self) -> None:
+        self._nodes = [RedisClusterNode() for _ in range(3)]
+        self._started = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def nodes(self) -> list[RedisServer]:
+        return [*self._nodes]
+
+    def url(self) -> str:
+        """The URL of the first node, from which a client learns of the others."""
+        return self._nodes[0].url()
+
+    @contextmanager
+    def client(self) -> Iterator[redis.RedisCluster]:
+        with closing(redis.RedisCluster.from_url(self.url(), socket_timeout=5)) as client:
+            yield client
+
+    def start(self) -> None:
+        """Start the nodes, and tell them of each other."""
+        for number, node in enumerate(self._nodes):
+            self._started.callback(node.close)
+            node.start()
+            first, last = (SLOTS * n // len(self._nodes) for n in (number, number + 1))
+            with node.client() as client:
+                _ask(client, "CLUSTER ADDSLOTSRANGE", first, last - 1)
+                _ask(client, "CLUSTER SET-CONFIG-EPOCH", number + 1)
+        with self._nodes[0].client() as client:
+            for node in self._nodes[1:]:
+                host, port = node.address
+                _ask(client, "CLUSTER MEET", host, port, node.bus_port(port))
+        self.wait()
+
+    def wait(self) -> None:
+        """Until every node knows the others and serves; Redis takes two seconds for it, whatever one does."""
+        wait_until(lambda: all(map(self._is_ready, self._nodes)), timeout=CLUSTER_TIMEOUT, what="the cluster ready")
+
+    def close(self) -> None:
+        self._started.close()
+
+    def _is_ready(self, node: RedisServer) -> bool:
+        with node.client() as client:
+            info = _ask(client, "CLUSTER INFO")
+        return (info["cluster_state"], info["cluster_known_nodes"]) == ("ok", str(len(self._nodes)))
+
+
+class ExternalRedis(ExternalLife, RedisEndpoint):
+    """The Redis that the environment variable names."""
+
+    def __init__(self, url: str, *, variable: str) -> None:
+        self._given = url
+        self._variable = variable
+
+    @property
+    def _url(self) -> str:
+        return self._given
+
+    @property
+    def address(self) -> Address:
+        parts = urlsplit(self._given)
+        return parts.hostname or "localhost", parts.port or 6379
+
+
+def _ask(client: redis.Redis, *words: str | int) -> Any:
+    return client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py gives it no types
