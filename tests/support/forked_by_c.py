@@ -15,7 +15,7 @@ from sqlalchemy import create_engine
 
 from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
 from shedlock_py.context import Held
-from shedlock_py.election import _between
+from shedlock_py.election.base import random as election_random
 from shedlock_py.keepalive import _Heart
 from shedlock_py.providers.redis.quorum import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
@@ -131,7 +131,7 @@ def jitter(url: str, name: str) -> None:
 
     def child() -> None:
         heart = _Heart(Held(lease, None, os.getpid()), beats=True)
-        numbers = (random.random(), _between(1, 2), heart._plan._random(), _pause(10).seconds)
+        numbers = (random.random(), election_random(), heart._plan._random(), _pause(10).seconds)
         os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
 
     for _ in range(3):
