@@ -48,9 +48,7 @@ class AsyncLeaderElector(Elector):
         on_stopped_leading: Callback | None = None,
         on_new_leader: Callable[[str], Any] | None = None,
     ) -> None:
-        self._provider = as_async_provider(
-            async_provider_from_url(provider) if isinstance(provider, str) else provider
-        )
+        self._provider = as_async_provider(async_provider_from_url(provider) if isinstance(provider, str) else provider)
         self._task: asyncio.Task[None] | None = None
         self._woken: _Signal | None = None
         self._waiters: set[_Signal] = set()
@@ -134,7 +132,7 @@ class AsyncLeaderElector(Elector):
     async def _campaign(self, election: Election) -> None:
         try:
             await run_async(election.run(), self._execute)
-        except GeneratorExit:  # the garbage collector found the task of an event loop that was closed, or is the parent's
+        except GeneratorExit:  # its event loop was closed, or is the parent's
             election.abandon()
             raise
         except asyncio.CancelledError:
@@ -153,7 +151,7 @@ class AsyncLeaderElector(Elector):
     async def _execute(self, command: Command) -> Any:
         match command:
             case Wait(until):
-                assert self._woken is not None  # noqa: S101 (for type checkers: start() sets it)
+                assert self._woken is not None
                 return await self._woken.wait(until)
             case Do(operation, args, seconds):
                 request = asyncio.ensure_future(getattr(self._provider, operation)(*args))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from random import SystemRandom
-from typing import Any
 
 from shedlock_py._clock import monotonic
 from shedlock_py.config import emit

@@ -39,7 +39,7 @@ class Demotion:
         return cls(leader, timedelta(milliseconds=int(milliseconds)))
 
     def request(self, name: str, renew_deadline: timedelta) -> LockRequest:
-        """The request that takes the lease of the election ``name`` until the demoted leader has stopped trusting it."""
+        """The request that takes the lease until the demoted leader has stopped trusting its own."""
         return LockRequest(name, renew_deadline * DRIFT_FACTOR, holder=self.holder)
 
     def cooldown_of(self, holder: str) -> timedelta:

@@ -192,7 +192,7 @@ class Election:
             self._notify(LeadershipStopped(self.settings.name, self.holder, term.lease.fencing_token, reason))
 
     def _resign(self, term: _Term) -> Program[Command, Any, None]:
-        """Wait until the callbacks have returned, and only then release the lease: two leaders must not work at once."""
+        """Release the lease, but only when the callbacks have returned: two leaders must not work at once."""
         if term.is_leading:
             term.is_leading = False
             self._notify(LeadershipStopped(self.settings.name, self.holder, term.lease.fencing_token, "resigned"))

@@ -15,7 +15,7 @@ Takeover = Literal["expired", "observed"]
 LEADER_TRUST_MARGIN = 0.1
 """The part of its lease that a leader does not trust. More than for a lock, because a leader acts for all nodes."""
 DRIFT_FACTOR = 1 + LEADER_TRUST_MARGIN / 10
-"""A node that waits until another stops trusting its lease waits longer by this factor: clocks run at unequal speeds."""
+"""A node waits longer by this factor until another stops trusting its lease, because clocks run at unequal speeds."""
 JITTER = 1.2
 """A follower waits longer by a random factor up to this one, so that followers do not all send requests at once."""
 
