@@ -193,7 +193,7 @@ class QuorumPrograms(StorePrograms):
 
         :param former: a take-over of what each server had when it was read; None: the servers voted for this claim.
         """
-        claim.ask_again()
+        claim.restart_clock()
         name = claim.request.name
         args = (*claim_args(claim), token, b"" if former is None else b"force", KEPT_MS)
 
