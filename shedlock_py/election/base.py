@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from random import SystemRandom
 
 from shedlock_py._clock import monotonic
+from shedlock_py._process import OwningProcess
 from shedlock_py.config import emit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.callbacks import Callback, Callbacks
@@ -29,7 +29,7 @@ class Elector:
         self._settings = settings
         self._callbacks = callbacks
         self._is_started = False
-        self._process = os.getpid()
+        self._owner = OwningProcess()
         self._election = self._new_election()
 
     @property
@@ -45,14 +45,14 @@ class Elector:
     @property
     def term(self) -> int | None:
         """The fencing token of this node's leadership; None while it does not lead."""
-        return self._election.fencing_token if self._process == os.getpid() else None
+        return self._election.fencing_token if self._owner.is_current() else None
 
     def is_leader(self) -> bool:
         """Whether this node leads: local, free, and False *before* another node can lead.
 
         Computed from this node's own monotonic clock at each call. False in a forked child: its parent leads.
         """
-        return self._process == os.getpid() and self._election.is_leader()
+        return self._owner.is_current() and self._election.is_leader()
 
     def add_callbacks(
         self,
@@ -87,7 +87,7 @@ class Elector:
     def _prepare_start(self) -> Election:
         self._callbacks.forget_calls()
         self._election = election = self._new_election()
-        self._process = os.getpid()  # last: is_leader() of a forked child must not see the parent's election
+        self._owner = OwningProcess()  # last: is_leader() of a forked child must not see the parent's election
         self._is_started = True
         return election
 
@@ -117,7 +117,7 @@ class Elector:
 
     def _is_here(self) -> bool:
         """Whether the elector was started in this process. It may have been stopped since."""
-        return self._is_started and self._process == os.getpid()
+        return self._is_started and self._owner.is_current()
 
     def _is_decided(self) -> bool:
         """Whether this node leads, or never will."""

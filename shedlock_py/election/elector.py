@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run
-from shedlock_py._threads import ask_in_thread
+from shedlock_py._timers import request_in_worker
 from shedlock_py.config import as_provider, emit, is_async_provider
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Elector, parse_timeout
@@ -199,7 +199,7 @@ class LeaderElector(Elector):
                 return None
             case Do(operation, args, seconds):
                 request = partial(getattr(self._provider, operation), *args)
-                return request() if seconds is None else ask_in_thread(self._provider, request, seconds, PENDING)
+                return request() if seconds is None else request_in_worker(self._provider, request, seconds, PENDING)
 
     def _emit(self, event: Event) -> None:
         try:

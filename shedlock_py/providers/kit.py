@@ -30,7 +30,7 @@ from weakref import ReferenceType, ref
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program, run, run_async
-from shedlock_py._threads import WorkerPool, finish_at_exit
+from shedlock_py._timers import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger

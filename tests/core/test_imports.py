@@ -23,7 +23,8 @@ LAYERS = [
     ["lease"],
     ["record"],
     ["events"],
-    ["provider", "_program", "_threads"],
+    ["provider", "_program", "_process"],
+    ["_timers"],
     ["urls"],
     ["config", "_aio"],
     ["context"],
@@ -40,7 +41,7 @@ LAYERS = [
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "events", "provider"}
-FOR_PROVIDERS |= {"_program", "_clock", "_threads", "_aio"}
+FOR_PROVIDERS |= {"_program", "_clock", "_process", "_timers", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 

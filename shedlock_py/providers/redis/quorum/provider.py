@@ -16,7 +16,7 @@ import redis.asyncio
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
-from shedlock_py._threads import WorkerPool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import (
