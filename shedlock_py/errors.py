@@ -74,3 +74,12 @@ def _rebuild(
     cls: type[ProviderError], message: str, operation: str, lock_name: str | None, hint: str | None
 ) -> ProviderError:
     return cls(message, operation=operation, lock_name=lock_name, hint=hint)
+
+
+def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:
+    """``error``, or a :class:`ProviderError` if it would end a thread, such as ``sys.exit()`` in a driver's hook."""
+    if isinstance(error, Exception):
+        return error
+    failure = ProviderError(f"{operation} raised {error!r}", operation=operation, lock_name=lock_name)
+    failure.__cause__ = error
+    return failure

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program, run, run_async
-from shedlock_py._threads import WorkerPool, finish_at_exit
+from shedlock_py._timers import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease

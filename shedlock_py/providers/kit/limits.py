@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import ReferenceType, ref
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import WorkerPool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit.failures import TimedOut
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import redis
 
-from shedlock_py._threads import WorkerPool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import NotSent, Permits, TimedOut, call_within, seconds_left, within
-from shedlock_py.providers.redis.failures import is_temporary
+from shedlock_py.providers.redis.errors import is_temporary
 
 FREE_CONNECTION = "a free connection"
 CONNECTION = "a connection"

@@ -16,7 +16,7 @@ import redis.asyncio
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
-from shedlock_py._threads import WorkerPool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import (
@@ -28,7 +28,6 @@ from shedlock_py.providers.kit import (
     parse_timeout,
     parse_tolerance,
 )
-from shedlock_py.providers.redis.broadcast import NoAnswer, NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
 from shedlock_py.providers.redis.clients import (
     AnyClient,
     AsyncClient,
@@ -41,7 +40,8 @@ from shedlock_py.providers.redis.clients import (
     redactor,
     shown,
 )
-from shedlock_py.providers.redis.quorum import QuorumPrograms
+from shedlock_py.providers.redis.quorum.broadcast import NoAnswer, NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
+from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 
 ROUND_SECONDS = 1.2
 """How long a short broadcast waits for a majority, if so much is left of the operation's time."""
