@@ -20,7 +20,7 @@ PAIRS = [
     ("config.py", "_Unlocked", "_AsyncUnlocked"),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
-        ("providers/kit.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
+        ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
         for method in (*FACADE, "undo", "forget_fire_time")
     ),
     ("providers/mongodb/provider.py", "MongoLockProvider", "AsyncMongoLockProvider"),
