@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any, Generic, Never, TypeVar, cast
+from typing import Any, Generic, Never, TypeVar
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess, is_from_signal
@@ -40,7 +40,7 @@ from shedlock_py.events import (
 )
 from shedlock_py.keepalive import OnLost, check_on_lost, check_on_lost_async, kept_alive, kept_alive_async
 from shedlock_py.lease import Lease
-from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name
 from shedlock_py.shutdown import refuses_work
@@ -313,9 +313,7 @@ class Guard:
         A lease under which no task ran is undone: free at once, without minimum hold, and its fire time can be granted
         again. A provider without ``undo`` releases it.
         """
-        store: Any = self._store
-        undo: Callable[[Lease], Any] | None = getattr(store, "undo", None) if self._is_unused else None
-        return undo or cast(Callable[[Lease], Any], store.release)
+        return undo_of(self._store) if self._is_unused else self._store.release
 
     def released(self, lease: Lease, was_ours: bool) -> None:
         if self._active is None:
