@@ -68,8 +68,7 @@ def test_after_a_crowd_that_failed_there_is_another(fault_store: Store) -> None:
 FORKED = """
 import ctypes, os, socket, sys, threading
 from shedlock_py._clock import monotonic
-from shedlock_py.providers.sqlalchemy.forks import _process
-from shedlock_py.providers.sqlalchemy.watchdog import watchdog
+from shedlock_py.providers.sqlalchemy.watchdog import SocketLimit
 
 def child():
     sys.setswitchinterval(1e-6)
@@ -80,22 +79,18 @@ def child():
 
     def ask(one):
         everybody.wait(30)
-        _process.notice_fork()  # as each statement does
-        own = watchdog.begin(one.fileno(), monotonic() + 60)
+        limit = SocketLimit(one.fileno(), monotonic() + 60)
         everybody.wait(30)
-        watchdog.end(own)
+        limit.call_off()
 
     threads = [threading.Thread(target=ask, args=(one,)) for one in ours]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
-    own = watchdog.begin(ours[0].fileno(), monotonic() + 0.05)
+    limit = SocketLimit(ours[0].fileno(), monotonic() + 0.05)
     theirs[0].settimeout(30)
     cut = theirs[0].recv(1) == b""
-    watchdog.end(own)
-    watching = sum(thread.name == "shedlock-watchdog" for thread in threading.enumerate())
-    return 0 if cut and watching == 1 and not died else 1
+    return 0 if cut and limit.call_off() and not died else 1
 
-watchdog._thread = threading.Thread()  # not a real one: Python does not survive a fork by C while it waits for its turn
 fork = {"Python": os.fork, "C": ctypes.PyDLL(None).fork}[sys.argv[1]]
 for _ in range(20):
     pid = fork()
