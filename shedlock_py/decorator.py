@@ -28,7 +28,8 @@ from shedlock_py.guard import (
     run_guarded,
     run_guarded_async,
 )
-from shedlock_py.keepalive import OnLost, check_on_lost, check_on_lost_async
+from shedlock_py.heartbeat import OnLost
+from shedlock_py.keepalive import check_on_lost, check_on_lost_async
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest, check_hold_times, validate_name
 

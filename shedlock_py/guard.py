@@ -38,7 +38,8 @@ from shedlock_py.events import (
     TaskFinished,
     logger,
 )
-from shedlock_py.keepalive import OnLost, check_on_lost, check_on_lost_async, kept_alive, kept_alive_async
+from shedlock_py.heartbeat import OnLost
+from shedlock_py.keepalive import check_on_lost, check_on_lost_async, kept_alive, kept_alive_async
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
