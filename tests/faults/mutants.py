@@ -55,7 +55,7 @@ class Sound(LockProvider):
 
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         self._client = redis.Redis.from_url(where, socket_timeout=2)
-        self._prefix = f"{options['key_prefix']}-planted"
+        self._prefix = f"{options['key_prefix']}-mutant"
 
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, monotonic)
@@ -209,7 +209,7 @@ class Flaky(Sound):
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         if next(self._count) % 3 == 1:
-            raise ProviderUnreachable("planted", operation="extend", lock_name=lease.name) from OSError("planted")
+            raise ProviderUnreachable("mutant", operation="extend", lock_name=lease.name) from OSError("mutant")
         return super().extend(lease, lock_at_most_for)
 
 
@@ -223,7 +223,7 @@ class DeadHeart(Flaky):
             heart._plan.failures += 1
             heart._plan.due = float("inf")
 
-        keepalive._Heart.failed = die  # type: ignore[method-assign, assignment]  # planted, in this process
+        keepalive._Heart.failed = die  # type: ignore[method-assign, assignment]  # the mutation, in this process
 
 
 class SoundQuorum(RedisQuorumLockProvider):
