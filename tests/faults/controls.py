@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant("RestartingCounter", "a fencing counter that restarts", "eager workers", _EXCLUSION, _EAGER),
     Mutant("DeadlineFromReply", "the deadline is counted from the reply", "replies that take up to 0.3 s",
           frozenset({"overlap"}), _LONG, slow_replies=(0.0, 0.3), seconds=2.5),
-    Mutant("DeadHeart", "a heartbeat dies of one exception", "every third extension fails", frozenset({"keep-alive"}),
+    Mutant("StoppedKeepAlive", "a heartbeat dies of one exception", "every third extension fails", frozenset({"keep-alive"}),
           _KEPT, sound="Flaky", seconds=2.5),
     Mutant("NoMinimumHold", "a release ends the minimum hold", "short tasks", frozenset({"minimum hold"}),
           Behaviour(at_most=0.5, at_least=0.2, work=(0.0, 0.02), pause=(0.0, 0.02))),

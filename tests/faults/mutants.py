@@ -213,17 +213,17 @@ class Flaky(Sound):
         return super().extend(lease, lock_at_most_for)
 
 
-class DeadHeart(Flaky):
+class StoppedKeepAlive(Flaky):
     """The heartbeat of the whole process dies of one exception."""
 
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         super().__init__(where, options)
 
-        def die(heart: keepalive._Heart) -> None:
-            heart._plan.failures += 1
-            heart._plan.due = float("inf")
+        def die(keep_alive: keepalive.KeepAlivePlan) -> None:
+            keep_alive._plan.failures += 1
+            keep_alive._plan.due = float("inf")
 
-        keepalive._Heart.failed = die  # type: ignore[method-assign, assignment]  # the mutation, in this process
+        keepalive.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
 
 
 class SoundQuorum(RedisQuorumLockProvider):
