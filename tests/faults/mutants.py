@@ -246,7 +246,7 @@ VARIANTS: dict[str, Callable[..., LockProvider]] = {
     variant.__name__: variant
     for variant in (
         Sound, ReadThenWrite, ReleasesAnybodys, ClientClock, RestartingCounter, DeadlineFromReply, NoMinimumHold,
-        HoldsTooLong, NeverNarrows, Flaky, DeadHeart, SoundQuorum, QuorumHoldsTooLong,
+        HoldsTooLong, NeverNarrows, Flaky, StoppedKeepAlive, SoundQuorum, QuorumHoldsTooLong,
     )
 }  # fmt: skip
 
