@@ -35,7 +35,7 @@ from shedlock_py.integrations.apscheduler.options import (
     check_scheduler,
     choose,
     explicit_id,
-    find_mark,
+    find_lock_spec,
     has_automatic_id,
     is_news,
     is_predictable,
@@ -224,8 +224,8 @@ class ShedLockExecutor(BaseExecutor):
         """The lock to take for this job, without a fire time. :raises ConfigurationError: there is none that works."""
         if job.id in self._locks:
             lock = self._locks[job.id]
-        elif mark := find_mark(job.func):
-            lock = mark
+        elif spec := find_lock_spec(job.func):
+            lock = spec
         else:
             try:
                 lock = parse_lock(self._lock_extractor and self._lock_extractor(job), "what lock_extractor returns")
