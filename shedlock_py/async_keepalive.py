@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable
+from datetime import timedelta
 
 from shedlock_py._aio import start_task
 from shedlock_py._clock import monotonic
@@ -55,9 +56,10 @@ class TaskKeepAlive(BaseKeepAlive):
         self._schedule()
         self._report()
 
-    async def _extend(self, lease: Lease) -> Lease | None:
+    async def _extend(self, lock_for: timedelta) -> Lease | None:
+        lease = self._plan.lease
         try:
-            return await self._store.extend(lease, lease.lock_at_most_for)
+            return await self._store.extend(lease, lock_for)
         except (Exception, asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:

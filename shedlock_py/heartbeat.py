@@ -73,6 +73,8 @@ class KeepAlivePlan:
         from random import SystemRandom  # late: half a millisecond
 
         self.lease = lease = active.lease
+        self._lock_for = lease.lock_at_most_for
+        """How long a heartbeat extends the lease: as long as the guard, or later the task, has requested."""
         self.changed = threading.Condition()
         self.events: list[Event] = []
         self.in_flight = 0
@@ -110,8 +112,8 @@ class KeepAlivePlan:
         self.is_queued = True
         return True
 
-    def heartbeat(self) -> Program[Lease, Lease | None, None]:
-        """One heartbeat, once a worker has time for it. The command is to extend the lease; the reply is the lease."""
+    def heartbeat(self) -> Program[timedelta, Lease | None, None]:
+        """One heartbeat, once a worker has time for it. The command: extend the lease for so long."""
         with self.changed:
             is_wanted = self.is_queued and not self.pauses and not self.is_over and self.lease.is_trusted()
             self.is_queued = False
@@ -123,7 +125,7 @@ class KeepAlivePlan:
         extended: Lease | None = None
         failure: Exception | None = None
         try:
-            extended = yield self.lease
+            extended = yield self._lock_for
         except Exception as error:
             failure = error
         finally:
@@ -141,8 +143,13 @@ class KeepAlivePlan:
             else:
                 self.lose("revoked" if monotonic() < trusted_until else self._why_untrusted())
 
+    def extended_by_task(self) -> None:
+        """The task itself has extended the lease, or has tried to."""
+        self._lock_for = self.lease.lock_at_most_for
+        self.extended()
+
     def extended(self) -> None:
-        """A heartbeat has extended the lease; or the task has, or has tried to."""
+        """The lease was extended."""
         self.is_queued = False
         self._heartbeats.extended(self.lease.lock_at_most_for, self._extended_at())
         # While an earlier, shorter extension is in doubt, the trust window is shorter than the lease: do not hurry.
@@ -241,7 +248,7 @@ class BaseKeepAlive:
     def resume(self) -> None:
         with self._plan.changed:
             self._plan.pauses -= 1
-            self._plan.extended()
+            self._plan.extended_by_task()
             self._schedule()
 
     def report_lost(self) -> None:

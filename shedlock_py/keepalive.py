@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import timedelta
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run
@@ -89,9 +90,10 @@ class ThreadKeepAlive(BaseKeepAlive):
         except BaseException:
             logger.exception("a heartbeat of lock %r failed unexpectedly", self._plan.lease.name)
 
-    def _extend(self, lease: Lease) -> Lease | None:
+    def _extend(self, lock_for: timedelta) -> Lease | None:
+        lease = self._plan.lease
         try:
-            return self._store.extend(lease, lease.lock_at_most_for)
+            return self._store.extend(lease, lock_for)
         except Exception:
             raise
         except BaseException as error:  # a hook of the driver may call sys.exit()
