@@ -17,10 +17,6 @@ PAIRS = [
     ("_program.py", "run", "run_async"),
     ("guard.py", "Block", "AsyncBlock"),
     ("context.py", "extend_lock", "extend_lock_async"),
-    *(
-        ("leader.py", f"LeaderElector.{method}", f"AsyncLeaderElector.{method}")
-        for method in ("leader", "resign", "demote")
-    ),
     ("config.py", "_Unlocked", "_AsyncUnlocked"),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
