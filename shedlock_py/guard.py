@@ -16,13 +16,11 @@ from typing import Any, Generic, Never, TypeVar, cast
 
 from shedlock_py._clock import monotonic
 from shedlock_py._threads import as_exception, is_from_signal
-from shedlock_py._values import Value
 from shedlock_py.config import (
     check_provider,
     configured_providers,
     emit,
     is_kept_alive,
-    is_routine_heard,
     lock_request,
     resolve_async_provider,
     resolve_provider,
@@ -51,16 +49,16 @@ from shedlock_py.shutdown import refuses_work
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Executed(Value, Generic[T]):
+@dataclass(frozen=True)
+class Executed(Generic[T]):
     """The task ran under ``lease`` and returned ``value``."""
 
     value: T
     lease: Lease
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Skipped(Value):
+@dataclass(frozen=True)
+class Skipped:
     """The task did not run: the lock is held elsewhere (``"held"``) or its fire time has run (``"already_ran"``)."""
 
     lock_name: str
@@ -260,9 +258,7 @@ class Guard:
 
     def skipped(self, reason: SkipReason | None = None) -> None:
         self._skip_reason = reason or self._skip_reason
-        if is_routine_heard():
-            event = LockSkipped(self.name, self._skip_reason, self._elapsed())
-            emit(event if self._template is None else event.filled_from(self._template))
+        emit(LockSkipped(self.name, self._skip_reason, self._elapsed()).filled_from(self._template))
 
     def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Held:
         """The task begins, unless the grant took so long that it may be over.
@@ -281,8 +277,7 @@ class Guard:
             raise error
         provider = getattr(store, "sync_provider", store)  # as the caller knows it
         self._held = held = Held(lease, provider, self._process)
-        if is_routine_heard():
-            emit(LockAcquired(lease.name, lease, self._elapsed()))
+        emit(LockAcquired(lease.name, lease, self._elapsed()))
         held.enter()
         return held
 
@@ -292,7 +287,7 @@ class Guard:
         if held is None:
             return  # granted too late: nobody was told of this lease
         held.leave()
-        if is_routine_heard() and self._process == os.getpid():  # in a forked child, the task is its parent's
+        if self._process == os.getpid():  # in a forked child, the task is its parent's
             duration = timedelta(seconds=(held.ended_at or monotonic()) - self._answered_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
         if not lease.is_trusted() and not lease.is_lost() and self.must_release(lease):
@@ -322,9 +317,9 @@ class Guard:
     def released(self, lease: Lease, was_ours: bool) -> None:
         if self._held is None:
             return  # granted too late: nobody was told of this lease
-        if was_ours and is_routine_heard():
+        if was_ours:
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._answered_at)))
-        elif not was_ours and not self._held.lost_is_told:
+        elif not self._held.lost_is_told:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 

@@ -84,7 +84,7 @@ class _Heart:
         now = monotonic()
         if not self._beats or now < self._plan.due:
             return False
-        self._plan.asked(self.lease.lock_at_most_for, now)
+        self._plan.sent(self.lease.lock_at_most_for, now)
         if self.unanswered >= MOST_UNANSWERED or self.is_queued or self.pauses:
             return False
         self.unanswered += 1
@@ -95,7 +95,7 @@ class _Heart:
         is_wanted = self.is_queued and not self.pauses and self.is_alive() and self.lease.is_trusted()
         self.is_queued = False
         if is_wanted:
-            self._plan.asked(self.lease.lock_at_most_for, monotonic())
+            self._plan.sent(self.lease.lock_at_most_for, monotonic())
         return is_wanted
 
     def is_alive(self) -> bool:
@@ -105,10 +105,10 @@ class _Heart:
     def extended(self) -> None:
         """A heartbeat, or the task itself, has extended the lease; or the task has tried to."""
         self.is_queued = False
-        self._plan.answered(self.lease.lock_at_most_for, self._believed_since())
+        self._plan.extended(self.lease.lock_at_most_for, self._believed_since())
         # While an earlier, shorter extension is in doubt, less is believed than was asked for: not at once again.
         believed = self.lease.trusted_for().total_seconds()
-        self._plan.due = max(self._plan.due, monotonic() + believed / HeartbeatPlan.BEATS / 2)
+        self._plan.due = max(self._plan.due, monotonic() + believed / HeartbeatPlan.HEARTBEATS / 2)
 
     def _believed_since(self) -> float:
         """When the question was sent that gave the lease its trust window: an answer may have taken long."""
@@ -409,7 +409,7 @@ class _TaskHeart:
         import asyncio
 
         heart, believed_until = self._heart, self._heart.lease.trusted_until
-        self._patient_until = monotonic() + heart.lease.lock_at_most_for.total_seconds() / HeartbeatPlan.ANSWER
+        self._patient_until = monotonic() + heart.lease.lock_at_most_for.total_seconds() / HeartbeatPlan.REPLY
         lost: LeaseLost | None = None
         error: Exception | None = None
         is_ours: Lease | None = None

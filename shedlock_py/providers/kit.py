@@ -214,7 +214,7 @@ class StorePrograms(ABC):
         operation = _Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):
             before = yield from operation.carry_out(self.read_before_take_over(request.name))
-            claim.ask_again()
+            claim.restart_clock()
             lease = yield from self._claimed(operation, claim, before, force=True)
             if lease is not None:
                 lease.fire_time = None  # noted, not granted: it may have run before, so an undo must not give it back

@@ -17,7 +17,7 @@ PACKAGE = Path(shedlock_py.__file__).parent
 
 # A module sees those of the layers above it in this list, which is below it in the house.
 LAYERS = [
-    ["errors", "_values", "_methods"],
+    ["errors", "_methods"],
     ["durations", "_versions"],
     ["request", "_clock"],
     ["lease"],
@@ -31,7 +31,7 @@ LAYERS = [
     ["guard", "election"],
     ["decorator", "leader"],
 ]
-PURE = {"errors", "_versions", "_values", "durations", "request", "lease", "record", "events", "_program", "provider"}
+PURE = {"errors", "_versions", "durations", "request", "lease", "record", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "events", "provider"}
 FOR_PROVIDERS |= {"_program", "_clock", "_threads", "_aio"}

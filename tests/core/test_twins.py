@@ -38,8 +38,8 @@ PAIRS = [
         for method in ("verify", "__repr__")
     ),
     ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
-    ("providers/redis/quorum_provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
-    ("providers/redis/quorum_provider.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),
+    ("providers/redis/quorum/provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
+    ("providers/redis/quorum/provider.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),
 ]
 
 RENAMES = {

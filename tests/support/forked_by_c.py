@@ -17,7 +17,7 @@ from shedlock_py import LockRequest, async_provider_from_url, hold, provider_fro
 from shedlock_py.context import Held
 from shedlock_py.election import _between
 from shedlock_py.keepalive import _Heart
-from shedlock_py.providers.redis.quorum import _pause
+from shedlock_py.providers.redis.quorum.programs import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.watchdog import watchdog
 from tests.support.forks import c_fork, in_child

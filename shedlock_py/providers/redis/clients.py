@@ -24,9 +24,9 @@ from shedlock_py._clock import monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import NotSent, split_options
-from shedlock_py.providers.redis.algorithm import Call, Command, Redact, Scan
 from shedlock_py.providers.redis.connections import AsyncConnections, Connections
-from shedlock_py.providers.redis.failures import is_not_connected
+from shedlock_py.providers.redis.errors import is_not_connected
+from shedlock_py.providers.redis.programs import Call, Command, Redact, Scan
 
 POOL_SIZE = 20
 """The connections of one process, or of one event loop."""

@@ -16,7 +16,7 @@ import redis
 from shedlock_py._clock import monotonic
 from shedlock_py._threads import WorkerPool
 from shedlock_py.providers.kit import NotSent, Permits, TimedOut, call_within, within
-from shedlock_py.providers.redis.failures import is_temporary
+from shedlock_py.providers.redis.errors import is_temporary
 
 FREE_CONNECTION = "a free connection"
 CONNECTION = "a connection"

@@ -16,7 +16,6 @@ from shedlock_py.providers.kit import (
     parse_tolerance,
     split_options,
 )
-from shedlock_py.providers.redis.algorithm import RedisPrograms
 from shedlock_py.providers.redis.clients import (
     AnyClient,
     AsyncClient,
@@ -28,6 +27,7 @@ from shedlock_py.providers.redis.clients import (
     place,
     redactor,
 )
+from shedlock_py.providers.redis.programs import RedisPrograms
 
 
 class RedisLockProvider(ProgramProvider):

@@ -18,6 +18,6 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    folder = files("shedlock_py.providers").joinpath("lua")
+    folder = files("shedlock_py.providers.redis").joinpath("lua")
     text = folder.joinpath("numbers.lua").read_bytes() + folder.joinpath(f"{name}.lua").read_bytes()
     return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())

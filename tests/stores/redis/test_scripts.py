@@ -12,7 +12,9 @@ from tests.support.redis import RedisEndpoint
 
 IN_FRONT_OF_EACH = "numbers.lua"
 SCRIPTS = sorted(
-    file.name for file in files("shedlock_py.providers").joinpath("lua").iterdir() if file.name != IN_FRONT_OF_EACH
+    file.name
+    for file in files("shedlock_py.providers.redis").joinpath("lua").iterdir()
+    if file.name != IN_FRONT_OF_EACH
 )
 SINCE_REDIS_5 = {
     "TIME",
@@ -33,7 +35,7 @@ SINCE_REDIS_5 = {
 
 
 def source(name: str) -> str:
-    return files("shedlock_py.providers").joinpath("lua", name).read_text()
+    return files("shedlock_py.providers.redis").joinpath("lua", name).read_text()
 
 
 def test_there_are_scripts() -> None:

@@ -12,7 +12,7 @@ from shedlock_py._program import run
 from shedlock_py.durations import Duration
 from shedlock_py.providers.kit import Undo
 from shedlock_py.providers.redis import RedisQuorumLockProvider
-from shedlock_py.providers.redis.broadcast import OnEach
+from shedlock_py.providers.redis.quorum.broadcast import OnEach
 from tests.stores.redis_quorum.quorums import NAME
 
 

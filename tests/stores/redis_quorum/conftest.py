@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from shedlock_py.providers.redis import quorum_provider
+from shedlock_py.providers.redis.quorum import provider as quorum_provider
 from tests.stores.redis_quorum.quorums import Quorum
 from tests.support.redis import RedisServer
 

@@ -12,7 +12,7 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.redis import RedisQuorumLockProvider
-from shedlock_py.providers.redis import quorum as quorum_module
+from shedlock_py.providers.redis.quorum import programs as quorum_module
 from shedlock_py.providers.redis.scripts import Script, script
 from tests.stores.redis_quorum.by_hand import ByHand
 from tests.stores.redis_quorum.conftest import MakeQuorum

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.redis import quorum as quorum_module
+from shedlock_py.providers.redis.quorum import programs as quorum_module
 from shedlock_py.providers.redis.scripts import Script, script
 from tests.stores.redis_quorum.by_hand import ByHand
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome, token_of

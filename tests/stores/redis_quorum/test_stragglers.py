@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from shedlock_py.providers.redis import quorum_provider
+from shedlock_py.providers.redis.quorum import provider as quorum_provider
 from tests.stores.redis_quorum.by_hand import ByHand
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.blocked_loops import block_when_redis_is_asked

@@ -9,10 +9,10 @@ import pytest
 
 from shedlock_py import ConfigurationError, LockRecord, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.kit import Undo
-from shedlock_py.providers.redis.broadcast import NoAnswer, NotAsked, OnEach, Pause
-from shedlock_py.providers.redis.merged import is_decided, merged_record
-from shedlock_py.providers.redis.quorum import QuorumPrograms
-from shedlock_py.providers.redis.tally import (
+from shedlock_py.providers.redis.quorum.broadcast import NoAnswer, NotAsked, OnEach, Pause
+from shedlock_py.providers.redis.quorum.merged import is_decided, merged_record
+from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
+from shedlock_py.providers.redis.quorum.tally import (
     HELD,
     OTHER,
     QUARANTINED,

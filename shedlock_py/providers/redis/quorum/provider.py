@@ -28,7 +28,6 @@ from shedlock_py.providers.kit import (
     parse_timeout,
     parse_tolerance,
 )
-from shedlock_py.providers.redis.broadcast import NoAnswer, NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
 from shedlock_py.providers.redis.clients import (
     AnyClient,
     AsyncClient,
@@ -41,7 +40,8 @@ from shedlock_py.providers.redis.clients import (
     redactor,
     shown,
 )
-from shedlock_py.providers.redis.quorum import QuorumPrograms
+from shedlock_py.providers.redis.quorum.broadcast import NoAnswer, NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
+from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 
 ROUND_SECONDS = 1.2
 """How long a short broadcast waits for a majority, if so much is left of the operation's time."""

@@ -33,7 +33,7 @@ from shedlock_py.providers.kit import (
     describe,
     fire_time_too_late,
 )
-from shedlock_py.providers.redis.algorithm import (
+from shedlock_py.providers.redis.programs import (
     KEPT_MS,
     Call,
     Command,
@@ -42,10 +42,10 @@ from shedlock_py.providers.redis.algorithm import (
     extend,
     release,
 )
-from shedlock_py.providers.redis.broadcast import NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
-from shedlock_py.providers.redis.merged import is_decided, merged_record
+from shedlock_py.providers.redis.quorum.broadcast import NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
+from shedlock_py.providers.redis.quorum.merged import is_decided, merged_record
+from shedlock_py.providers.redis.quorum.tally import Verdict, VoteTally, failures, is_refusal
 from shedlock_py.providers.redis.scripts import script
-from shedlock_py.providers.redis.tally import Verdict, VoteTally, failures, is_refusal
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
@@ -193,7 +193,7 @@ class QuorumPrograms(StorePrograms):
 
         :param former: a take-over of what each server had when it was read; None: the servers voted for this claim.
         """
-        claim.ask_again()
+        claim.restart_clock()
         name = claim.request.name
         args = (*claim_args(claim), token, b"" if former is None else b"force", KEPT_MS)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from shedlock_py._program import Program
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.providers.kit import Failure, TimedOut, describe
-from shedlock_py.providers.redis.algorithm import Call, Command, RedisPrograms
+from shedlock_py.providers.redis.programs import Call, Command, RedisPrograms
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from shedlock_py.providers.kit import (
     describe,
     fire_time_too_late,
 )
-from shedlock_py.providers.redis.failures import classify, is_refusal, reason
+from shedlock_py.providers.redis.errors import classify, is_refusal, reason
 from shedlock_py.providers.redis.scripts import Script, script
 from shedlock_py.record import LockRecord
 from shedlock_py.request import validate_prefix

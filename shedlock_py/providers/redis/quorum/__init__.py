@@ -1,0 +1,1 @@
+"""Locks on a quorum of independent Redis servers (Redlock)."""
