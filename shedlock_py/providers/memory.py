@@ -203,6 +203,9 @@ class InMemoryLockProvider(ProgramProvider):
     :param fire_time_tolerance: how far a fire time may lie in the future.
     """
 
+    is_shared = False
+    """Other processes do not see these locks: the command line refuses or warns."""
+
     def __init__(self, *, clock: Clock = monotonic, fire_time_tolerance: Duration | None = None) -> None:
         self._store = _Store(clock)
         super().__init__(MemoryPrograms(self._store, parse_tolerance(fire_time_tolerance, None)), self._store)

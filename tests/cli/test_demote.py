@@ -15,7 +15,7 @@ import pytest
 from shedlock_py import LeaderElector, Lease, LockProvider, LockRecord, LockRequest, provider_from_url
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.cli.rig import file_store, run, take
+from tests.cli.harness import file_store, run, take
 from tests.support.polling import wait_until
 
 # A long belief and rare renewals: what is left of the lease at a look is then often less than the belief to come.

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, provider_from_url
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.cli.rig import file_store, run, set_fire_time, take
+from tests.cli.harness import file_store, run, set_fire_time, take
 from tests.faults.small_disks import fill, tmpfs
 from tests.support.database import DatabaseServer
 from tests.support.ports import free_port

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine, inspect
 from shedlock_py import Lease, LockRequest, provider_from_url
 from shedlock_py.election import demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.cli.rig import file_store, insert, run, set_fire_time, take
+from tests.cli.harness import file_store, insert, run, set_fire_time, take
 from tests.support.database import DatabaseServer
 
 

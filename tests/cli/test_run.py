@@ -14,7 +14,7 @@ import pytest
 from shedlock_py import LockRequest
 from shedlock_py.cli import child, common
 from shedlock_py.cli.run import run as run_command
-from tests.cli.rig import take
+from tests.cli.harness import take
 from tests.cli.runs import Runs
 from tests.support.polling import wait_until
 from tests.support.ports import free_port

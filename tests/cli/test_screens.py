@@ -12,7 +12,7 @@ import pytest
 
 from shedlock_py import provider_from_url
 from shedlock_py.election import demotion
-from tests.cli.rig import file_store, insert, take
+from tests.cli.harness import file_store, insert, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.availability import private_server
 from tests.support.polling import wait_until

@@ -18,7 +18,7 @@ from click.shell_completion import ShellComplete
 from shedlock_py import LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election import demotion
-from tests.cli.rig import file_store, insert, run, set_fire_time, take
+from tests.cli.harness import file_store, insert, run, set_fire_time, take
 from tests.guides.examples.scripts import PROJECT, run_python
 from tests.support.ports import free_port
 

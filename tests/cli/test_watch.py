@@ -19,7 +19,7 @@ from shedlock_py.cli.changes import Watch
 from shedlock_py.election import demotion
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
-from tests.cli.rig import file_store, take
+from tests.cli.harness import file_store, take
 from tests.cli.terminal import command, environment
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
