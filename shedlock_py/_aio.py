@@ -9,12 +9,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from shedlock_py._threads import Lane, as_exception, finish_at_exit, worker_pool
+from shedlock_py._timers import Lane, finish_at_exit, worker_pool
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ProviderError, ProviderUnreachable, as_exception
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
-from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
@@ -25,7 +25,15 @@ L = TypeVar("L", Lease, Lease | None)
 PATIENCE = 10.0
 """Seconds that a cancelled caller waits for the store to end what was begun; after that it ends in the background."""
 
-_unfinished: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
+_tasks: set[asyncio.Task[Any]] = set()  # the event loop itself keeps only weak references
+
+
+def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start a task that goes on to its end even if no code refers to it."""
+    task = asyncio.create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
 
 
 async def shielded(
@@ -50,11 +58,8 @@ async def shielded(
     except asyncio.CancelledError:
         # Cancelled while it waited, so the task keeps what comes of it; or when it was to wake up, having been told.
         source: asyncio.Future[Any] = task if outcome.cancel() or outcome.cancelled() else outcome
-        rest = asyncio.create_task(_finish(source, when_abandoned))
-        _unfinished.add(rest)
-        rest.add_done_callback(_unfinished.discard)
         with suppress(asyncio.CancelledError):
-            await asyncio.wait({rest}, timeout=PATIENCE)
+            await asyncio.wait({start_task(_finish(source, when_abandoned))}, timeout=PATIENCE)
         raise
 
 
@@ -175,8 +180,8 @@ class ThreadedProvider(AsyncLockProvider):
 
 
 def _undo(provider: LockProvider, lease: Lease) -> bool:
-    undo: Callable[[Lease], bool] = getattr(provider, "undo", provider.release)
-    return undo(lease)
+    undone: bool = undo_of(provider)(lease)
+    return undone
 
 
 def _log_undo(error: BaseException | None) -> None:

@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any, Generic, Never, TypeVar, cast
+from typing import Any, Generic, Never, TypeVar
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import as_exception, is_from_signal
+from shedlock_py._process import OwningProcess, is_from_signal
 from shedlock_py.config import (
     check_provider,
     configured_providers,
@@ -27,7 +26,7 @@ from shedlock_py.config import (
 )
 from shedlock_py.context import Held, find_live, innermost, running
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -41,7 +40,7 @@ from shedlock_py.events import (
 )
 from shedlock_py.keepalive import OnLost, beating, beating_async, check_on_lost, check_on_lost_async
 from shedlock_py.lease import Lease
-from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name
 from shedlock_py.shutdown import refuses_work
@@ -187,7 +186,7 @@ class Guard:
         self._at_most = at_most
         self._at_least = at_least
         self._request: LockRequest | None = None
-        self._process = 0
+        self._owner: OwningProcess | None = None
         self._asked_at = self._answered_at = 0.0
         self._skip_reason: SkipReason = "held"
         self._lease: Lease | None = None  # from the grant until the block is left
@@ -219,9 +218,9 @@ class Guard:
 
     def begin_use(self) -> None:
         """:raises RuntimeError: the block was entered before."""
-        if self._process:
+        if self._owner is not None:
             raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
-        self._process = os.getpid()  # the one that will hold the lease; the block may have been made before a fork
+        self._owner = OwningProcess()  # a block may be created before a fork and entered after it
 
     def around(self) -> Held | None:
         """The live lease of this very lock that the running code is inside of already."""
@@ -276,7 +275,8 @@ class Guard:
             self.failed("acquire", error)
             raise error
         provider = getattr(store, "sync_provider", store)  # as the caller knows it
-        self._held = held = Held(lease, provider, self._process)
+        assert self._owner is not None
+        self._held = held = Held(lease, provider, self._owner)
         emit(LockAcquired(lease.name, lease, self._elapsed()))
         held.enter()
         return held
@@ -287,7 +287,7 @@ class Guard:
         if held is None:
             return  # granted too late: nobody was told of this lease
         held.leave()
-        if self._process == os.getpid():  # in a forked child, the task is its parent's
+        if self._is_owner():  # in a forked child, the task is its parent's
             duration = timedelta(seconds=(held.ended_at or monotonic()) - self._answered_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
         if not lease.is_trusted() and not lease.is_lost() and self.must_release(lease):
@@ -301,7 +301,10 @@ class Guard:
 
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""
-        return not lease.has_ended() and self._process == os.getpid()
+        return not lease.has_ended() and self._is_owner()
+
+    def _is_owner(self) -> bool:
+        return self._owner is not None and self._owner.is_current()
 
     @property
     def give_back(self) -> Callable[[Lease], Any]:
@@ -310,9 +313,7 @@ class Guard:
         A lease under which no task ran is undone: free at once, without minimum hold, and its fire time can be granted
         again. A provider without ``undo`` releases it.
         """
-        store: Any = self._store
-        undo: Callable[[Lease], Any] | None = getattr(store, "undo", None) if self._is_unused else None
-        return undo or cast(Callable[[Lease], Any], store.release)
+        return undo_of(self._store) if self._is_unused else self._store.release
 
     def released(self, lease: Lease, was_ours: bool) -> None:
         if self._held is None:

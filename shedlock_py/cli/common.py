@@ -121,9 +121,9 @@ def _require_file(store: str) -> None:
         os.stat(name)
     except (FileNotFoundError, NotADirectoryError):
         raise ProviderError(
-            f"there is no SQLite file {os.path.abspath(name)} — is the path right? To create the file: "
-            f"shedlock schema --create",
+            f"there is no SQLite file {os.path.abspath(name)}",
             operation="open",
+            hint="is the path right? To create the file: shedlock schema --create",
         ) from None
     except OSError:
         pass  # such as a directory that this user may not search: the provider has the reason

@@ -27,13 +27,13 @@ from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
 from shedlock_py.guard import Skipped, attempt
 from shedlock_py.lease import Lease
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, undo_of
 from shedlock_py.request import LockRequest
 
 RETRY_PAUSE = (0.5, 1.0)
 """Seconds between two attempts to acquire, under ``--wait``. Random, so that processes do not all retry at once."""
 LATE = 0.05
-"""Seconds after the end of the trust window in which the guard's ``LeaseLost`` event, which has the reason, may come."""
+"""Seconds after the end of the trust window in which the guard's ``LeaseLost``, which has the reason, may come."""
 LONGEST_WAIT = 30.0
 """Seconds. The clock of a wait stands still while the machine is suspended; that of a lease does not."""
 GROUP_PAUSE = 0.05
@@ -165,11 +165,10 @@ class Guarded:
 
     def _give_back(self, lease: Lease | None) -> None:
         """Undo the acquire: a command that was not started uses up neither ``--at-least`` nor its ``--once-per``."""
-        undo = getattr(self._provider, "undo", None)
-        if undo is None or lease is None:
-            return  # the guard releases it, as after a run
+        if lease is None or self._provider is None:
+            return
         try:
-            if undo(lease):
+            if undo_of(self._provider)(lease):
                 lease.end()  # the guard has nothing to release
         except ProviderError as error:
             self._report(f"could not be given back as if it had not been acquired: {error}")
@@ -259,7 +258,7 @@ class Guarded:
 
 
 def _ignore(_lost: LeaseLost) -> None:
-    """The event comes through ``messages``; but without an ``on_lost`` the guard watches no lease without keep-alive."""
+    """``messages`` has the event. But the guard watches a lease without keep-alive only if there is an ``on_lost``."""
 
 
 class ErrorLines:

@@ -22,7 +22,7 @@ from shedlock_py.cli.common import (
 )
 from shedlock_py.cli.show import name_argument, record_or_fail
 from shedlock_py.cli.tables import age, demoted_leader, holder_of, in_words, local_iso, utc
-from shedlock_py.election import demotion, leader_of
+from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.record import LockRecord
 
@@ -195,7 +195,7 @@ def demote(name: str, cooldown: timedelta, renew_deadline: timedelta, store: str
         former = leader_of(provider.record(name))
         if former is None:
             fail(f"nobody leads in {name!r}", NO)
-        request = demotion(name, former.holder, cooldown, renew_deadline)
+        request = Demotion(former.holder, cooldown).request(name, renew_deadline)
         provider.take_over(request)
     click.echo(
         f"{printable(former.holder)} is demoted: nobody leads in {name!r} for {in_words(request.lock_at_most_for)}, "

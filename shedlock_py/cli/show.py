@@ -49,12 +49,12 @@ prefix_argument = click.argument("prefix", default="", shell_complete=_complete_
 def record_or_fail(provider: LockProvider, name: str) -> LockRecord:
     """The record of ``name``; without one, end with similar names."""
     record = provider.record(name)
-    if record is not None:
-        return record
-    folded = {other.name.casefold(): other.name for other in provider.records()}
-    near = difflib.get_close_matches(name.casefold(), folded, n=3)
-    hint = f"did you mean {' or '.join(repr(folded[other]) for other in near)}?" if near else "see: shedlock list"
-    fail(f"the store has no lock {name!r}; {hint}", NO)
+    if record is None:
+        folded = {other.name.casefold(): other.name for other in provider.records()}
+        near = [repr(folded[other]) for other in difflib.get_close_matches(name.casefold(), folded, n=3)]
+        hint = f"did you mean {' or '.join(near)}?" if near else "see: shedlock list"
+        fail(f"the store has no lock {name!r}; {hint}", NO)
+    return record
 
 
 @click.command("list")

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from shedlock_py.cli.common import console, printable
 from shedlock_py.cli.periods import LONGEST_LEAD
-from shedlock_py.election import demotion_of
+from shedlock_py.election.demotion import Demotion
 from shedlock_py.record import LockRecord
 
 WIDE = 110
@@ -53,7 +53,7 @@ def age(record: LockRecord) -> timedelta:
 
 
 def in_local_zone(moment: datetime) -> datetime:
-    """``moment`` in the time zone of this machine; unchanged at the ends of time, where that zone has no such moment."""
+    """``moment`` in this machine's time zone; unchanged at the ends of time, where that zone has no such moment."""
     try:
         return moment.astimezone()
     except OverflowError:
@@ -72,7 +72,8 @@ def local_time(moment: datetime, now: datetime) -> str:
 
 def demoted_leader(record: LockRecord) -> str | None:
     """The leader that was demoted, if a demotion keeps this record from other leaders."""
-    return None if demotion_of(record, "") is None else record.holder.partition("ms ")[2]
+    demotion = Demotion.from_record(record)
+    return None if demotion is None else demotion.leader
 
 
 def holder_of(record: LockRecord) -> str:

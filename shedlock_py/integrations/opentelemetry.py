@@ -57,7 +57,7 @@ class OpenTelemetryListener:
     def __init__(self, tracer_provider: TracerProvider | None = None, *, label: Label | None = None) -> None:
         self._tracer = trace.get_tracer("shedlock_py", shedlock_py.__version__, tracer_provider)
         self._label = label
-        self._runs: WeakKeyDictionary[Lease, _Run] = WeakKeyDictionary()  # weak: some runs emit no further event
+        self._runs: WeakKeyDictionary[Lease, Run] = WeakKeyDictionary()  # weak: some runs emit no further event
         self._current_run = contexts.create_key("shedlock_py-run")
 
     def __call__(self, event: Event) -> None:
@@ -115,7 +115,7 @@ class OpenTelemetryListener:
             event.elapsed,
             parent,
         )
-        run = self._runs[lease] = _Run(span, lease, parent)
+        run = self._runs[lease] = Run(span, lease, parent)
         contexts.attach(contexts.set_value(self._current_run, run, trace.set_span_in_context(span, parent)))
 
     def _finish(self, event: TaskFinished) -> None:
@@ -157,7 +157,7 @@ class OpenTelemetryListener:
     def _without_ended_runs(self, context: Context) -> Context:
         """``context`` without runs that have ended: code that outlives its run is not inside that run any more."""
         run = contexts.get_value(self._current_run, context)
-        while isinstance(run, _Run) and run.has_ended():
+        while isinstance(run, Run) and run.has_ended():
             if trace.get_current_span(context) is run.span:  # else a span of the task, which stays current
                 context = run.parent
             run = contexts.get_value(self._current_run, run.parent)
@@ -165,7 +165,7 @@ class OpenTelemetryListener:
 
     def _shorten_chain(self, context: Context) -> None:
         """Drop ended runs from all parents: a job that starts its own next run must not grow a chain."""
-        while isinstance(run := contexts.get_value(self._current_run, context), _Run):
+        while isinstance(run := contexts.get_value(self._current_run, context), Run):
             run.parent = context = self._without_ended_runs(run.parent)
 
     # Spans
@@ -191,7 +191,7 @@ class OpenTelemetryListener:
         span.end()
 
 
-class _Run:
+class Run:
     """One guarded run. Refers to its lease weakly, so that a run whose generator was dropped can be collected."""
 
     def __init__(self, span: Span, lease: Lease, parent: Context) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -40,9 +38,8 @@ def test_a_signal_is_passed_on_once_and_the_command_is_waited_for(runs: Runs, nu
 
 
 # Signals that end a process without a handler, but for faults of its own.
-ENDING = [signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU, signal.SIGABRT]
-OPTIONAL = ("SIGIO", "SIGPWR", "SIGSTKFLT", "SIGRTMIN", "SIGRTMAX")
-ENDING += [getattr(signal, name) for name in OPTIONAL if hasattr(signal, name)]
+NAMES = ("TERM", "INT", "ALRM", "VTALRM", "PROF", "XCPU", "ABRT", "IO", "PWR", "STKFLT", "RTMIN", "RTMAX")
+ENDING = [getattr(signal, f"SIG{name}") for name in NAMES if hasattr(signal, f"SIG{name}")]
 
 
 @pytest.mark.parametrize("number", ENDING)

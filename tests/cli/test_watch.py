@@ -16,7 +16,7 @@ import pytest
 
 from shedlock_py import InMemoryLockProvider, LockRequest, provider_from_url
 from shedlock_py.cli.changes import Watch
-from shedlock_py.election import demotion
+from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import file_store, take
@@ -35,7 +35,7 @@ class Looks:
         self.watch = Watch()
 
     def look(self) -> list[tuple[str, str, str]]:
-        changes = self.watch.look(self.provider.records())
+        changes = self.watch.update(self.provider.records())
         return [(change.kind, change.record.name, change.record.holder) for change in changes]
 
     def take(self, name: str = "job", at_most: str = "10s", **options: Any) -> Any:
@@ -120,7 +120,7 @@ def test_a_new_lock_that_ran_and_one_that_is_gone(looks: Looks) -> None:
 def test_demoted(looks: Looks) -> None:
     looks.take()
     looks.look()
-    looks.provider.take_over(demotion("job", "me", timedelta(0), timedelta(seconds=5)))
+    looks.provider.take_over(Demotion("me", timedelta(0)).request("job", timedelta(seconds=5)))
     assert looks.look() == [("demoted", "job", "demoted 0ms me")]
 
 

@@ -203,13 +203,13 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(heard: RecordingL
         assert lease is not None
         for _ in range(3):
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                if "keepalive" in repr(task):
+                if "keepalive.py" in repr(task):
                     task.cancel()
             extended = len(heard.of(LockExtended))
             await until(lambda: len(heard.of(LockExtended)) >= extended + 3)  # noqa: B023 (called at once)
         assert lease.is_trusted()
     await asyncio.sleep(0)
-    assert not [task for task in asyncio.all_tasks() if "keepalive" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
     assert not heard.of(LeaseLost)
 
 
