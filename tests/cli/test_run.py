@@ -235,7 +235,7 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
 
 
 @pytest.mark.parametrize(
-    ("store", "code", "text"),
+    ("url", "code", "text"),
     [
         (None, 78, "no store: give --store URL or set SHEDLOCK_STORE"),
         ("nosuch://user:s3cret-pw@host/db", 78, "unknown scheme 'nosuch'"),
@@ -247,8 +247,8 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
         ("sqlite:///{directory}/empty.db", 69, "shedlock schema --create"),
     ],
 )
-def test_a_store_that_does_not_work_is_one_line(runs: Runs, store: str | None, code: int, text: str) -> None:
-    url = store and store.replace("{directory}", str(runs.directory)).replace("{port}", str(free_port()))
+def test_a_store_that_does_not_work_is_one_line(runs: Runs, url: str | None, code: int, text: str) -> None:
+    url = url and url.replace("{directory}", str(runs.directory)).replace("{port}", str(free_port()))
     variables = {"SHEDLOCK_STORE": url}
     got, out, err = runs.run("job", "--at-most", "1m", python="print('ran')", variables={**variables})
     assert (got, out, err.count("\n")) == (code, "", 1), err
