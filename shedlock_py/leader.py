@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast,
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
 from shedlock_py._threads import ask_in_thread
-from shedlock_py.config import (
-    as_async_provider,
-    as_provider,
-    check_provider,
-    emit,
-    is_async_provider,
-)
+from shedlock_py.config import emit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election import (
     PENDING,
@@ -46,8 +40,10 @@ from shedlock_py.events import (
     LeadershipStopped,
     logger,
 )
+from shedlock_py.options import check_provider, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.record import LockRecord
+from shedlock_py.resolve import as_async_provider, as_provider
 from shedlock_py.urls import async_provider_from_url, provider_from_url
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from shedlock_py import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.decorator import declared_lock_names
+from shedlock_py.spec import declared_lock_names
 from shedlock_py.events import LostReason, Outcome, SkipReason, logger
 
 try:

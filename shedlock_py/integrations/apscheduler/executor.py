@@ -24,7 +24,6 @@ from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
-from shedlock_py.config import check_provider
 from shedlock_py.decorator import LockSpec
 from shedlock_py.durations import Duration
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, cannot_await, error_event
@@ -42,6 +41,7 @@ from shedlock_py.integrations.apscheduler.options import (
     parse_lock,
 )
 from shedlock_py.integrations.apscheduler.worker import Outcome, Plan, StandIn, run, run_async
+from shedlock_py.options import check_provider
 from shedlock_py.urls import import_reference, provider_from_text
 
 
