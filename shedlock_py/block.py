@@ -7,7 +7,6 @@ while a block is left, must not get lost with a generator.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -15,10 +14,10 @@ from types import TracebackType
 from typing import Any, Never
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import as_exception, is_from_signal
+from shedlock_py._process import OwningProcess, is_from_signal
 from shedlock_py.config import emit, is_kept_alive, lock_request
-from shedlock_py.context import Held, find_live, innermost, running
-from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable
+from shedlock_py.context import ActiveLease, current, find_live, running
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -30,10 +29,10 @@ from shedlock_py.events import (
     logger,
 )
 from shedlock_py.gates import Gate, Skipped, decide_skip, lock_refused, process_gates
-from shedlock_py.keepalive import beating, beating_async
+from shedlock_py.keepalive import kept_alive, kept_alive_async
 from shedlock_py.lease import Lease
 from shedlock_py.options import LockOptions
-from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name
 from shedlock_py.resolve import configured_providers, resolve_async_provider, resolve_provider
@@ -49,13 +48,13 @@ class Guard:
         self.options = options
         self.spec = spec
         self._request: LockRequest | None = None
-        self._process = 0
+        self._owner: OwningProcess | None = None
         self._sent_at = self._replied_at = 0.0
         self._lease: Lease | None = None
         """From the grant until the block is left."""
         self._is_unused = False
         """The lease was granted, but the task will not run."""
-        self._held: Held | None = None
+        self._active: ActiveLease | None = None
         self.skip = Skipped(lock.name if isinstance(lock, LockRequest) else lock)
         """For a block that was skipped: why."""
         if isinstance(lock, LockRequest):
@@ -75,9 +74,9 @@ class Guard:
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
 
-    def enclosing(self) -> Held | None:
+    def enclosing(self) -> ActiveLease | None:
         """The live lease of this very lock that the running code is inside of already."""
-        if innermost.get() is None:
+        if current.get() is None:
             return None
         provider = self.options.provider
         return find_live(self.name, configured_providers() if provider is None else (provider,), self.spec)
@@ -91,9 +90,9 @@ class Guard:
 
     def begin_use(self) -> None:
         """:raises RuntimeError: the block was entered before."""
-        if self._process:
+        if self._owner is not None:
             raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
-        self._process = os.getpid()  # the process that will hold the lease; a fork may come before and after
+        self._owner = OwningProcess()  # a block may be created before a fork and entered after it
 
     def is_skipped(self, gates: list[Gate]) -> bool:
         """Whether a gate refuses the task: then it is skipped, and the listeners are notified."""
@@ -118,7 +117,7 @@ class Guard:
     def failed(self, operation: str, error: Exception, lease: Lease | None = None) -> None:
         emit(ProviderFailed(self.name, operation, error, lease).filled_from(self._template))
 
-    def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Held:
+    def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> ActiveLease:
         """The task begins, unless the grant took so long that its lease may be over.
 
         :raises ProviderUnreachable: it may be over.
@@ -134,49 +133,55 @@ class Guard:
             self.failed("acquire", error)
             raise error
         provider = getattr(store, "sync_provider", store)  # the object that the caller knows
-        self._held = held = Held(lease, provider, self._process)
+        assert self._owner is not None
+        self._active = active = ActiveLease(lease, provider, self._owner)
         emit(LockAcquired(lease.name, lease, self._elapsed()))
-        held.enter()
-        return held
+        active.enter()
+        return active
+
+    def is_renewed(self) -> bool:
+        """Whether the lease is extended while the task runs."""
+        return is_kept_alive(self.options.keep_alive)
 
     def is_watched(self) -> bool:
-        """Whether the lease is renewed, or at least watched, while the task runs."""
-        return self.options.on_lost != "continue" or is_kept_alive(self.options.keep_alive)
+        """Whether the lease is extended, or at least watched, while the task runs."""
+        return self.options.on_lost != "continue" or self.is_renewed()
 
     def finish(self, lease: Lease, failure: BaseException | None) -> None:
         """The task has ended."""
-        held = self._held
-        if held is None:
+        active = self._active
+        if active is None:
             return  # granted too late: this lease had no LockAcquired
-        held.leave()
-        if self._process == os.getpid():  # in a forked child, the task belongs to its parent
-            duration = timedelta(seconds=(held.ended_at or monotonic()) - self._replied_at)
+        active.leave()
+        if self._is_owner():  # in a forked child, the task belongs to its parent
+            duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
         if not lease.is_trusted() and not lease.is_lost() and self.must_release(lease):
-            held.lost_is_told = True
+            active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has released it; nor in a forked child that leaves the block of its parent."""
-        return not lease.has_ended() and self._process == os.getpid()
+        return not lease.has_ended() and self._is_owner()
 
-    def release_of(self, store: Any) -> Callable[[Lease], Any]:
+    def _is_owner(self) -> bool:
+        return self._owner is not None and self._owner.is_current()
+
+    def release_of(self, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:
         """The provider's operation that ends the lease.
 
         A lease under which no task ran is undone: free at once, without minimum hold, and its fire time can be granted
         again. A provider without ``undo`` releases it.
         """
-        undo = getattr(store, "undo", None) if self._is_unused else None
-        operation: Callable[[Lease], Any] = undo or store.release
-        return operation
+        return undo_of(store) if self._is_unused else store.release
 
     def released(self, lease: Lease, was_held: bool) -> None:
         """The store has replied to the release."""
-        if self._held is None:
+        if self._active is None:
             return  # granted too late: this lease had no LockAcquired
         if was_held:
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._replied_at)))
-        elif not self._held.lost_is_told:
+        elif not self._active.is_loss_reported:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
     def release_failed(self, lease: Lease, error: BaseException) -> None:
@@ -187,15 +192,15 @@ class Guard:
 
     def leave(self) -> None:
         """The lease is released, or will not be: SIGTERM need not wait for it any more."""
-        if self._held is not None:
-            running.discard(self._held)
+        if self._active is not None:
+            running.discard(self._active)
 
 
 class Block(Guard):
     """The guard around ordinary code: what :func:`hold` returns."""
 
     _store: LockProvider
-    _keep_alive: AbstractContextManager[None] | None = None
+    _kept_alive: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Lease | None:
         self.begin_use()
@@ -221,11 +226,11 @@ class Block(Guard):
             self.is_skipped([lock_refused(request, record)])
             return None
         try:
-            held = self.begin(lease, store)
+            active = self.begin(lease, store)
             if self.is_watched():
-                keep_alive = beating(held, store, is_kept_alive(self.options.keep_alive), self.options.on_lost)
+                keep_alive = kept_alive(active, store, self.is_renewed(), self.options.on_lost)
                 keep_alive.__enter__()
-                self._keep_alive = keep_alive
+                self._kept_alive = keep_alive
             return lease
         except BaseException as error:
             self._is_unused = True
@@ -237,8 +242,8 @@ class Block(Guard):
         if lease is None:
             return  # skipped, or inside a live lease
         try:
-            if self._keep_alive is not None:
-                self._keep_alive.__exit__(kind, error, tb)
+            if self._kept_alive is not None:
+                self._kept_alive.__exit__(kind, error, tb)
         except BaseException as raised:
             error = raised
             raise
@@ -263,7 +268,7 @@ class AsyncBlock(Guard):
     """:class:`Block` for async code: what :func:`hold_async` returns."""
 
     _store: AsyncLockProvider
-    _keep_alive: AbstractAsyncContextManager[None] | None = None
+    _kept_alive: AbstractAsyncContextManager[None] | None = None
 
     async def __aenter__(self) -> Lease | None:
         self.begin_use()
@@ -289,11 +294,11 @@ class AsyncBlock(Guard):
             self.is_skipped([lock_refused(request, record)])
             return None
         try:
-            held = self.begin(lease, store)
+            active = self.begin(lease, store)
             if self.is_watched():
-                keep_alive = beating_async(held, store, is_kept_alive(self.options.keep_alive), self.options.on_lost)
+                keep_alive = kept_alive_async(active, store, self.is_renewed(), self.options.on_lost)
                 await keep_alive.__aenter__()
-                self._keep_alive = keep_alive
+                self._kept_alive = keep_alive
             return lease
         except BaseException as error:
             self._is_unused = True
@@ -309,8 +314,8 @@ class AsyncBlock(Guard):
         if lease is None:
             return  # skipped, or inside a live lease
         try:
-            if self._keep_alive is not None:
-                await self._keep_alive.__aexit__(kind, error, tb)
+            if self._kept_alive is not None:
+                await self._kept_alive.__aexit__(kind, error, tb)
         except BaseException as raised:
             error = raised
             raise

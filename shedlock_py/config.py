@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 
-from shedlock_py._threads import is_from_signal
+from shedlock_py._process import is_from_signal
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, Listener, log_listener, logger

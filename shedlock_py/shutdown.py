@@ -8,20 +8,20 @@ thread once more. The second signal ends the process, also if somebody else sent
 from __future__ import annotations
 
 import _thread
-import os
 import threading
 import time
 from contextlib import suppress
 from types import FrameType
 
 from shedlock_py._clock import monotonic
-from shedlock_py.context import Held, find_live, running
+from shedlock_py._process import OwningProcess
+from shedlock_py.context import ActiveLease, find_live, running
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import SkipReason, logger
 from shedlock_py.gates import process_gates
 
-_MOMENT = 0.01
+_POLL_SECONDS = 0.01
 _LATE_SECONDS = 1.0
 """For so long the waiting thread's own signal can be on its way; and the log gets so long to write a warning."""
 
@@ -30,8 +30,8 @@ class _Shutdown:
     def __init__(self) -> None:
         self.wait = 0.0
         self.previous: object = None
-        self.process = 0
-        """Which is shutting down; a child that it forked is not."""
+        self.owner: OwningProcess | None = None
+        """The process that is shutting down; a child that it forked is not."""
         self.is_waiting = False
         """A thread waits for guarded tasks."""
         self.is_ending = False
@@ -39,13 +39,16 @@ class _Shutdown:
         self.is_sending = False
         """The waiting thread's own signal may be on its way."""
 
+    def is_here(self) -> bool:
+        return self.owner is not None and self.owner.is_current()
+
 
 _shutdown = _Shutdown()
 
 
 def shutting_down() -> SkipReason | None:
     """The gate of a process that received SIGTERM: only what a running task needs may begin."""
-    return "shutting_down" if _shutdown.process == os.getpid() and find_live() is None else None
+    return "shutting_down" if _shutdown.is_here() and find_live() is None else None
 
 
 def release_on_sigterm(wait: Duration = "20s") -> None:
@@ -81,9 +84,9 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
     """In the main thread, in the middle of what runs there: it must neither wait nor take a lock."""
     state = _shutdown
-    if state.process != os.getpid():
+    if not state.is_here():
         state.is_waiting = state.is_ending = state.is_sending = False
-        state.process = os.getpid()
+        state.owner = OwningProcess()
         until = monotonic() + state.wait
         if _others():
             try:
@@ -144,30 +147,30 @@ def _is_event_loops(handler: object) -> bool:
 def _before_exit() -> None:
     """The main thread has ended by itself, while a thread still waits for the tasks of daemon threads."""
     state = _shutdown
-    if state.process != os.getpid() or state.is_ending:
+    if not state.is_here() or state.is_ending:
         return
     state.is_ending = True
     with suppress(SystemExit):  # a second SIGTERM
         while state.is_waiting:
-            time.sleep(_MOMENT)
+            time.sleep(_POLL_SECONDS)
 
 
 def _main_thread() -> int:
     return threading.main_thread().ident or 0
 
 
-def _others() -> list[Held]:
+def _others() -> list[ActiveLease]:
     """The guarded tasks of this process that run in other threads than the main one."""
-    here, main = os.getpid(), _main_thread()
-    return [held for held in list(running) if held.process == here and held.thread != main]
+    main = _main_thread()
+    return [active for active in list(running) if active.owner.is_current() and active.thread != main]
 
 
 def _wait_for_others(until: float) -> None:
     while others := _others():
         if monotonic() >= until:
-            _warn(", ".join(sorted({held.lease.name for held in others})))
+            _warn(", ".join(sorted({active.lease.name for active in others})))
             return
-        time.sleep(_MOMENT)
+        time.sleep(_POLL_SECONDS)
 
 
 def _warn(names: str) -> None:

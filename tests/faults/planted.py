@@ -219,11 +219,11 @@ class DeadHeart(Flaky):
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         super().__init__(where, options)
 
-        def die(heart: keepalive._Heart) -> None:
-            heart._plan.failures += 1
-            heart._plan.due = float("inf")
+        def die(keep_alive: keepalive.KeepAlivePlan) -> None:
+            keep_alive._plan.failures += 1
+            keep_alive._plan.due = float("inf")
 
-        keepalive._Heart.failed = die  # type: ignore[method-assign, assignment]  # planted, in this process
+        keepalive.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # planted, in this process
 
 
 class SoundQuorum(RedisQuorumLockProvider):

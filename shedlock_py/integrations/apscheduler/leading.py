@@ -285,7 +285,7 @@ class lead:
         """Nothing works here any more: let another node lead, and do not stand for election again."""
         if self._elector._election.may_lead():
             logger.error("election %r: %s, so this node leaves the election", self._elector.name, problem)
-            self._elector._wish("stop")
+            self._elector._request("stop")
 
     def _rest(self) -> None:
         self._pause()

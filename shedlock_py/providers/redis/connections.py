@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import redis
 
-from shedlock_py._clock import monotonic
-from shedlock_py._threads import WorkerPool
-from shedlock_py.providers.kit import NotSent, Permits, TimedOut, call_within, within
+from shedlock_py._timers import WorkerPool
+from shedlock_py.providers.kit import NotSent, Permits, TimedOut, call_within, seconds_left, within
 from shedlock_py.providers.redis.errors import is_temporary
 
 FREE_CONNECTION = "a free connection"
@@ -116,7 +115,7 @@ class Connections:
         self._close(self._idle.give_up(self._idle.generation))
 
     def _reply(self, connection: Any, until: float) -> Any:
-        seconds = _left(until)
+        seconds = seconds_left(until)
         if self._reply_seconds is not None and self._reply_seconds < seconds:
             if not connection.can_read(self._reply_seconds):
                 raise redis.TimeoutError("Timeout reading from socket")
@@ -139,7 +138,7 @@ class Connections:
         generation = self._idle.generation
 
         def connect() -> Any:
-            if not _left(until):
+            if not seconds_left(until):
                 raise TimedOut(CONNECTION, sent=False)  # the thread came too late: nobody waits for it
             connection: Any = self._pool.make_connection()
             connection.connect()
@@ -147,7 +146,7 @@ class Connections:
 
         try:
             connection = call_within(
-                self._openers, _left(until), CONNECTION, connect, lambda connection: connection.disconnect()
+                self._openers, seconds_left(until), CONNECTION, connect, lambda connection: connection.disconnect()
             )
         except (redis.RedisError, OSError) as error:
             raise NotSent from error
@@ -195,7 +194,7 @@ class AsyncConnections:
             await session.connection.disconnect()
 
     async def _reply(self, connection: Any, words: tuple[Any, ...], until: float) -> Any:
-        seconds = _left(until)
+        seconds = seconds_left(until)
         is_short = self._reply_seconds is not None and self._reply_seconds < seconds
         try:
             async with within(self._reply_seconds if is_short else seconds, REPLY, sent=True):
@@ -223,7 +222,7 @@ class AsyncConnections:
         generation = self._idle.generation
         connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
         try:
-            async with within(_left(until), CONNECTION, sent=False):
+            async with within(seconds_left(until), CONNECTION, sent=False):
                 await connection.connect()
         except (redis.RedisError, OSError) as error:
             await _disconnect(connection)
@@ -242,7 +241,7 @@ class AsyncConnections:
 async def _one_until(permits: asyncio.Semaphore, until: float) -> AsyncIterator[None]:
     """:raises TimedOut: none was free until that moment."""
     if permits.locked():
-        async with within(_left(until), FREE_CONNECTION, sent=False):
+        async with within(seconds_left(until), FREE_CONNECTION, sent=False):
             await permits.acquire()
     else:
         await permits.acquire()  # at once
@@ -259,7 +258,3 @@ async def _disconnect(connection: Any) -> None:
 
 _CAN_READ = "can_read" if hasattr(redis.asyncio.Connection, "can_read") else "can_read_destructive"
 """redis-py 8 has renamed it."""
-
-
-def _left(until: float) -> float:
-    return max(0.0, until - monotonic())

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from shedlock_py import AsyncLeaderElector, LeaderElector, LockRecord, LockRequest, ProviderError
 from shedlock_py._clock import monotonic
-from shedlock_py.election import Command, Wait
+from shedlock_py.election.commands import Command, Wait
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import PATIENCE, Fleet, WorkerProcess
 from tests.faults.history import Logbook, Operation, Reader

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shedlock_py._program import Program
-from shedlock_py.errors import ProviderError, ProviderUnreachable
-from shedlock_py.providers.kit import Failure, TimedOut, describe
+from shedlock_py.errors import ProviderError
+from shedlock_py.providers.kit import TimedOut, unreachable
 from shedlock_py.providers.redis.programs import Call, Command, RedisPrograms
 
 T = TypeVar("T")
@@ -39,11 +39,9 @@ class QuorumServer(RedisPrograms):
                 raise
             raise type(error)(f"{self.place}: {error}", operation=self.place) from error  # of a record, for example
 
-    def explained(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        if isinstance(error, TimedOut):  # the time limit of the whole operation is no concern of one server
-            what = describe(operation, lock_name, f"waited for {error.waiting_for}")
-            return ProviderUnreachable(what, operation=operation, lock_name=lock_name)
-        return super().explained(error, failure, operation, lock_name)
+    def explain_timeout(self, error: TimedOut, operation: str, lock_name: str | None) -> ProviderError:
+        # The time limit of the whole operation is no concern of one server.
+        return unreachable(operation, lock_name, f"waited for {error.waiting_for}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ class QuorumPrograms(StorePrograms):
 
     def _undo(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
         with suppress(ProviderError):  # what cannot be undone now ends by itself
-            yield from self._undone(claim.request.name, claim.locked_by, claim.request.fire_time)
+            yield from self.undo_for(claim.request.name, claim.locked_by, claim.request.fire_time)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
         newest = b"" if former_fire_time is None else _microseconds(former_fire_time)

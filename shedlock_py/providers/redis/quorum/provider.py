@@ -16,7 +16,7 @@ import redis.asyncio
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run, run_async
-from shedlock_py._threads import WorkerPool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import (
@@ -97,7 +97,7 @@ class RedisQuorumLockProvider(ProgramProvider):
         Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
         *all* lost their data look new: so this is for people, once, and not for the start of an application.
         """
-        return self._run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
+        return self.run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
 
     def close(self) -> None:
         """Close the connections that the provider has opened; those of the application's clients stay as they are."""
@@ -129,7 +129,7 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
 
     async def start_new_quorum(self) -> None:
         """See :meth:`RedisQuorumLockProvider.start_new_quorum`."""
-        return await self._run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
+        return await self.run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
 
     async def close(self) -> None:
         """Close the connections that this event loop opened; those of the application's clients stay as they are."""
