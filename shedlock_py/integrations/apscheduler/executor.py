@@ -164,8 +164,8 @@ class ShedLockExecutor(BaseExecutor):
             once_per_fire_time=self._once_per_fire_time,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
-            # With lead() the scheduler itself asks, right before: a job that it has submitted is gone from the store.
-            elector=None if getattr(self._scheduler, "asks_elector", False) else self._elector,
+            # With lead() the scheduler has just checked: a job that it has submitted is gone from the store.
+            elector=None if getattr(self._scheduler, "runs_on_leader_only", False) else self._elector,
         )
         self._inner.submit_job(StandIn(work, plan, run_times), run_times[-1:])
 
