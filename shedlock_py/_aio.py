@@ -22,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 L = TypeVar("L", Lease, Lease | None)
 
-PATIENCE = 10.0
+ABANDON_SECONDS = 10.0
 """Seconds that a cancelled caller waits for the store to end what was begun; after that it ends in the background."""
 
 _tasks: set[asyncio.Task[Any]] = set()  # the event loop itself keeps only weak references
@@ -42,7 +42,7 @@ async def shielded(
     """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation goes on.
 
     ``when_abandoned`` is awaited with the lease, if ``work`` got one, that nobody is there to take any more. After a
-    second cancellation, or :data:`PATIENCE`, the rest goes on in the background.
+    second cancellation, or :data:`ABANDON_SECONDS`, the rest goes on in the background.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -59,7 +59,7 @@ async def shielded(
         # Cancelled while it waited, so the task keeps what comes of it; or when it was to wake up, having been told.
         source: asyncio.Future[Any] = task if outcome.cancel() or outcome.cancelled() else outcome
         with suppress(asyncio.CancelledError):
-            await asyncio.wait({start_task(_finish(source, when_abandoned))}, timeout=PATIENCE)
+            await asyncio.wait({start_task(_finish(source, when_abandoned))}, timeout=ABANDON_SECONDS)
         raise
 
 

@@ -25,9 +25,9 @@ from shedlock_py import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.decorator import declared_lock_names
 from shedlock_py.events import LostReason, Outcome, SkipReason, logger
 from shedlock_py.integrations.labels import Label, label_of, missing_extra
+from shedlock_py.spec import declared_lock_names
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric

@@ -24,8 +24,6 @@ from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
-from shedlock_py.config import check_provider
-from shedlock_py.decorator import LockSpec
 from shedlock_py.durations import Duration
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, cannot_await, error_event
 from shedlock_py.integrations.apscheduler.options import (
@@ -35,13 +33,15 @@ from shedlock_py.integrations.apscheduler.options import (
     check_scheduler,
     choose,
     explicit_id,
-    find_mark,
+    find_lock_spec,
     has_automatic_id,
     is_news,
     is_predictable,
     parse_lock,
 )
 from shedlock_py.integrations.apscheduler.worker import Outcome, Plan, StandIn, run, run_async
+from shedlock_py.options import LockOptions, check_provider
+from shedlock_py.spec import LockSpec
 from shedlock_py.urls import import_reference, provider_from_text
 
 
@@ -110,7 +110,8 @@ class ShedLockExecutor(BaseExecutor):
         self._executor = executor
         self._elector = elector
         self._provider = provider
-        self._defaults = LockSpec("defaults", default_lock_at_most_for, default_lock_at_least_for)  # checks them, too
+        durations = {"lock_at_most_for": default_lock_at_most_for, "lock_at_least_for": default_lock_at_least_for}
+        self._defaults = LockOptions.parse("ShedLockExecutor", durations)
         self._locks = {job_id: parse_lock(lock, f"locks[{job_id!r}]") for job_id, lock in (locks or {}).items()}
         self._lock_all = choose("lock_all", lock_all, BOOLEANS)
         self._lock_extractor = import_reference(lock_extractor) if isinstance(lock_extractor, str) else lock_extractor
@@ -163,8 +164,8 @@ class ShedLockExecutor(BaseExecutor):
             once_per_fire_time=self._once_per_fire_time,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
-            # With lead() the scheduler itself asks, right before: a job that it has submitted is gone from the store.
-            elector=None if getattr(self._scheduler, "asks_elector", False) else self._elector,
+            # With lead() the scheduler has just checked: a job that it has submitted is gone from the store.
+            elector=None if getattr(self._scheduler, "runs_on_leader_only", False) else self._elector,
         )
         self._inner.submit_job(StandIn(work, plan, run_times), run_times[-1:])
 
@@ -224,8 +225,8 @@ class ShedLockExecutor(BaseExecutor):
         """The lock to take for this job, without a fire time. :raises ConfigurationError: there is none that works."""
         if job.id in self._locks:
             lock = self._locks[job.id]
-        elif mark := find_mark(job.func):
-            lock = mark
+        elif spec := find_lock_spec(job.func):
+            lock = spec
         else:
             try:
                 lock = parse_lock(self._lock_extractor and self._lock_extractor(job), "what lock_extractor returns")

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from apscheduler.triggers.interval import IntervalTrigger
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
-from shedlock_py.decorator import LockSpec
+from shedlock_py.options import LockOptions
+from shedlock_py.spec import LockSpec
 
 try:
     from apscheduler.triggers.calendarinterval import CalendarIntervalTrigger
@@ -52,14 +53,14 @@ def check_scheduler(scheduler: Any, call: str) -> None:
     raise ConfigurationError(f"{call} needs a scheduler: {kind} is not a scheduler of APScheduler 3")
 
 
-def find_mark(function: Any) -> LockSpec | None:
+def find_lock_spec(function: Any) -> LockSpec | None:
     """What ``@scheduler_lock`` left on a job's function, method, partial or callable object."""
     while isinstance(function, partial):
         function = function.func
-    for marked in (function, type(function).__call__):
-        mark = getattr(marked, "__shedlock__", None)
-        if isinstance(mark, LockSpec):
-            return mark
+    for candidate in (function, type(function).__call__):
+        spec = getattr(candidate, "__shedlock__", None)
+        if isinstance(spec, LockSpec):
+            return spec
     return None
 
 
@@ -74,7 +75,8 @@ def parse_lock(lock: object, where: str) -> LockSpec | LockRequest | None:
         )
     name = fields["name"]
     template = name.replace("{", "{{").replace("}", "}}") if isinstance(name, str) else name  # it is none
-    return LockSpec(template, fields.get("lock_at_most_for"), fields.get("lock_at_least_for"))
+    durations = {field: value for field, value in fields.items() if field != "name"}
+    return LockSpec(template, LockOptions.parse(where, durations))
 
 
 def has_automatic_id(job: Any) -> bool:

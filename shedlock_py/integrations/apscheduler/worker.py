@@ -16,11 +16,15 @@ from typing import Any
 from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
 
-from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped, attempt, attempt_async
+from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
+from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.config import emit
-from shedlock_py.context import stand_for
+from shedlock_py.context import add_alias
+from shedlock_py.gates import decide_skip, not_leader
+from shedlock_py.guard import run_guarded, run_guarded_async
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, error_event
-from shedlock_py.integrations.apscheduler.options import find_mark, fire_time_of
+from shedlock_py.integrations.apscheduler.options import find_lock_spec, fire_time_of
+from shedlock_py.options import LockOptions
 from shedlock_py.urls import provider_from_text
 
 try:
@@ -45,35 +49,32 @@ class Plan:
     skip_code: int
     elector: Any = None
 
-    def guard_options(self) -> dict[str, Any]:
-        """What else the decorator, if there is one, says of the guard; found here, so it need not be pickled.
+    def guard_options(self) -> LockOptions:
+        """The options of the decorator, if there is one; found here, so that they need not be pickled.
 
-        The provider is the decorator's own, the executor's, or None: the configured one.
+        The provider is that of the decorator, else that of the executor; None: the configured one.
         """
-        provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
-        mark = find_mark(self.job.func)
-        if mark is None:
-            return {"provider": provider}
-        own = mark.provider
-        return {
-            "provider": provider if own is None else own,
-            "keep_alive": mark.keep_alive,
-            "on_lost": mark.on_lost,
-        }
+        spec = find_lock_spec(self.job.func)
+        options = LockOptions() if spec is None else spec.options
+        provider = options.provider
+        if provider is None:
+            provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
+        # The durations are those of the request.
+        return replace(options, provider=provider, lock_at_most_for=None, lock_at_least_for=None)
 
     def stand_for_decorator(self) -> None:
         """Inside the lock: it is the one of ``@scheduler_lock`` as well, which must not ask for its own."""
-        mark = find_mark(self.job.func)
-        if mark is not None:
-            stand_for(mark, mark.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
+        spec = find_lock_spec(self.job.func)
+        if spec is not None:
+            add_alias(spec, spec.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
 
     def refused(self, run_time: datetime) -> list[JobExecutionEvent]:
         """The event of a run that must not begin here: too late, or not on the leader. Empty: it may."""
         if self.has_missed(run_time):
             return self.missed(run_time)
-        if self.elector is not None and not self.elector.is_leader():
-            emit(LockSkipped(self.elector.name, "not_leader", timedelta(0)))
-            return [self.skipped(run_time, self.elector.name, "not_leader")]
+        if self.elector is not None and (skip := decide_skip(self.elector.name, [not_leader(self.elector.is_leader)])):
+            emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
+            return [self.skipped(run_time, skip)]
         return []
 
     def request(self, run_time: datetime) -> LockRequest | None:
@@ -94,17 +95,18 @@ class Plan:
         view = _JobView(self.job, misfire_grace_time=_LONG_AGO)  # missed, even if the clock is set back right now
         return list(run_job(view, self.jobstore, [run_time], self.logger_name))
 
-    def skipped(self, run_time: datetime, lock_name: str, reason: str) -> JobExecutionEvent:
+    def skipped(self, run_time: datetime, skip: Skipped) -> JobExecutionEvent:
+        """The event of a skip that the guard has decided."""
         message = 'Run of job "%s" (scheduled at %s) was skipped: lock "%s", %s'
-        logging.getLogger(self.logger_name).debug(message, self.job, run_time, lock_name, reason)
+        logging.getLogger(self.logger_name).debug(message, self.job, run_time, skip.lock_name, skip.reason)
         if self.skip_code == EVENT_JOB_SKIPPED:
-            return JobSkippedEvent(self.job.id, self.jobstore, run_time, lock_name, reason)
+            return JobSkippedEvent(self.job.id, self.jobstore, run_time, skip.lock_name, skip.reason)
         return JobExecutionEvent(self.skip_code, self.job.id, self.jobstore, run_time)
 
     def not_run(self, run_time: datetime, error: BaseException) -> JobExecutionEvent:
         """The event for a run that ended before the job began."""
         if self.skips_provider_errors and isinstance(error, ProviderError):
-            return self.skipped(run_time, error.lock_name or "", "provider_error")
+            return self.skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
         logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, error, exc_info=error)
         return error_event(self.job.id, self.jobstore, run_time, error)
 
@@ -151,10 +153,10 @@ def _run_once(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
         request = plan.request(run_time)
         if request is None:
             return list(run_job(_JobView(plan.job), plan.jobstore, [run_time], plan.logger_name))
-        result = attempt(request, task, **plan.guard_options())
+        result = run_guarded(Block(request, plan.guard_options()), task)
     except BaseException as error:  # all of them, as run_job does
         return events or [plan.not_run(run_time, error)]
-    return [plan.skipped(run_time, result.lock_name, result.reason)] if isinstance(result, Skipped) else events
+    return [plan.skipped(run_time, result)] if isinstance(result, Skipped) else events
 
 
 async def _run_once_async(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
@@ -172,10 +174,10 @@ async def _run_once_async(plan: Plan, run_time: datetime) -> list[JobExecutionEv
         request = plan.request(run_time)
         if request is None:
             return list(await run_coroutine_job(_JobView(plan.job), plan.jobstore, [run_time], plan.logger_name))
-        result = await attempt_async(request, task, **plan.guard_options())
+        result = await run_guarded_async(AsyncBlock(request, plan.guard_options()), task)
     except BaseException as error:  # all of them, as run_coroutine_job does
         return events or [plan.not_run(run_time, error)]
-    return [plan.skipped(run_time, result.lock_name, result.reason)] if isinstance(result, Skipped) else events
+    return [plan.skipped(run_time, result)] if isinstance(result, Skipped) else events
 
 
 def _raise_failure(events: list[JobExecutionEvent]) -> None:
