@@ -20,8 +20,6 @@ from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
-from shedlock_py.config import check_provider
-from shedlock_py.decorator import LockSpec
 from shedlock_py.durations import Duration
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, cannot_await
 from shedlock_py.integrations.apscheduler.job_warnings import JobWarnings
@@ -38,6 +36,8 @@ from shedlock_py.integrations.apscheduler.options import (
 )
 from shedlock_py.integrations.apscheduler.proxies import JobProxy, SchedulerProxy
 from shedlock_py.integrations.apscheduler.worker import Plan, run, run_async
+from shedlock_py.options import LockOptions, check_provider
+from shedlock_py.spec import LockSpec
 from shedlock_py.urls import import_reference, provider_from_text
 
 
@@ -107,7 +107,8 @@ class ShedLockExecutor(BaseExecutor):
         self._executor = executor
         self._elector = elector
         self._provider = provider
-        self._defaults = LockSpec("defaults", default_lock_at_most_for, default_lock_at_least_for)  # checks them, too
+        durations = {"lock_at_most_for": default_lock_at_most_for, "lock_at_least_for": default_lock_at_least_for}
+        self._defaults = LockOptions.parse("ShedLockExecutor", durations)
         self._locks = {job_id: parse_lock(lock, f"locks[{job_id!r}]") for job_id, lock in (locks or {}).items()}
         self._lock_all = choose("lock_all", lock_all, BOOLEANS)
         self._lock_extractor = import_reference(lock_extractor) if isinstance(lock_extractor, str) else lock_extractor

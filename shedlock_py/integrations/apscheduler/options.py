@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
-from shedlock_py.decorator import LockSpec
+from shedlock_py.options import LockOptions
+from shedlock_py.spec import LockSpec
 
 T = TypeVar("T")
 Provider = LockProvider | AsyncLockProvider
@@ -75,7 +76,8 @@ def parse_lock(lock: object, where: str) -> LockSpec | LockRequest | None:
         )
     name = fields["name"]
     template = name.replace("{", "{{").replace("}", "}}") if isinstance(name, str) else name  # it is none
-    return LockSpec(template, fields.get("lock_at_most_for"), fields.get("lock_at_least_for"))
+    durations = {field: value for field, value in fields.items() if field != "name"}
+    return LockSpec(template, LockOptions.parse(where, durations))
 
 
 def has_automatic_id(job: Any) -> bool:

@@ -13,13 +13,17 @@ from typing import Any
 from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
 
-from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped, attempt, attempt_async
+from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
+from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.config import emit
 from shedlock_py.context import add_alias
+from shedlock_py.gates import decide_skip, not_leader
+from shedlock_py.guard import run_guarded, run_guarded_async
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, error_event
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from shedlock_py.integrations.apscheduler.options import find_lock_spec
 from shedlock_py.integrations.apscheduler.proxies import RunResult
+from shedlock_py.options import LockOptions
 from shedlock_py.urls import provider_from_text
 
 try:
@@ -44,17 +48,17 @@ class Plan:
     skip_code: int
     elector: Any = None
 
-    def guard_options(self) -> dict[str, Any]:
+    def guard_options(self) -> LockOptions:
         """The options of the guard. Those of a decorator are read in the worker, so they need not be pickled.
 
         The provider is the decorator's, else the executor's, else None: the configured one.
         """
-        provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
         spec = find_lock_spec(self.job.func)
-        if spec is None:
-            return {"provider": provider}
-        provider = provider if spec.provider is None else spec.provider
-        return {"provider": provider, "keep_alive": spec.keep_alive, "on_lost": spec.on_lost}
+        options = LockOptions() if spec is None else spec.options
+        provider = options.provider
+        if provider is None:
+            provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
+        return replace(options, provider=provider, lock_at_most_for=None, lock_at_least_for=None)  # see request()
 
     def add_decorator_alias(self) -> None:
         """Let the lock count as that of ``@scheduler_lock``, which must not acquire its own inside."""
@@ -66,9 +70,9 @@ class Plan:
         """The event of a run that must not begin, because it is too late or this node does not lead. Empty: it may."""
         if self.has_missed(run_time):
             return self.missed(run_time)
-        if self.elector is not None and not self.elector.is_leader():
-            emit(LockSkipped(self.elector.name, "not_leader", timedelta(0)))
-            return [self.skipped(run_time, self.elector.name, "not_leader")]
+        if self.elector is not None and (skip := decide_skip(self.elector.name, [not_leader(self.elector.is_leader)])):
+            emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
+            return [self.skipped(run_time, skip)]
         return []
 
     def request(self, run_time: datetime) -> LockRequest | None:
@@ -89,17 +93,18 @@ class Plan:
         copy = _JobCopy(self.job, misfire_grace_time=_LONG_AGO)  # missed, even if the clock is set back right now
         return list(run_job(copy, self.jobstore, [run_time], self.logger_name))
 
-    def skipped(self, run_time: datetime, lock_name: str, reason: str) -> JobExecutionEvent:
+    def skipped(self, run_time: datetime, skip: Skipped) -> JobExecutionEvent:
+        """The event of a skip that the guard has decided."""
         message = 'Run of job "%s" (scheduled at %s) was skipped: lock "%s", %s'
-        logging.getLogger(self.logger_name).debug(message, self.job, run_time, lock_name, reason)
+        logging.getLogger(self.logger_name).debug(message, self.job, run_time, skip.lock_name, skip.reason)
         if self.skip_code == EVENT_JOB_SKIPPED:
-            return JobSkippedEvent(self.job.id, self.jobstore, run_time, lock_name, reason)
+            return JobSkippedEvent(self.job.id, self.jobstore, run_time, skip.lock_name, skip.reason)
         return JobExecutionEvent(self.skip_code, self.job.id, self.jobstore, run_time)
 
     def not_run(self, run_time: datetime, error: BaseException) -> JobExecutionEvent:
         """The event for a run that ended before the job began."""
         if self.skips_provider_errors and isinstance(error, ProviderError):
-            return self.skipped(run_time, error.lock_name or "", "provider_error")
+            return self.skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
         logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, error, exc_info=error)
         return error_event(self.job.id, self.jobstore, run_time, error)
 
@@ -139,10 +144,10 @@ def run_once(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
         request = plan.request(run_time)
         if request is None:
             return list(run_job(_JobCopy(plan.job), plan.jobstore, [run_time], plan.logger_name))
-        result = attempt(request, task, **plan.guard_options())
+        result = run_guarded(Block(request, plan.guard_options()), task)
     except BaseException as error:  # all of them, as run_job does
         return events or [plan.not_run(run_time, error)]
-    return [plan.skipped(run_time, result.lock_name, result.reason)] if isinstance(result, Skipped) else events
+    return [plan.skipped(run_time, result)] if isinstance(result, Skipped) else events
 
 
 async def run_once_async(plan: Plan, run_time: datetime) -> list[JobExecutionEvent]:
@@ -160,10 +165,10 @@ async def run_once_async(plan: Plan, run_time: datetime) -> list[JobExecutionEve
         request = plan.request(run_time)
         if request is None:
             return list(await run_coroutine_job(_JobCopy(plan.job), plan.jobstore, [run_time], plan.logger_name))
-        result = await attempt_async(request, task, **plan.guard_options())
+        result = await run_guarded_async(AsyncBlock(request, plan.guard_options()), task)
     except BaseException as error:  # all of them, as run_coroutine_job does
         return events or [plan.not_run(run_time, error)]
-    return [plan.skipped(run_time, result.lock_name, result.reason)] if isinstance(result, Skipped) else events
+    return [plan.skipped(run_time, result)] if isinstance(result, Skipped) else events
 
 
 def _raise_failure(events: list[JobExecutionEvent]) -> None:
