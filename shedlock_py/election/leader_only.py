@@ -47,6 +47,8 @@ def leader_only(elector: LeaderElector | AsyncLeaderElector) -> _LeaderOnly:
 
     gates = [not_leader(elector.is_leader)]
 
+    gates = [not_leader(elector.is_leader)]
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
 
