@@ -18,7 +18,7 @@ from shedlock_py.config import Settings, is_active
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import log_listener
-from shedlock_py.guard import Skipped
+from shedlock_py.gates import Skipped
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import LockRequest
 
