@@ -14,8 +14,9 @@ from shedlock_py._program import run_async
 from shedlock_py.context import ActiveLease
 from shedlock_py.errors import as_exception
 from shedlock_py.events import LeaseLost, logger
-from shedlock_py.heartbeat import STOP_SECONDS, BaseKeepAlive, HeartbeatPlan, OnLost
+from shedlock_py.heartbeat import STOP_SECONDS, BaseKeepAlive, HeartbeatPlan
 from shedlock_py.lease import Lease
+from shedlock_py.options import OnLost
 from shedlock_py.provider import AsyncLockProvider
 
 

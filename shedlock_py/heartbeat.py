@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess, is_from_signal
@@ -17,10 +16,8 @@ from shedlock_py.config import emit
 from shedlock_py.context import ActiveLease
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed, logger
 from shedlock_py.lease import Lease
+from shedlock_py.options import OnLost
 from shedlock_py.request import SLACK, TRUST_MARGIN
-
-OnLost = str | Callable[[LeaseLost], Any]
-"""What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a call."""
 
 MAX_IN_FLIGHT = 3
 """Heartbeats of one lease that may wait for a reply at the same time."""

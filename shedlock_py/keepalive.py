@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -12,29 +11,12 @@ from shedlock_py._clock import monotonic
 from shedlock_py._program import run
 from shedlock_py._timers import RETRY_SECONDS, timer, worker_pool
 from shedlock_py.context import ActiveLease
-from shedlock_py.errors import ConfigurationError, LeaseLostError, as_exception
+from shedlock_py.errors import LeaseLostError, as_exception
 from shedlock_py.events import LeaseLost, logger
-from shedlock_py.heartbeat import STOP_SECONDS, BaseKeepAlive, OnLost
+from shedlock_py.heartbeat import STOP_SECONDS, BaseKeepAlive
 from shedlock_py.lease import Lease
+from shedlock_py.options import OnLost
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-
-
-def check_on_lost(on_lost: OnLost) -> None:
-    """:raises ConfigurationError: ``on_lost`` cannot work for an ordinary function."""
-    if on_lost == "cancel":
-        raise ConfigurationError(
-            "on_lost='cancel' needs an async task: Python cannot stop a thread. Give a callable that stops the task, "
-            "or let the task check lease.is_trusted()"
-        )
-    if inspect.iscoroutinefunction(on_lost):
-        raise ConfigurationError("on_lost is a coroutine function, but the guarded task is an ordinary one")
-    check_on_lost_async(on_lost)
-
-
-def check_on_lost_async(on_lost: OnLost) -> None:
-    """:raises ConfigurationError: ``on_lost`` cannot work."""
-    if on_lost not in ("continue", "cancel") and not callable(on_lost):
-        raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
 
 
 @contextmanager
