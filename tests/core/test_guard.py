@@ -33,7 +33,7 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
 class TestHold:
-    def test_the_lease_is_what_was_asked_for(self, provider: InMemoryLockProvider) -> None:
+    def test_the_lease_is_that_of_the_request(self, provider: InMemoryLockProvider) -> None:
         with hold("job", lock_at_most_for="5m", lock_at_least_for="1m") as lease:
             assert lease is not None
             assert (lease.name, lease.lock_at_most_for) == ("job", timedelta(minutes=5))
@@ -49,21 +49,13 @@ class TestHold:
         (record,) = provider.records()
         assert (record.holder, record.last_fire_time) == ("replica-1", NOON)
 
-    def test_a_skipped_block_runs_and_must_look(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    def test_a_skipped_block_gets_no_lease(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
         provider.acquire(LockRequest("job", "10m"))
         with hold("job") as lease:
             assert lease is None
         assert heard.kinds() == ["LockSkipped"]
 
-    def test_what_the_block_raises_is_raised(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
-        with pytest.raises(ZeroDivisionError), hold("job"):
-            raise ZeroDivisionError
-        with pytest.raises(KeyboardInterrupt), hold("job"):
-            raise KeyboardInterrupt
-        assert [event.outcome for event in heard.of(TaskFinished)] == ["failed", "failed"]
-        assert not provider.records()[0].is_held
-
-    def test_nothing_is_asked_before_the_block(self, provider: InMemoryLockProvider) -> None:
+    def test_no_request_is_sent_before_the_block(self, provider: InMemoryLockProvider) -> None:
         hold("job")
         assert provider.records() == []
 
@@ -152,9 +144,7 @@ class TestAttempt:
         assert heard.of(LeaseLost) == []
 
     @pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", 7, None])
-    def test_a_bad_name_is_refused_before_the_store_is_asked(
-        self, provider: InMemoryLockProvider, name: object
-    ) -> None:
+    def test_a_bad_name_is_refused_without_a_request(self, provider: InMemoryLockProvider, name: object) -> None:
         with pytest.raises(ConfigurationError, match="lock name"):
             attempt(name, pytest.fail)  # type: ignore[arg-type]  # on purpose
         assert provider.records() == []
@@ -190,11 +180,6 @@ class TestI5FailClosed:
         assert heard.kinds()[0] == "ProviderFailed"
         assert heard.of(LockAcquired) == []
 
-    def test_i5_the_next_call_tries_anew(self, provider: InMemoryLockProvider) -> None:
-        with pytest.raises(ProviderUnreachable):
-            attempt("job", pytest.fail, provider=failing(provider, "acquire"))
-        assert isinstance(attempt("job", lambda: None), Executed)
-
 
 class TestI8TheResultIsSacred:
     def test_i8_a_failing_release(
@@ -220,7 +205,7 @@ class TestI8TheResultIsSacred:
 
         assert isinstance(attempt("job", lambda: "value", provider=Broken()), Executed)
 
-    def test_i8_an_interruption_while_the_grant_is_told(self, provider: InMemoryLockProvider) -> None:
+    def test_i8_an_interruption_of_the_first_listener(self, provider: InMemoryLockProvider) -> None:
         heard = RecordingListener()
 
         def interrupted(event: Event) -> None:
@@ -280,14 +265,9 @@ class TestI8TheResultIsSacred:
         assert "'job'" in record.getMessage()
         assert "0:10:00" in record.getMessage()
 
-    def test_i8_an_overrun_into_the_margin_is_told_too(
-        self, provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock
+    @pytest.mark.parametrize(("seconds", "lost"), [("9.95s", ["LeaseLost"]), ("9.8s", [])])
+    def test_i8_an_overrun_into_the_margin_is_reported_too(
+        self, provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock, seconds: str, lost: list[str]
     ) -> None:
-        attempt("job", lambda: clock.advance("9.95s"), lock_at_most_for="10s")
-        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LeaseLost", "LockReleased"]
-
-    def test_no_overrun_within_the_trust_window(
-        self, provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock
-    ) -> None:
-        attempt("job", lambda: clock.advance("9.8s"), lock_at_most_for="10s")
-        assert heard.of(LeaseLost) == []
+        attempt("job", lambda: clock.advance(seconds), lock_at_most_for="10s")
+        assert heard.kinds() == ["LockAcquired", "TaskFinished", *lost, "LockReleased"]

@@ -8,14 +8,11 @@ import pytest
 
 from shedlock_py import (
     AsyncInMemoryLockProvider,
-    Event,
     Executed,
     InMemoryLockProvider,
     Lease,
-    LeaseLost,
     LockRequest,
     ProviderFailed,
-    ProviderUnreachable,
     Skipped,
     TaskFinished,
     attempt_async,
@@ -77,48 +74,12 @@ async def test_runs_and_skips(store: AsyncInMemoryLockProvider, heard: Recording
     assert not record.is_held
 
 
-async def test_i5_a_failing_acquire(store: AsyncInMemoryLockProvider, heard: RecordingListener) -> None:
-    with pytest.raises(ProviderUnreachable):
-        await attempt_async("job", never, provider=failing(store, "acquire"))
-    assert heard.kinds() == ["ProviderFailed"]
-
-
 async def test_i8_a_failing_release(store: AsyncInMemoryLockProvider, heard: RecordingListener) -> None:
     broken = failing(store, "release")
     assert isinstance(await attempt_async("job", value, provider=broken), Executed)
     with pytest.raises(ZeroDivisionError):
         await attempt_async("other", fail, provider=broken)
     assert [event.operation for event in heard.of(ProviderFailed)] == ["release", "release"]
-
-
-async def test_i8_a_raising_listener(store: AsyncInMemoryLockProvider) -> None:
-    def broken(event: Event) -> None:
-        raise RuntimeError("broken listener")
-
-    with configure(async_provider=store, listeners=[broken]):
-        assert isinstance(await attempt_async("job", value), Executed)
-        with pytest.raises(ZeroDivisionError):
-            await attempt_async("job", fail)
-
-
-async def test_i8_a_lost_lease_and_an_overrun(
-    store: AsyncInMemoryLockProvider, heard: RecordingListener, clock: FakeClock
-) -> None:
-    async def is_taken_over() -> str:
-        await store.take_over(LockRequest("lost", "10m"))
-        return "value"
-
-    async def overruns() -> str:
-        clock.advance("11m")
-        raise ZeroDivisionError
-
-    assert isinstance(await attempt_async("lost", is_taken_over), Executed)
-    with pytest.raises(ZeroDivisionError):
-        await attempt_async("late", overruns)
-    assert [(event.lock_name, event.reason) for event in heard.of(LeaseLost)] == [
-        ("lost", "revoked"),
-        ("late", "overrun"),
-    ]
 
 
 async def test_i12_a_cancelled_task_is_released(store: AsyncInMemoryLockProvider, heard: RecordingListener) -> None:

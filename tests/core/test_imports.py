@@ -206,22 +206,10 @@ def test_a_late_name_is_the_object_of_its_module(name: str) -> None:
     assert pickle.loads(pickle.dumps(found)) is found
 
 
-@pytest.mark.parametrize("name", LATE)
-def test_each_way_to_import_a_late_name(name: str) -> None:
-    for statement in (f"from shedlock_py import {name}", f"import shedlock_py; {name} = shedlock_py.{name}"):
-        assert python(f"{statement}; print({name}.__module__)") == [LATE[name]]
-
-
 def test_importing_everything_finds_every_name() -> None:
     assert python("import shedlock_py; print(*shedlock_py._LATE.keys() & vars(shedlock_py))") == []
     names = python("from shedlock_py import *; print(*(name for name in globals() if not name.startswith('_')))")
     assert sorted(names) == shedlock_py.__all__
-
-
-def test_dir_tells_late_names_before_they_are_loaded() -> None:
-    told = python("import shedlock_py; print(*dir(shedlock_py))")
-    assert told == sorted(set(told))
-    assert {*shedlock_py.__all__, "__version__", "__doc__"} <= set(told)
 
 
 def test_a_name_that_there_is_not() -> None:

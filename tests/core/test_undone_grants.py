@@ -24,7 +24,6 @@ from shedlock_py import (
     configure,
     current_lease,
     hold,
-    hold_async,
 )
 from shedlock_py.context import running
 from shedlock_py.providers.kit import ProgramProvider
@@ -76,6 +75,9 @@ class AsyncStore(AsyncInMemoryLockProvider):
     async def release(self, lease: Lease) -> bool:
         return self.store.release(lease)
 
+    async def record(self, name: str) -> LockRecord | None:
+        return self.store.record(name)
+
 
 @pytest.fixture
 def store(clock: FakeClock, heard: RecordingListener) -> Iterator[Store]:
@@ -111,18 +113,22 @@ def test_i4_a_real_run_keeps_its_minimum_hold_however_it_ended(store: Store) -> 
     assert store.records()[0].is_held
 
 
-def test_a_grant_that_came_too_late(store: Store, heard: RecordingListener) -> None:
-    store.slow = timedelta(minutes=9, seconds=59)
-    with pytest.raises(ProviderUnreachable, match="may be over already"):
-        attempt(REQUEST, never)
-    assert_undone(store)
-    assert heard.kinds() == ["ProviderFailed"]
+async def attempt_sync(request: LockRequest, **options: Any) -> object:
+    return attempt(request, never, **options)
 
 
-async def test_a_grant_that_came_too_late_async(store: Store, heard: RecordingListener) -> None:
+async def attempt_in_asyncio(request: LockRequest, **options: Any) -> object:
+    return await attempt_async(request, never_async, **options)
+
+
+ways = pytest.mark.parametrize("way", [attempt_sync, attempt_in_asyncio])
+
+
+@ways
+async def test_a_grant_that_came_too_late(way: Any, store: Store, heard: RecordingListener) -> None:
     store.slow = timedelta(minutes=9, seconds=59)
     with pytest.raises(ProviderUnreachable, match="may be over already"):
-        await attempt_async(REQUEST, never_async)
+        await way(REQUEST)
     assert_undone(store)
     assert heard.kinds() == ["ProviderFailed"]
 
@@ -142,23 +148,14 @@ async def failing_keep_alive_async(*_: object) -> AsyncIterator[None]:
         yield nothing
 
 
-def test_a_keep_alive_that_cannot_start(
-    store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+@ways
+async def test_a_keep_alive_that_cannot_start(
+    way: Any, store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
-    with pytest.raises(MemoryError):
-        attempt(REQUEST, never, keep_alive=True)
-    assert_undone(store)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
-
-
-async def test_a_keep_alive_that_cannot_start_async(
-    store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(block, "kept_alive_async", failing_keep_alive_async)
     with pytest.raises(MemoryError):
-        async with hold_async(REQUEST, keep_alive=True):
-            never()
+        await way(REQUEST, keep_alive=True)
     assert_undone(store)
     assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
@@ -223,27 +220,14 @@ def test_i8_an_undo_that_fails_is_told_and_does_not_replace_the_error(
 
 @pytest.mark.parametrize("error", [ProviderUnreachable("no answer", operation="record"), OSError("odd"), KeyError("x")])
 class TestALookUpThatFails:
-    """Why a run is skipped is looked up afterwards; that it is skipped stands."""
+    """The record that explains a skip is read after the refusal; the task is skipped in any case."""
 
-    def fail(self, error: Exception) -> Any:
+    @ways
+    async def test_i5_is_no_error(self, way: Any, store: Store, heard: RecordingListener, error: Exception) -> None:
         def record(name: str) -> LockRecord | None:
             raise error
 
-        return record
-
-    def test_i5_is_no_error(self, store: Store, heard: RecordingListener, error: Exception) -> None:
         store.acquire(REQUEST)
-        store.record = self.fail(error)  # type: ignore[method-assign]  # a fault
-        assert attempt(REQUEST, never) == Skipped("job", "held")
-        assert heard.kinds() == ["LockSkipped"]
-
-    async def test_i5_nor_in_async_code(self, store: Store, heard: RecordingListener, error: Exception) -> None:
-        store.acquire(REQUEST)
-        provider: Any = AsyncStore(store)
-
-        async def record(name: str) -> LockRecord | None:
-            raise error
-
-        provider.record = record
-        assert await attempt_async(REQUEST, never_async, provider=provider) == Skipped("job", "held")
+        store.record = record  # type: ignore[method-assign]  # a fault
+        assert await way(REQUEST) == Skipped("job", "held")
         assert heard.kinds() == ["LockSkipped"]
