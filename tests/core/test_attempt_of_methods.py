@@ -1,4 +1,4 @@
-# Calls as people without a type checker make them; what the checkers say is in tests/core/typing.
+# Calls without a type checker; the types are tested in tests/core/typing.
 # mypy: disable-error-code="arg-type, call-arg, union-attr, unreachable"
 """``.attempt`` is bound as the method is; and a guarded method is still a method."""
 
@@ -281,5 +281,5 @@ class TestItIsStillAMethod:
 
     def test_an_instance_may_have_its_own(self) -> None:
         here: Any = Service()
-        here.method = lambda: "own"
-        assert here.method() == "own"
+        here.method = lambda: "instance"
+        assert here.method() == "instance"

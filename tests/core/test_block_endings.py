@@ -162,22 +162,22 @@ def test_a_generator_that_is_closed_inside_of_a_block_releases(provider: InMemor
 
 
 def test_a_forked_child_that_leaves_an_overrun_block_emits_nothing(
-    provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock
+    provider: InMemoryLockProvider, recorded: RecordingListener, clock: FakeClock
 ) -> None:
     block = hold("job")
 
     def child() -> None:
         clock.advance("1h")
         block.__exit__(None, None, None)
-        assert heard.kinds() == ["LockAcquired"]
+        assert recorded.kinds() == ["LockAcquired"]
 
     with block:
         in_child(child)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
 def test_i2_a_block_is_for_one_use_and_keeps_its_lease(
-    provider: InMemoryLockProvider, heard: RecordingListener
+    provider: InMemoryLockProvider, recorded: RecordingListener
 ) -> None:
     block = hold("job")
     with block as lease:
@@ -189,7 +189,7 @@ def test_i2_a_block_is_for_one_use_and_keeps_its_lease(
     with pytest.raises(RuntimeError, match="for one use"), block:
         pytest.fail("it was entered again")
     block.__exit__(None, None, None)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
 def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemoryLockProvider) -> None:

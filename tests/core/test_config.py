@@ -86,16 +86,16 @@ class TestConfigure:
 
     def test_listeners_come_besides_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, "shedlock_py")
-        heard = RecordingListener()
-        configure(provider=InMemoryLockProvider(), listeners=[heard])
+        recorded = RecordingListener()
+        configure(provider=InMemoryLockProvider(), listeners=[recorded])
         attempt("job", lambda: None)
-        assert len(heard.events) == len(caplog.records) == 3
+        assert len(recorded.events) == len(caplog.records) == 3
 
     def test_a_listener_in_place_of_the_log(self) -> None:
-        heard = RecordingListener()
-        with Settings(provider=InMemoryLockProvider(), listeners=(heard,)).apply():
+        recorded = RecordingListener()
+        with Settings(provider=InMemoryLockProvider(), listeners=(recorded,)).apply():
             attempt("job", lambda: None, lock_at_most_for="1m")
-        assert len(heard.events) == 3
+        assert len(recorded.events) == 3
 
     @pytest.mark.parametrize(
         ("settings", "words"),
@@ -303,8 +303,8 @@ class TestActive:
         configure(provider=provider)
         set_active(False)
         for _ in range(3):
-            with hold("job") as outer:
-                assert outer is not None
+            with hold("job") as lease:
+                assert lease is not None
                 assert isinstance(attempt("job", nothing_sync), Executed)
         (warning,) = caplog.records
         assert warning.levelno == logging.WARNING

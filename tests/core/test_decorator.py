@@ -1,4 +1,4 @@
-# Calls as people without a type checker make them; what the checker says is in tests/core/typing.
+# Calls without a type checker; the types are tested in tests/core/typing.
 # mypy: disable-error-code="arg-type, attr-defined, call-arg, comparison-overlap, union-attr, unreachable"
 """@scheduler_lock on every kind of function."""
 
@@ -111,13 +111,13 @@ class TestFunctions:
         hold_elsewhere(other, "job")
         assert job() is None
 
-    def test_recursion_is_inside(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    def test_recursion_is_inside(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         @scheduler_lock("job", "1m")
         def job(depth: int) -> int:
             return depth and (job(depth - 1) or 0) + 1
 
         assert job(5) == 5
-        assert heard.kinds().count("LockAcquired") == 1
+        assert recorded.kinds().count("LockAcquired") == 1
 
     def test_partials_builtins_and_callable_objects(self, provider: InMemoryLockProvider) -> None:
         class Task:

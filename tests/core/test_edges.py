@@ -37,18 +37,18 @@ def test_a_block_is_no_decorator(provider: InMemoryLockProvider, block: Any) -> 
 
 
 def test_i1_a_forked_child_that_leaves_the_block_releases_nothing(
-    provider: InMemoryLockProvider, heard: RecordingListener
+    provider: InMemoryLockProvider, recorded: RecordingListener
 ) -> None:
     block = hold("job")
 
     def child() -> None:
         block.__exit__(None, None, None)
-        assert heard.kinds() == ["LockAcquired"]
+        assert recorded.kinds() == ["LockAcquired"]
         assert provider.records()[0].is_held
 
     with block:
         in_child(child)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
 def test_i3_a_block_made_before_a_fork_is_released_by_the_child_that_enters_it(provider: InMemoryLockProvider) -> None:
@@ -71,7 +71,7 @@ class TestExtensions:
         assert not extension.granted().is_trusted()
 
     def test_i12_a_cancelled_one_ends_before_the_release(self, provider: InMemoryLockProvider) -> None:
-        """Asked in a worker thread, where it cannot be stopped."""
+        """The request is in a worker thread, which cannot be stopped."""
         order: list[str] = []
         extending: list[Callable[[], object]] = []
         extend, release = provider.extend, provider.release
@@ -106,7 +106,7 @@ class TestExtensions:
         assert order == ["extended", "released"]
         assert not provider.records()[0].is_held
 
-    def test_the_sync_one_on_an_async_provider_says_what_to_do(self) -> None:
+    def test_the_sync_one_on_an_async_provider_names_its_twin(self) -> None:
         from shedlock_py import AsyncInMemoryLockProvider
 
         async def main() -> None:
@@ -128,12 +128,12 @@ def test_a_lease_shown_to_another_store_can_still_be_released(provider: InMemory
     assert not provider.release(lease)
 
 
-def test_a_lost_lease_is_told_once(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+def test_a_lost_lease_is_reported_once(provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
     with hold("job"):
         provider.force_release("job")
         with pytest.raises(LeaseLostError):
             extend_lock("1m")
-    assert heard.kinds() == ["LockAcquired", "LeaseLost", "TaskFinished"]
+    assert recorded.kinds() == ["LockAcquired", "LeaseLost", "TaskFinished"]
 
 
 def test_a_job_that_ends_only_after_its_next_run_has_begun_grows_no_chain(provider: InMemoryLockProvider) -> None:

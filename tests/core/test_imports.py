@@ -161,7 +161,7 @@ def test_importing_the_package_loads_few_modules() -> None:
     assert int(loaded.stdout) <= 80
 
 
-# What is loaded when it is first asked for
+# What is loaded at its first use
 
 
 def names_for_type_checkers() -> dict[str, str]:
@@ -202,7 +202,7 @@ def test_importing_the_package_does_not_load_what_is_late() -> None:
 def test_a_late_name_is_the_object_of_its_module(name: str) -> None:
     found = getattr(shedlock_py, name)
     assert found is getattr(import_module(LATE[name]), name)
-    assert vars(shedlock_py)[name] is found  # it is looked for once
+    assert vars(shedlock_py)[name] is found  # a second access does not load it again
     assert pickle.loads(pickle.dumps(found)) is found
 
 

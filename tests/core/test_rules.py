@@ -111,7 +111,7 @@ class TestTrust:
         assert not granted(clock, reply_takes=9.9).is_trusted()
 
     @pytest.mark.parametrize("too_short", ["0.1ms", "1ms", "2ms"])
-    def test_i6_a_lease_that_nobody_could_trust_is_refused(self, clock: FakeClock, too_short: str) -> None:
+    def test_i6_a_lease_that_no_holder_could_trust_is_refused(self, clock: FakeClock, too_short: str) -> None:
         with pytest.raises(ConfigurationError, match="does not trust the last 2 ms and 1% of a lease"):
             LockRequest("job", too_short)
         assert granted(clock, "3ms").is_trusted()
