@@ -28,7 +28,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingListener) -> None:
+async def test_a_child_does_not_wait_for_its_parents_heartbeat(recorded: RecordingListener) -> None:
     store = AsyncFaultyProvider()
     store.hang("extend")
     block = hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store)
@@ -45,14 +45,14 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingL
 
         def child() -> None:
             in_a_loop_of_its_own(work)
-            assert not heard.of(LeaseLost)
+            assert not recorded.of(LeaseLost)
 
         in_child(child)
         store.recover()
         await extend_lock_async("20m")
 
 
-def test_a_child_does_not_wait_for_its_parents_thread(heard: RecordingListener) -> None:
+def test_a_child_does_not_wait_for_its_parents_thread(recorded: RecordingListener) -> None:
     store = FaultyProvider()
     store.hang("extend")
     lost: list[LeaseLost] = []
@@ -67,7 +67,7 @@ def test_a_child_does_not_wait_for_its_parents_thread(heard: RecordingListener) 
             block.__exit__(None, None, None)
             assert time.monotonic() - began < 5
             assert not lost
-            assert not heard.of(LeaseLost)
+            assert not recorded.of(LeaseLost)
 
         in_child(child)
         store.recover()
