@@ -25,7 +25,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingListener) -> None:
+async def test_a_child_does_not_wait_for_its_parents_heartbeat(recorded: RecordingListener) -> None:
     store = AsyncFaultyProvider()
     store.hang("extend")
     block = hold_async("job", lock_at_most_for="10m", keep_alive=True, provider=store)
@@ -50,7 +50,7 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingL
             store.hanging.clear()
             in_a_loop_of_its_own(work)
             assert keep_alive._plan.pauses == 0
-            assert not heard.of(LeaseLost)
+            assert not recorded.of(LeaseLost)
             assert not keep_alive._plan.has_ended
 
         in_child(child)
@@ -59,7 +59,7 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingL
         await extend_lock_async("20m")
 
 
-def test_a_child_does_not_wait_for_its_parents_thread(heard: RecordingListener) -> None:
+def test_a_child_does_not_wait_for_its_parents_thread(recorded: RecordingListener) -> None:
     store = FaultyProvider()
     store.hang("extend")
     told: list[LeaseLost] = []
@@ -80,7 +80,7 @@ def test_a_child_does_not_wait_for_its_parents_thread(heard: RecordingListener) 
                 extend_lock("20m")
             block.__exit__(None, None, None)
             assert not told
-            assert not heard.of(LeaseLost)
+            assert not recorded.of(LeaseLost)
 
         in_child(child)
         store.recover()
