@@ -125,7 +125,7 @@ def require_usable(path: str, inherited_pool: Pool | None) -> None:
         _unusable.add(path)
     if path in _unusable:
         raise RuntimeError(
-            "this process was forked while a connection to SQLite was in use, which must not be: fork earlier, or "
+            "this process was forked while a connection to SQLite was open, which must not be: fork earlier, or "
             "start processes anew (spawn)"
         )
 

@@ -30,6 +30,8 @@ Watch = Callable[[Any, float], ConnectionLimit | None]
 class SocketDuplicate:
     """A second file descriptor of a socket: the driver may close its own, and the system use that number again."""
 
+    number = -1  # if the process has no file descriptor left for it
+
     def __init__(self, number: int) -> None:
         self.number = os.dup(number)
 

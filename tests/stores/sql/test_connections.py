@@ -18,9 +18,9 @@ from sqlalchemy import Connection, StaticPool, create_engine, event, text
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import DRIVERS, SQLITE_DRIVERS, SYNC_DRIVERS, Application, Store, acquired, record_of
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 
 POSTGRES_DRIVERS = [driver for driver, product in DRIVERS.items() if product == "postgres"]
 

@@ -1,18 +1,19 @@
 """The time limit of drivers that have none of their own, where threads cannot be started."""
 
+import gc
 import os
+import resource
 import socket
 import threading
 from contextlib import closing
-from typing import Any
 
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py._clock import monotonic
-from shedlock_py._process import PerProcess
+from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
-from shedlock_py.providers.sqlalchemy.watchdog import SocketLimit
+from shedlock_py.providers.sqlalchemy.watchdog import SocketDuplicate, SocketLimit
 from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired
 
 
@@ -26,15 +27,10 @@ def no_timer(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr("shedlock_py._timers._threads", PerProcess(_new_threads))
+    timer = Timer()
+    monkeypatch.setattr("shedlock_py.providers.sqlalchemy.watchdog.timer", lambda: timer)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     return monkeypatch
-
-
-def _new_threads() -> Any:
-    from shedlock_py._timers import _ProcessThreads
-
-    return _ProcessThreads()
 
 
 def test_a_limit_without_a_thread_leaves_nothing_open(no_timer: pytest.MonkeyPatch) -> None:
@@ -68,3 +64,17 @@ def test_without_its_thread_nothing_is_sent(
     for each in (provider, pooled):
         assert each.record(name) is None
     assert provider.release(acquired(provider, name))
+
+
+def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
+    """Not also a traceback on stderr, from closing the descriptor that does not exist."""
+    near, far = socket.socketpair()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(near), closing(far):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                SocketDuplicate(near.fileno())
+            gc.collect()  # what cannot be closed then is a warning, which is an error here
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
