@@ -44,6 +44,9 @@ class Guard:
     ``spec`` is the ``__shedlock__`` of the guarded function, if there is one.
     """
 
+    skip: Skipped
+    """Set when the block is skipped."""
+
     def __init__(self, lock: str | LockRequest, options: LockOptions, spec: Any = None) -> None:
         self.options = options
         self.spec = spec
@@ -55,8 +58,6 @@ class Guard:
         self._is_unused = False
         """The lease was granted, but the task will not run."""
         self._active: ActiveLease | None = None
-        self.skip = Skipped(lock.name if isinstance(lock, LockRequest) else lock)
-        """For a block that was skipped: why."""
         if isinstance(lock, LockRequest):
             self.name, self._template, self._request = lock.name, lock.template, lock
             if (options.lock_at_most_for, options.lock_at_least_for) != (None, None):
@@ -139,14 +140,6 @@ class Guard:
         active.enter()
         return active
 
-    def is_renewed(self) -> bool:
-        """Whether the lease is extended while the task runs."""
-        return is_kept_alive(self.options.keep_alive)
-
-    def is_watched(self) -> bool:
-        """Whether the lease is extended, or at least watched, while the task runs."""
-        return self.options.on_lost != "continue" or self.is_renewed()
-
     def finish(self, lease: Lease, failure: BaseException | None) -> None:
         """The task has ended."""
         active = self._active
@@ -227,10 +220,11 @@ class Block(Guard):
             return None
         try:
             active = self.begin(lease, store)
-            if self.is_watched():
-                keep_alive = kept_alive(active, store, self.is_renewed(), self.options.on_lost)
-                keep_alive.__enter__()
-                self._kept_alive = keep_alive
+            is_renewed = is_kept_alive(self.options.keep_alive)
+            if is_renewed or self.options.on_lost != "continue":
+                kept = kept_alive(active, store, is_renewed, self.options.on_lost)
+                kept.__enter__()
+                self._kept_alive = kept
             return lease
         except BaseException as error:
             self._is_unused = True
@@ -295,10 +289,11 @@ class AsyncBlock(Guard):
             return None
         try:
             active = self.begin(lease, store)
-            if self.is_watched():
-                keep_alive = kept_alive_async(active, store, self.is_renewed(), self.options.on_lost)
-                await keep_alive.__aenter__()
-                self._kept_alive = keep_alive
+            is_renewed = is_kept_alive(self.options.keep_alive)
+            if is_renewed or self.options.on_lost != "continue":
+                kept = kept_alive_async(active, store, is_renewed, self.options.on_lost)
+                await kept.__aenter__()
+                self._kept_alive = kept
             return lease
         except BaseException as error:
             self._is_unused = True

@@ -214,7 +214,7 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
 
     def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
         _check_call(function, signature, args, kwargs)
-        return spec.guard(Block, function, args, kwargs)
+        return Block(spec.lock_name(function, args, kwargs), spec.options, spec)
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         return run_guarded(block_around(args, kwargs), lambda: function(*args, **kwargs))
@@ -237,7 +237,7 @@ def _guard_async(
 
     def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
         _check_call(function, signature, args, kwargs)
-        return spec.guard(AsyncBlock, function, args, kwargs)
+        return AsyncBlock(spec.lock_name(function, args, kwargs), spec.options, spec)
 
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         return await run_guarded_async(block_around(args, kwargs), lambda: function(*args, **kwargs))

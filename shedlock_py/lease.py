@@ -72,27 +72,6 @@ class Lease:
     One thread or task at a time may extend or release a lease. A copy (``pickle``, ``copy``) is not trusted.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_clock",
-        "_ended",
-        "_granted_at",
-        "_in_doubt",
-        "_latest",
-        "_lost",
-        "_shortest_repeated",
-        "_trusted_until",
-        "claim_id",
-        "fencing_token",
-        "fire_time",
-        "holder",
-        "lock_at_least_for",
-        "lock_at_most_for",
-        "locked_by",
-        "name",
-        "template",
-    )
-
     name: str
     template: str | None
     """What ``name`` was filled from, if anything."""
@@ -145,12 +124,11 @@ class Lease:
 
     def __getstate__(self) -> dict[str, Any]:
         # Not the trust window: it counts on the clock of this machine, and extensions move it in this object only.
-        return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        vars(self).update(state)
         self._clock = _no_clock
         self._granted_at = 0.0
         self._trusted_until = _NEVER
@@ -249,37 +227,3 @@ class Extension:
         lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease
-
-
-class HeartbeatPlan:
-    """When to extend a lease that is kept alive. Moments are monotonic seconds and always given.
-
-    A heartbeat is due every third of the lease. One that fails is repeated after a growing, jittered pause, and one
-    without a reply within a sixth of the lease is not waited for: several attempts fit in before the trust window ends.
-    """
-
-    HEARTBEATS = 3
-    REPLY = 6
-
-    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float]) -> None:
-        """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
-        self._random = random
-        self.failures = 0
-        """In a row."""
-        self.extended(lock_at_most_for, now)
-
-    def sent(self, lock_at_most_for: timedelta, now: float) -> None:
-        """A heartbeat was sent: without a reply, the next is due soon."""
-        self.due = now + lock_at_most_for.total_seconds() / self.REPLY
-
-    def extended(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The lease was extended by a request that was sent at ``now``."""
-        self.failures = 0
-        self.due = now + lock_at_most_for.total_seconds() / self.HEARTBEATS
-
-    def failed(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The store failed, at ``now``."""
-        self.failures += 1
-        lease = lock_at_most_for.total_seconds()
-        pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.REPLY)
-        self.due = now + pause * (0.5 + self._random() / 2)
