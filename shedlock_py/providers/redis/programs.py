@@ -51,7 +51,7 @@ Command = Call | Scan
 Redact = Callable[[str], str]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 KEPT_MS = in_milliseconds(KEPT)
 _FIRE_TIME_TOO_LATE = -1
 """In the place of a fencing token."""
@@ -114,7 +114,7 @@ class RedisPrograms(StorePrograms):
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Command, Any, int | None]:
         operation = "take_over" if force else "acquire"
-        args = (*claim_args(claim), KEPT_MS, self.fire_time_tolerance // _MICROSECOND)
+        args = (*claim_args(claim), KEPT_MS, self.fire_time_tolerance // MICROSECOND)
         if force:
             former_token = None if before is None else before.fencing_token
             args = (*args, b"" if former_token is None else former_token)
@@ -126,13 +126,13 @@ class RedisPrograms(StorePrograms):
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
         key = self._keys.of(lease.name)
         if releasing:
-            reply = yield release("release", key, lease, lock_for)
+            reply = yield release_call("release", key, lease, lock_for)
         else:
-            reply = yield extend("extend", key, lease, lock_for, self.clock())
+            reply = yield extend_call("extend", key, lease, lock_for, self.clock())
         return bool(reply)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
-        args = (locked_by.encode(), _microseconds(former_fire_time), KEPT_MS)
+        args = (locked_by.encode(), _optional(former_fire_time), KEPT_MS)
         return bool((yield Call(script("undo"), (self._keys.of(name),), args)))
 
     def force_release(self, name: str) -> Program[Command, Any, bool]:
@@ -196,19 +196,24 @@ class RedisPrograms(StorePrograms):
 def claim_args(claim: Claim) -> tuple[bytes | int, ...]:
     """Who claims, for how many ms, and for which fire time (us, or nothing)."""
     request = claim.request
-    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), _microseconds(request.fire_time)
+    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), _optional(request.fire_time)
 
 
-def _microseconds(moment: datetime | None) -> bytes | int:
-    return b"" if moment is None else (moment - _EPOCH) // _MICROSECOND
+def in_microseconds(moment: datetime) -> int:
+    """Since 1970, as the scripts count."""
+    return (moment - _EPOCH) // MICROSECOND
 
 
-def release(operation: str, key: bytes, lease: Lease, lock_for: timedelta) -> Call:
+def _optional(moment: datetime | None) -> bytes | int:
+    return b"" if moment is None else in_microseconds(moment)
+
+
+def release_call(operation: str, key: bytes, lease: Lease, lock_for: timedelta) -> Call:
     """The call that lets exactly ``lease`` end ``lock_for`` from now."""
     return Call(script(operation), (key,), (lease.locked_by.encode(), in_milliseconds(lock_for), KEPT_MS))
 
 
-def extend(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: float) -> Call:
+def extend_call(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: float) -> Call:
     """The same while it lasts. ``now`` is the holder's clock: what a client repeats may come after a later one."""
     args = (
         lease.locked_by.encode(),
@@ -249,7 +254,7 @@ def _number(value: bytes | None, field: str, longest: int = 16) -> int | None:
 
 
 def _moment(microseconds: int) -> datetime:
-    return _EPOCH + microseconds * _MICROSECOND
+    return _EPOCH + microseconds * MICROSECOND
 
 
 def _odd(key: bytes, error: Exception) -> str:

@@ -1,24 +1,25 @@
 """The operations on a quorum: one lock, kept on the majority of N independent Redis servers (Redlock).
 
-A lease is acquired in two rounds. In the first each server votes for one claim, for :data:`VOTE` at most; in the second
-a majority that voted for the same claim gets the lease and its fencing token, the greatest that any of them could give.
-So every token handed out stands on a majority, any two majorities share a server, and the next token is greater. A
-claim that fails in the first round leaves the lock records as they were; one that fails in the second is undone.
+A lease is acquired in two broadcasts. In the first each server votes for one claim, for :data:`VOTE` at most; in the
+second a majority that voted for the same claim gets the lease and its fencing token, the greatest that any of them
+could give. So every granted token is stored on a majority, any two majorities share a server, and the next token is
+greater. A claim that fails in the first broadcast leaves the lock records as they were; one that fails in the second is
+undone.
 
 A take-over reads the fencing token of each server, and replaces the record of a server only if it still has that token
 and has not been emptied since.
 
-Trust counts from before the second round, less the margin for clocks of different speeds (``request.trust_ends``).
+Trust counts from before the second broadcast, less the margin for clocks of different speeds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import SystemRandom
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
@@ -35,30 +36,38 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.providers.redis.programs import (
     KEPT_MS,
+    MICROSECOND,
     Call,
     Command,
     Keys,
     claim_args,
-    extend,
-    release,
+    extend_call,
+    in_microseconds,
+    release_call,
 )
-from shedlock_py.providers.redis.quorum.broadcast import NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
+from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
 from shedlock_py.providers.redis.quorum.merged import is_decided, merged_record
 from shedlock_py.providers.redis.quorum.tally import Verdict, VoteTally, failures, is_refusal
 from shedlock_py.providers.redis.scripts import script
 from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest
 
 VOTE = timedelta(seconds=3)
-"""How long a server waits for a claim that it voted for: longer than two rounds take. So long a split may last."""
-MOST_TAKE_OVERS = 16
-"""For operators that take over at the same time. Each try is likely to end that."""
+"""How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_random = SystemRandom()  # the module's own goes on alike in all children that C has forked
+_random = SystemRandom()  # the random module would give the same numbers to all children of a fork in C
 
 QuorumProgram = Program[QuorumCommand | Undo, Any, Any]
+
+
+class Reading(NamedTuple):
+    """What a take-over replaces."""
+
+    token: int
+    """The next token of the lock."""
+    former: dict[int, tuple[bytes, bytes]]
+    """By the number of the server: its token, and what changes when it forgets records."""
+    clocks: list[int]
+    """The clocks of the servers, in microseconds."""
 
 
 class QuorumPrograms(StorePrograms):
@@ -90,12 +99,12 @@ class QuorumPrograms(StorePrograms):
 
     # Acquire and take over
 
-    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> QuorumProgram:
-        self.check_length(claim.request.lock_at_most_for)
+    def claim(self, claim: Claim, *, before: Any, force: bool) -> QuorumProgram:
+        self._check_length(claim.request.lock_at_most_for)
         try:
-            return (yield from self._take_over(claim) if force else self._acquire(claim))
+            return (yield from self._take_over(claim, before) if force else self._acquire(claim))
         except Exception:
-            # Nobody will use what may have been granted. If the time is over, the undo goes on in the background.
+            # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
             yield self.undo_of(claim, is_take_over=force)
             raise
 
@@ -104,9 +113,9 @@ class QuorumPrograms(StorePrograms):
         limit = VOTE.total_seconds()
         if self.timeout is not None:
             limit = min(limit, 0.8 * self.timeout)
-        number, last_round_at = 0, self.clock() + limit
+        number, last_vote_at = 0, self.clock() + limit
         while True:
-            is_last = self.clock() > last_round_at  # so no vote of a claimant that died is in the way of it
+            is_last = self.clock() > last_vote_at  # by then the votes for a claimant that died have expired
             tally = VoteTally(claim.locked_by.encode(), (yield self._vote(claim)))
             is_ahead = False
             match tally.verdict():
@@ -114,7 +123,7 @@ class QuorumPrograms(StorePrograms):
                     what = describe("acquire", name, "two of these servers are one and the same")
                     raise ProviderError(what, operation="acquire", lock_name=name)
                 case Verdict.WON:
-                    if (yield from self._confirm("acquire", claim, tally.token, only=tally.voters)):
+                    if (yield from self._confirm("acquire", claim, tally.token, dict.fromkeys(tally.voters, ()))):
                         return tally.token
                     yield from self._give_way(claim)
                 case Verdict.SKIP:
@@ -123,10 +132,8 @@ class QuorumPrograms(StorePrograms):
                     return None
                 case Verdict.IMPOSSIBLE if tally.is_too_late():
                     raise fire_time_too_late("acquire", claim.request, self.fire_time_tolerance)
-                case Verdict.IMPOSSIBLE if any(map(is_refusal, tally.errors)):
-                    raise self._failed("acquire", name, tally.errors) from tally.cause
                 case Verdict.IMPOSSIBLE:
-                    raise self._unreachable("acquire", name, tally.why_not()) from tally.cause
+                    raise self._failed("acquire", name, tally.errors, tally.why_not()) from tally.cause
                 case Verdict.SPLIT:
                     is_ahead = tally.is_ahead()
                     if tally.voters and not is_ahead:
@@ -136,42 +143,36 @@ class QuorumPrograms(StorePrograms):
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
-    def read_before_take_over(self, name: str) -> Program[QuorumCommand, Any, None]:
-        yield from ()  # each server has a fencing token of its own: see _take_over
+    def read_before_take_over(self, name: str) -> QuorumProgram:
+        read = Call(script("quorum_read"), (self._keys.of(name), self._node_key))
+        replies = yield from self._majority_of(
+            "take_over", name, _on_each(read, is_settled=self._know_tokens), full=True
+        )
+        found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
+        token = max(reply[2] for reply in found.values())
+        clocks = [reply[0] for reply in found.values()]
+        if self._know_tokens(replies):  # otherwise the operator takes over in spite of a quarantine
+            found = {server: reply for server, reply in found.items() if reply[3]}
+        return Reading(token, {server: (reply[1], reply[4]) for server, reply in found.items()}, clocks)
 
-    def _take_over(self, claim: Claim) -> QuorumProgram:
+    def _take_over(self, claim: Claim, reading: Reading) -> QuorumProgram:
         request = claim.request
-        read = Call(script("quorum_read"), (self._keys.of(request.name), self._node_key))
-        for number in range(MOST_TAKE_OVERS):
-            replies: list[Any] = yield _on_each(read, is_settled=self._know_tokens)
-            if not self._is_answered(replies):
-                errors = [reply for reply in replies if isinstance(reply, Exception)]
-                raise self._failed("take_over", request.name, errors) from errors[0]
-            found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
-            self._check_fire_time(request, [reply[0] for reply in found.values()])
-            token = max(reply[2] for reply in found.values())
-            if self._know_tokens(replies):  # else the others will do: an operator takes over in spite of a quarantine
-                found = {server: reply for server, reply in found.items() if reply[3]}
-            former = {server: (reply[1], reply[4]) for server, reply in found.items()}
-            if (yield from self._confirm("take_over", claim, token, only=frozenset(former), former=former)):
-                return token
-            yield _pause(number)
-        why = "others took it over at the same time, again and again"
-        raise self._unreachable("take_over", request.name, why)
+        if request.fire_time is not None:
+            earliest = in_microseconds(request.fire_time) - self.fire_time_tolerance // MICROSECOND
+            if sum(now >= earliest for now in reading.clocks) < self._majority:
+                raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
+        if (yield from self._confirm("take_over", claim, reading.token, reading.former)):
+            return reading.token
+        yield _pause(5)
+        return None
 
     def _know_tokens(self, replies: Sequence[Any]) -> bool:
         """Whether these servers know how far the tokens are: a majority that has not forgotten anything."""
-        return sum(bool(reply[3]) for reply in _answers(replies)) >= self._majority
-
-    def _check_fire_time(self, request: LockRequest, clocks: Sequence[int]) -> None:
-        if request.fire_time is not None:
-            earliest = _microseconds(request.fire_time) - self.fire_time_tolerance // _MICROSECOND
-            if sum(now >= earliest for now in clocks) < self._majority:
-                raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
+        return sum(bool(reply[3]) for reply in _results(replies)) >= self._majority
 
     def _vote(self, claim: Claim) -> OnEach:
         locked_by, _, fire_time = claim_args(claim)
-        tolerance = self.fire_time_tolerance // _MICROSECOND
+        tolerance = self.fire_time_tolerance // MICROSECOND
         args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease), tolerance)
         call = Call(script("quorum_vote"), (self._keys.of(claim.request.name), self._node_key), args)
 
@@ -181,32 +182,27 @@ class QuorumPrograms(StorePrograms):
         return _on_each(call, is_settled=is_settled, is_claim=True)
 
     def _confirm(
-        self,
-        operation: str,
-        claim: Claim,
-        token: int,
-        *,
-        only: frozenset[int],
-        former: dict[int, tuple[bytes, bytes]] | None = None,
+        self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
     ) -> Program[QuorumCommand, Any, bool]:
         """Whether a majority has the lease now, with ``token``; if not, some servers may.
 
-        :param former: a take-over of what each server had when it was read; None: the servers voted for this claim.
+        :param former: the servers by number. To take over, with what each of them had when it was read; otherwise
+            nothing, as they voted for this claim.
         """
         claim.ask_again()
-        name = claim.request.name
-        args = (*claim_args(claim), token, b"" if former is None else b"force", KEPT_MS)
+        force = b"force" if operation == "take_over" else b""
+        keys = (self._keys.of(claim.request.name), self._node_key)
+        args = (*claim_args(claim), token, force, KEPT_MS)
 
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
-            more = () if former is None else former[server.number]
-            return server.call(Call(script("quorum_confirm"), (self._keys.of(name), self._node_key), args + more))
+            return (yield Call(script("quorum_confirm"), keys, args + former[server.number]))
 
-        replies: list[Any] = yield OnEach(confirm, only, self._agree, is_claim=True)
+        replies: list[Any] = yield OnEach(confirm, frozenset(former), self._agree, is_claim=True)
         confirmed = replies.count(1)
-        errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAsked)]
+        errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAddressed)]
         if confirmed < self._majority <= confirmed + len(errors):
             why = f"{confirmed} of {self._size} servers have confirmed, {failures(errors, self._size)}"
-            raise self._unreachable(operation, name, why) from errors[0]
+            raise self._unreachable(operation, claim.request.name, why) from errors[0]
         return confirmed >= self._majority
 
     def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
@@ -219,63 +215,56 @@ class QuorumPrograms(StorePrograms):
             yield from self._undone(claim.request.name, claim.locked_by, claim.request.fire_time)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
-        newest = b"" if former_fire_time is None else _microseconds(former_fire_time)
+        newest = b"" if former_fire_time is None else in_microseconds(former_fire_time)
         call = Call(script("quorum_undo"), (self._keys.of(name),), (locked_by.encode(), newest, KEPT_MS))
-        replies = yield from self._majority_of("undo", name, _on_each(call, is_settled=self._is_answered))
-        return replies.count(0) <= self._size - self._majority  # so a majority may have had it
+        replies = yield from self._majority_of("undo", name, _on_each(call, is_settled=self._has_majority))
+        return self._may_have_majority(replies)
 
     # Extend and release
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
-        self.check_length(parse_duration(lock_at_most_for, "lock_at_most_for"))
-        return (yield from super().extend(lease, lock_at_most_for))
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
         key = self._keys.of(lease.name)
         if releasing:
-            call = release("quorum_release", key, lease, lock_for)
-            replies = yield from self._majority_of("release", lease.name, _on_each(call, is_settled=self._agree))
-            return replies.count(0) <= self._size - self._majority  # so a majority may have had it
-        call = extend("quorum_extend", key, lease, lock_for, self.clock())
-        replies = yield from self._majority_of("extend", lease.name, _on_each(call, is_settled=self._agree))
-        if sum(replies) >= self._majority:
-            return True
-        if replies.count(0) <= self._size - self._majority:  # those that are silent may have it
+            call = release_call("quorum_release", key, lease, lock_for)
+        else:
+            self._check_length(lock_for)
+            call = extend_call("quorum_extend", key, lease, lock_for, self.clock())
+        operation = "release" if releasing else "extend"
+        replies = yield from self._majority_of(operation, lease.name, _on_each(call, is_settled=self._agree))
+        if sum(replies) < self._majority and self._may_have_majority(replies) and not releasing:
             silent = self._size - len(replies)
-            raise self._unreachable("extend", lease.name, f"{silent} of {self._size} servers did not answer")
-        return False
+            raise self._unreachable(operation, lease.name, f"{silent} of {self._size} servers did not reply")
+        return self._may_have_majority(replies)
 
     # For operators
 
     def force_release(self, name: str) -> QuorumProgram:
         call = Call(script("force_release"), (self._keys.of(name),), (KEPT_MS,))
         replies = yield from self._majority_of("force_release", name, _on_each(call, is_settled=self._agree))
-        return replies.count(0) <= self._size - self._majority
+        return self._may_have_majority(replies)
 
     def forget_fire_time(self, name: str) -> QuorumProgram:
         call = Call(script("forget_fire_time"), (self._keys.of(name),))
-        replies = yield from self._majority_of("forget_fire_time", name, _on_each(call, is_settled=self._is_answered))
+        replies = yield from self._majority_of("forget_fire_time", name, _on_each(call, is_settled=self._has_majority))
         return any(replies)
 
     def prune(self, unused_for: timedelta) -> QuorumProgram:
-        on_each = OnEach(
-            lambda server: server.named(server.prune(unused_for)), is_settled=self._is_answered, is_long=True
-        )
+        on_each = OnEach(lambda server: server.prune(unused_for), is_settled=self._has_majority, is_long=True)
         return max((yield from self._majority_of("prune", None, on_each)))
 
     def record(self, name: str) -> QuorumProgram:
         on_each = OnEach(
-            lambda server: server.named(server.record(name)),
-            is_settled=lambda replies: is_decided(_answers(replies), self._size),
+            lambda server: server.record(name),
+            is_settled=lambda replies: is_decided(_results(replies), self._size),
         )
         return merged_record((yield from self._majority_of("record", name, on_each)), self._size)
 
     def records(self, prefix: str) -> QuorumProgram:
         def is_settled(replies: Sequence[Any]) -> bool:
-            found = _by_name(_answers(replies))
-            return self._is_answered(replies) and all(is_decided(some, self._size) for some in found.values())
+            found = _by_name(_results(replies))
+            return self._has_majority(replies) and all(is_decided(some, self._size) for some in found.values())
 
-        on_each = OnEach(lambda server: server.named(server.records(prefix)), is_settled=is_settled, is_long=True)
+        on_each = OnEach(lambda server: server.records(prefix), is_settled=is_settled, is_long=True)
         found = _by_name((yield from self._majority_of("records", None, on_each)))
         merged = (merged_record(some, self._size) for some in found.values())
         return [record for record in merged if record is not None]
@@ -293,7 +282,7 @@ class QuorumPrograms(StorePrograms):
                 break
             if all(has_joined):
                 return
-            yield Pause(0.1)  # another process may be at it
+            yield Pause(0.1)  # another process may be starting the same quorum
         else:
             what = (
                 f"start_new_quorum: {sum(has_joined)} of {len(replies)} servers have voted before, the others "
@@ -304,40 +293,43 @@ class QuorumPrograms(StorePrograms):
             raise self._unreachable("start_new_quorum", None, "a new quorum needs all its servers once")
         run_ids = {run_id for _, run_id in replies}
         if len(run_ids) < self._size:
-            what = "some of these servers are the same, or do not tell their run_id"
+            what = "some of these servers are the same, or do not report a run_id"
             raise ProviderError(f"start_new_quorum: {what}", operation="start_new_quorum")
-        for reply in (yield OnEach(lambda server: self._join(server, run_ids))):
+        for reply in (yield OnEach(lambda _: self._join(run_ids))):
             if isinstance(reply, Exception):
                 raise self._unreachable("start_new_quorum", None, str(reply)) from reply
 
-    def _join(self, server: QuorumServer, run_ids: set[bytes]) -> Program[Command, Any, None]:
-        """Only as long as the server is the one that was empty when all were."""
-        _, run_id = yield from server.call(Call(script("quorum_join"), (self._node_key,), (b"",)))
+    def _join(self, run_ids: set[bytes]) -> Program[Command, Any, None]:
+        """Only if the server is still one of those that were empty at the same time."""
+        _, run_id = yield Call(script("quorum_join"), (self._node_key,), (b"",))
         if run_id in run_ids:
-            yield from server.call(Call(script("quorum_join"), (self._node_key,), (run_id,)))
+            yield Call(script("quorum_join"), (self._node_key,), (run_id,))
 
     # Majorities
 
     def _agree(self, replies: Sequence[Any]) -> bool:
-        """Whether a majority says the same."""
-        return max(Counter(_answers(replies)).values(), default=0) >= self._majority
+        """Whether a majority has replied the same."""
+        return max(Counter(_results(replies)).values(), default=0) >= self._majority
 
-    def _is_answered(self, replies: Sequence[Any]) -> bool:
-        return len(_answers(replies)) >= self._majority
+    def _has_majority(self, replies: Sequence[Any]) -> bool:
+        return len(_results(replies)) >= self._majority
+
+    def _may_have_majority(self, results: Sequence[int]) -> bool:
+        """Whether a majority may have replied 1, if the silent servers would."""
+        return results.count(0) <= self._size - self._majority
 
     def _majority_of(
-        self, operation: str, lock_name: str | None, on_each: OnEach
+        self, operation: str, lock_name: str | None, on_each: OnEach, *, full: bool = False
     ) -> Program[QuorumCommand, Any, list[Any]]:
-        """The replies of those servers that answered, if that is a majority of them.
+        """The results of those servers that have one; or the replies of all servers, if ``full``.
 
-        :raises ProviderUnreachable: it is not.
+        :raises ProviderError: no majority has a result.
         """
-        replies = yield on_each
-        answers = _answers(replies)
-        if len(answers) < self._majority:
+        replies: list[Any] = yield on_each
+        if not self._has_majority(replies):
             errors = [reply for reply in replies if isinstance(reply, Exception)]
             raise self._failed(operation, lock_name, errors) from errors[0]
-        return answers
+        return replies if full else _results(replies)
 
     # Errors
 
@@ -347,12 +339,14 @@ class QuorumPrograms(StorePrograms):
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
         return ProviderError(describe(operation, lock_name, str(error)), operation=operation, lock_name=lock_name)
 
-    def _failed(self, operation: str, lock_name: str | None, errors: Sequence[Exception]) -> Exception:
-        """For too few answers: a refusal is a mistake that will be there the next time, silence is not."""
+    def _failed(
+        self, operation: str, lock_name: str | None, errors: Sequence[Exception], why: str | None = None
+    ) -> Exception:
+        """For too few results: a refusal is a mistake that will be there the next time, silence is not."""
         refusal = next(filter(is_refusal, errors), None)
         if isinstance(refusal, ConfigurationError):
             return refusal
-        why = failures(errors, self._size)
+        why = why or failures(errors, self._size)
         if refusal is None:
             return self._unreachable(operation, lock_name, why)
         return ProviderError(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
@@ -360,7 +354,7 @@ class QuorumPrograms(StorePrograms):
     def _unreachable(self, operation: str, lock_name: str | None, why: str) -> ProviderUnreachable:
         return ProviderUnreachable(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
 
-    def check_length(self, lease: timedelta) -> None:
+    def _check_length(self, lease: timedelta) -> None:
         """:raises ConfigurationError: the lease is longer than ``longest_lease``."""
         if lease > self._longest_lease:
             raise ConfigurationError(
@@ -369,17 +363,14 @@ class QuorumPrograms(StorePrograms):
             )
 
 
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def _answers(replies: Sequence[Any]) -> list[Any]:
+def _results(replies: Sequence[Any]) -> list[Any]:
+    """The replies that are not errors."""
     return [reply for reply in replies if not isinstance(reply, Exception)]
 
 
-def _by_name(answers: Sequence[Sequence[LockRecord]]) -> dict[str, list[LockRecord | None]]:
+def _by_name(results: Sequence[Sequence[LockRecord]]) -> dict[str, list[LockRecord | None]]:
     """For each lock name what each server has on it."""
-    servers = [{record.name: record for record in answer} for answer in answers]
+    servers = [{record.name: record for record in records} for records in results]
     names = sorted({name for server in servers for name in server})
     return {name: [server.get(name) for server in servers] for name in names}
 
@@ -387,7 +378,10 @@ def _by_name(answers: Sequence[Sequence[LockRecord]]) -> dict[str, list[LockReco
 def _on_each(
     call: Call, *, is_settled: Callable[[Sequence[Any]], bool] | None = None, is_claim: bool = False
 ) -> OnEach:
-    return OnEach(lambda server: server.call(call), None, is_settled, is_claim)
+    def send(server: QuorumServer) -> Program[Command, Any, Any]:
+        return (yield call)
+
+    return OnEach(send, None, is_settled, is_claim)
 
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:

@@ -68,11 +68,11 @@ class VoteTally:
         """Whether the replies that are missing, should they come yet, need not be waited for."""
         return self._verdict(0) is self.verdict()
 
-    def _verdict(self, unanswered: int) -> Verdict:
-        silent = unanswered + len(self._quarantines)
+    def _verdict(self, missing: int) -> Verdict:
+        silent = missing + len(self._quarantines)
         if len(self.voters) >= self._majority:
             return Verdict.WON
-        if len(self.replies) - unanswered < self._majority:
+        if len(self.replies) - missing < self._majority:
             return Verdict.IMPOSSIBLE  # too few to know that it is held, or that it ran
         # Servers that are silent, or have forgotten, may be with a claim that is known to have others.
         if any(count + self._votes[claim] + silent >= self._majority for claim, count in self._leases.items()):
@@ -138,5 +138,5 @@ def failures(errors: Sequence[Exception], size: int) -> str:
     if refusals:
         reasons.append(f"{len(refusals)} of {size} servers reported an error ({refusals[0]})")
     if silent:
-        reasons.append(f"{len(silent)} of {size} servers did not answer ({silent[0]})")
+        reasons.append(f"{len(silent)} of {size} servers did not reply ({silent[0]})")
     return "; ".join(reasons)
