@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks import cost, crew, growth, inprocess, instructions, latency, life, machine, report, wire
+from benchmarks import cost, growth, inprocess, latency, life, machine, report, wire, workers
 from benchmarks.contenders import CONTENDERS, US, of_group
 from benchmarks.machine import ROOT
 from benchmarks.plan import Absent, Plan
@@ -36,7 +36,6 @@ FIGURES = {
     "decorators": "overhead without a store",
     "imports": "import time and modules",
     "memory": "memory of 10,000 names",
-    "instructions": "of one call, where valgrind is installed (a minute; not with --quick)",
 }
 OF_STORES = ("latency", "wire", "cost", "contention", "clients", "names", "records", "life")
 LAST = ROOT / "benchmarks" / "results" / "last.json"
@@ -54,10 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := words - set(STORES) - set(FIGURES):
         raise SystemExit(f"--only: unknown {', '.join(sorted(unknown))}; see --help")
     plan.stores = tuple(store for store in STORES if store in words) or STORES
-    asked = [figure for figure in FIGURES if figure in words]
+    chosen = [figure for figure in FIGURES if figure in words]
     is_whole = not (words or options.quick or options.smoke)
-    unasked = OF_STORES if words else [figure for figure in FIGURES if is_whole or figure != "instructions"]
-    plan.figures = tuple(asked or unasked)
+    plan.figures = tuple(chosen or (OF_STORES if words else FIGURES))
     out = Path(options.out) if options.out else LAST if is_whole else PART
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of drivers, about tables that are there already
@@ -109,16 +107,14 @@ def measure(plan: Plan, rng: random.Random, command: str = "") -> dict[str, Any]
         processes = None
         if {"contention", "clients"} & set(plan.figures):
             say("starting client processes")
-            processes = stack.enter_context(crew.Crew(max(*plan.clients, plan.contending)))
+            processes = stack.enter_context(workers.Workers(max(*plan.clients, plan.contending)))
         gc.collect()
-        gc.freeze()  # what is imported by now is not looked at again in the middle of a measurement
+        gc.freeze()  # no garbage collection of what is imported by now in the middle of a measurement
         for name in plan.stores:
             if (set(OF_STORES) - {"life"}) & set(plan.figures):
                 _of_store(name, plan, rng, results, processes)
     if "life" in plan.figures:
         results["life"] = life.measure(plan)
-    if "instructions" in plan.figures:
-        results["instructions"] = instructions.measure(plan)
     results["absent"] = [asdict(one) for one in plan.absent]
     results["meta"]["seconds"] = round(monotonic() - began)
     results["meta"]["load_at_end"] = os.getloadavg()[0]
@@ -137,7 +133,9 @@ def _without_a_store(plan: Plan, rng: random.Random, results: dict[str, Any]) ->
         results["decorators"] = inprocess.decorators(plan, rng)
 
 
-def _of_store(name: str, plan: Plan, rng: random.Random, results: dict[str, Any], processes: crew.Crew | None) -> None:
+def _of_store(
+    name: str, plan: Plan, rng: random.Random, results: dict[str, Any], processes: workers.Workers | None
+) -> None:
     try:
         with running(name) as store:
             results["meta"]["servers"][name] = store.version
@@ -147,12 +145,12 @@ def _of_store(name: str, plan: Plan, rng: random.Random, results: dict[str, Any]
 
 
 def _measure_store(
-    store: RunningStore, plan: Plan, rng: random.Random, results: dict[str, Any], processes: crew.Crew | None
+    store: RunningStore, plan: Plan, rng: random.Random, results: dict[str, Any], processes: workers.Workers | None
 ) -> None:
     name = store.site.store
     groups = [name, f"{name} async"]
     sync = of_group(name)
-    plain = [one for one in sync if ":" not in one.name]  # hold and the decorator ask the store for the same
+    plain = [one for one in sync if ":" not in one.name]  # hold and the decorator send the store the same
     if "latency" in plan.figures:
         for group in groups:
             with plan.reported(group, "latency"):
@@ -167,12 +165,12 @@ def _measure_store(
     if "contention" in plan.figures and processes is not None:
         with plan.reported(name, f"{plan.contending} processes after one lock"):
             contenders = [one for one in plain if one.skips]
-            results["contention"][name] = crew.figures(crew.contention(processes, store, contenders, plan, rng))
+            results["contention"][name] = workers.figures(workers.contention(processes, store, contenders, plan, rng))
     if "clients" in plan.figures and processes is not None:
         compared = [one for one in sync if one.name in ("floor", US, RIVALS_OF_MANY.get(name))]
         for clients in plan.clients:
             with plan.reported(name, f"{clients} clients"):
-                found = crew.figures(crew.growth(processes, store, compared, clients, plan, rng))
+                found = workers.figures(workers.growth(processes, store, compared, clients, plan, rng))
                 results["clients"].setdefault(name, {})[str(clients)] = found
     for figure, grow in (("names", growth.by_names), ("records", growth.by_records)):
         if figure in plan.figures:

@@ -13,7 +13,7 @@ LEFT, RIGHT = 250, 80  # where bars begin, and what is left for their numbers
 ROW = 24
 KINDS = {"us": "store", "floor": "tip", "peer": "tip", "context": "tip"}
 SHOWN_AT_MOST = 4.0
-"""The ratio at which a bar is cut off: one that is far longer would make all others look alike."""
+"""The ratio at which a bar is cut off: one that is far longer would make all others seem alike."""
 STORES = {"redis": "Redis", "postgres": "PostgreSQL", "mariadb": "MariaDB", "sqlite": "SQLite", "mongodb": "MongoDB"}
 LINES = ("bad", "store", "trust", "muted", "good")
 
@@ -267,7 +267,7 @@ def clients(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 def growth(found: Mapping[str, Mapping[str, Any]], what: str, fewest: str) -> str:
     """A panel for each store: everybody's cost, compared with his own at the fewest."""
-    # Not SecantusDB, which is no mongod and looks at every document.
+    # Not SecantusDB, which is no mongod and reads every document.
     shown = [(store, sizes) for store, sizes in _sorted(found) if store != "mongodb"]
     ratios = [
         entry["ratio"]["middle"] for _, sizes in shown for entries in sizes.values() for entry in entries.values()
@@ -322,7 +322,7 @@ def scaling(
     picture = Chart(
         WIDTH,
         44 + height * len(panels),
-        "What helps when thousands of replicas ask at once",
+        "What helps when thousands of replicas attempt at once",
         f"{title}. "
         + "; ".join(
             f"{store}, {points[-1][0]:,.0f} replicas: "

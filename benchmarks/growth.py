@@ -29,7 +29,7 @@ FEW = 10
 """Names that are used, spread over all records."""
 TURNS = 4
 """Of each round."""
-MOST_IN_MONGODB = 1_000  # SecantusDB looks at each of them, every time
+MOST_IN_MONGODB = 1_000  # SecantusDB reads each of them, every time
 RIVALS = {"redis": "fencekit", "postgres": "stormlock", "mariadb": "stormlock", "sqlite": "mithril-locks"}
 """The best of the others whose lock is a lease on records."""
 

@@ -55,29 +55,6 @@ def least(name: str) -> Callable[[Callable[..., int]], Callable[..., int | None]
     return decorate
 
 
-def name_in_a_dict(name: str) -> Callable[[Callable[..., int]], Callable[..., int | None]]:
-    """Less than a lease: nobody knows who has it, nor until when."""
-    held: dict[str, bool] = {}
-    mutex = threading.Lock()
-
-    def decorate(function: Callable[..., int]) -> Callable[..., int | None]:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> int | None:
-            with mutex:
-                if name in held:
-                    return None
-                held[name] = True
-            try:
-                return function(*args, **kwargs)
-            finally:
-                with mutex:
-                    del held[name]
-
-        return wrapper
-
-    return decorate
-
-
 def _task() -> int:
     return 1
 
@@ -117,11 +94,9 @@ def _apscheduler(wrapped: bool) -> Callable[[], Any]:
     return lambda: executor.submit_job(job, [datetime.now(UTC)])
 
 
-DICT = "a name in a dict"
 WRAPPERS: dict[str, tuple[str, str, Callable[[], Callable[[], Any]]]] = {
     # name: (kind, what it lacks, how to make it)
     "floor": ("floor", "", lambda: least("bench")(_task)),
-    DICT: ("floor", "lease, owner, token, record, events", lambda: name_in_a_dict("bench")(_task)),
     "shedlock_py: decorator": ("us", "", lambda: _ours(InMemoryLockProvider())),
     "shedlock_py: hold": ("us", "", lambda: _our_hold(InMemoryLockProvider())),
     "huey": ("peer", "lease, owner, token, record, events", _huey),
@@ -154,10 +129,9 @@ def decorators(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
             "has_lease": True,  # in the memory of one process nobody needs one
             "ns": median(value for value in values if value is not None),
         }
-        for key, base in (("ratio", "floor"), ("dict_ratio", DICT)):
-            compared = ratio(values, rounds[base])
-            assert compared is not None
-            found[name][key] = asdict(compared)
+        compared = ratio(values, rounds["floor"])
+        assert compared is not None
+        found[name]["ratio"] = asdict(compared)
     return found
 
 
@@ -279,11 +253,14 @@ _SETUPS = {
     ),
     "one decorated function, a name from its argument each (SQLite)": (
         "import os, tempfile\n"
-        "from shedlock_py import provider_from_url, scheduler_lock\n"
+        "from shedlock_py import scheduler_lock\n"
+        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
+        "from sqlalchemy import create_engine\n"
         "directory = tempfile.TemporaryDirectory()\n"
-        "provider = provider_from_url(f'sqlite:///{directory.name}/locks.db')\n"
+        "engine = create_engine(f'sqlite:///{directory.name}/locks.db')\n"
+        "provider = SqlAlchemyLockProvider(engine)\n"
         "provider.create_schema()\n"
-        "with provider._engine.connect() as connection:\n"
+        "with engine.connect() as connection:\n"
         "    connection.exec_driver_sql('PRAGMA synchronous=OFF')\n"
         "@scheduler_lock('name-{number}', 60, provider=provider)\n"
         "def work(number): pass\n"

@@ -10,7 +10,7 @@ from statistics import median
 from time import process_time_ns
 from typing import Any
 
-from benchmarks.contenders import US, Contender
+from benchmarks.contenders import Contender
 from benchmarks.plan import Plan
 from benchmarks.servers import ProcessorTime, RunningStore
 from benchmarks.statistics import quantile, ratio
@@ -18,10 +18,6 @@ from benchmarks.subject import Subject
 
 WARM_UP = 12  # psycopg prepares a statement when it sees it for the sixth time
 MOST = 1000  # of a block
-FIRST = 500
-"""Locks that are asked for once: on these stores, ours looks first for whoever asks again and again."""
-PART = 50
-LOOKS_FIRST = ("postgres", "mariadb")
 _US = 1000
 
 
@@ -39,8 +35,6 @@ class Measured:
     """Per acquire and release, in microseconds."""
     server_cpu: list[float] = field(default_factory=list)
     skip_server_cpu: list[float] = field(default_factory=list)
-    first_skip: float | None = None
-    first_skip_server_cpu: float = 0.0
 
     def add(self, blocks: Sequence[_Block]) -> None:
         """What was measured in one round."""
@@ -84,14 +78,6 @@ class _Entry:
     def held(self) -> str:
         return f"held-{self.subject.contender.slug}"
 
-    @property
-    def held_too(self) -> list[str]:
-        """Nobody has asked for these yet."""
-        one = self.subject.contender
-        return [
-            f"{self.held}-{number}" for number in range(FIRST if one.name == US and one.store in LOOKS_FIRST else 0)
-        ]
-
 
 def measure(store: RunningStore, contenders: Sequence[Contender], plan: Plan, rng: random.Random) -> list[Measured]:
     with asyncio.Runner() as runner:
@@ -99,7 +85,6 @@ def measure(store: RunningStore, contenders: Sequence[Contender], plan: Plan, rn
         for _ in range(plan.rounds):
             _round(entries, store, plan, rng)
         for entry in entries:
-            _ask_once(entry, store)
             for subject in filter(None, (entry.subject, entry.holder)):
                 plan.opened(subject.contender, "closing", subject.close)
         return [entry.measured for entry in entries]
@@ -130,8 +115,7 @@ def _open(contender: Contender, store: RunningStore, plan: Plan, runner: asyncio
         entry.cycles = _how_many(took, plan.block_seconds)
         if contender.skips:
             entry.holder = Subject(contender, store.site, runner)
-            for name in (entry.held, *entry.held_too):
-                entry.holder.keep(name)
+            entry.holder.keep(entry.held)
             took = median(subject.refusals(entry.held, WARM_UP)[WARM_UP // 2 :])
             entry.refusals = _how_many(took, plan.block_seconds / 2)
     except Exception as error:
@@ -145,11 +129,11 @@ def _how_many(took_ns: float, seconds: float) -> int:
 
 
 def _block(entry: _Entry, store: RunningStore) -> _Block:
-    entry.subject.cycles([entry.free] * 2)  # whoever came before has left the caches to himself
+    entry.subject.cycles([entry.free] * 2)  # warms the caches after the contender before
     processors = ProcessorTime(store.pid)
-    server, client = processors.look(), process_time_ns()
+    server, client = processors.read(), process_time_ns()
     took = entry.subject.cycles([entry.free] * entry.cycles)
-    client, server = process_time_ns() - client, processors.look_again() - server
+    client, server = process_time_ns() - client, processors.read_again() - server
     block = _Block(
         median(took) / _US,
         quantile(took, 0.95) / _US,
@@ -158,24 +142,11 @@ def _block(entry: _Entry, store: RunningStore) -> _Block:
     )
     if entry.holder is not None:
         entry.subject.refusals(entry.held, 2)
-        server = processors.look()
+        server = processors.read()
         took = entry.subject.refusals(entry.held, entry.refusals)
-        block.skip_server_cpu = (processors.look_again() - server) / entry.refusals / _US
+        block.skip_server_cpu = (processors.read_again() - server) / entry.refusals / _US
         block.skip, block.skip_p95 = median(took) / _US, quantile(took, 0.95) / _US
     return block
-
-
-def _ask_once(entry: _Entry, store: RunningStore) -> None:
-    names, took, work = entry.held_too, [], []
-    processors = ProcessorTime(store.pid)
-    for begin in range(0, len(names), PART):
-        server = processors.look()
-        took += [entry.subject.refusals(name, 1)[0] for name in names[begin : begin + PART]]
-        work.append((processors.look_again() - server) / PART)
-    if took:
-        # The median, for a session of somebody else may end meanwhile: the server then counts all that it ever did.
-        entry.measured.first_skip_server_cpu = median(work) / _US
-        entry.measured.first_skip = median(took) / _US
 
 
 def figures(measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
@@ -204,8 +175,6 @@ def _figures(one: Measured, floor: Measured | None) -> dict[str, Any]:
             "skip_server_cpu_us": median(one.skip_server_cpu),
             "skip_rounds_us": _rounded(skips),
         }
-    if one.first_skip is not None:
-        found |= {"first_skip_p50_us": one.first_skip, "first_skip_server_cpu_us": one.first_skip_server_cpu}
     if floor is not None:
         for name, ours, base in (
             ("ratio", one.cycle, floor.cycle),

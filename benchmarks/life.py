@@ -1,4 +1,4 @@
-"""What a lease costs while nothing happens: heartbeats of a keep-alive, renewals of a leader, looks of a follower.
+"""What a lease costs while nothing happens: heartbeats of a keep-alive, renewals of a leader, reads of a follower.
 
 Counted are round trips, by a proxy. SQLite has none: there it is the calls of the provider.
 """
@@ -19,10 +19,10 @@ from tests.support.polling import wait_until
 from tests.support.proxy import TcpProxy
 
 KEPT_SECONDS = 1.5
-BEATS = 6
+HEARTBEATS = 6
 
 Count = Callable[[], int]
-"""How often the store has been asked so far."""
+"""The number of requests to the store so far."""
 
 
 def measure(plan: Plan) -> dict[str, dict[str, float]]:
@@ -49,7 +49,7 @@ def measure(plan: Plan) -> dict[str, dict[str, float]]:
 
 
 def _watched(site: Site, stack: ExitStack) -> tuple[LockProvider, Count]:
-    """A provider, and what counts how often it asks the store."""
+    """A provider, and a counter of its requests to the store."""
     if site.store == "sqlite":
         counted: Any = _Counted(_used(site, stack))
         return counted, lambda: counted.calls
@@ -58,7 +58,7 @@ def _watched(site: Site, stack: ExitStack) -> tuple[LockProvider, Count]:
 
 
 def _used(site: Site, stack: ExitStack) -> LockProvider:
-    """A provider that was used already: Redis learns each script when it is first asked to run it."""
+    """A provider that has been used before: Redis loads each script at its first call."""
     provider: LockProvider
     provider, close = from_url(site)
     stack.callback(close)
@@ -70,7 +70,7 @@ def _used(site: Site, stack: ExitStack) -> LockProvider:
 
 
 class _Counted:
-    """A provider, and how often it was asked for something."""
+    """A provider that counts its operations."""
 
     def __init__(self, provider: LockProvider) -> None:
         self._provider = provider
@@ -95,8 +95,8 @@ def _kept_alive(store: RunningStore) -> float:
         with hold("kept-alive", lock_at_most_for=KEPT_SECONDS, provider=provider, keep_alive=True) as lease:
             assert lease is not None
             began, first = monotonic(), count()
-            wait_until(lambda: count() - first >= BEATS, timeout=30, what="heartbeats")
-            return BEATS / ((monotonic() - began) / KEPT_SECONDS)
+            wait_until(lambda: count() - first >= HEARTBEATS, timeout=30, what="heartbeats")
+            return HEARTBEATS / ((monotonic() - began) / KEPT_SECONDS)
 
 
 @dataclass
@@ -113,7 +113,7 @@ class _Election:
         elector = stack.enter_context(LeaderElector(provider, "bench-leader", holder="node-0"))
         wait_until(elector.is_leader, timeout=30, what="a leader")
         provider, of_follower = _watched(store.site, stack)
-        asked = of_follower()
+        before = of_follower()
         stack.enter_context(LeaderElector(provider, "bench-leader", holder="node-1"))
-        wait_until(lambda: of_follower() > asked, timeout=30, what="the follower's first look")
+        wait_until(lambda: of_follower() > before, timeout=30, what="the follower's first read")
         return cls(store, of_leader, of_follower)

@@ -25,8 +25,8 @@ class Plan:
     rounds: int = 25
     block_seconds: float = 0.04
     """How long one contender is measured in one round."""
-    crew_rounds: int = 5
-    crew_seconds: float = 0.4
+    worker_rounds: int = 5
+    worker_seconds: float = 0.4
     records: tuple[int, ...] = (10, 1_000, 100_000, 1_000_000)
     clients: tuple[int, ...] = (1, 4, 16, 64)
     names: tuple[int, ...] = (1, 100, 10_000)
@@ -41,8 +41,8 @@ class Plan:
         return cls(
             rounds=5,
             block_seconds=0.01,
-            crew_rounds=1,
-            crew_seconds=0.1,
+            worker_rounds=1,
+            worker_seconds=0.1,
             records=(10, 10_000),
             clients=(1, 16),
             names=(1, 100),
@@ -55,8 +55,8 @@ class Plan:
         return cls(
             rounds=2,
             block_seconds=0.002,
-            crew_rounds=1,
-            crew_seconds=0.02,
+            worker_rounds=1,
+            worker_seconds=0.02,
             records=(10, 100),
             clients=(1, 2),
             names=(1, 5),

@@ -13,7 +13,6 @@ from typing import Any
 
 from benchmarks import charts, simulate
 from benchmarks.contenders import US
-from benchmarks.inprocess import DICT
 from benchmarks.machine import ROOT
 from benchmarks.targets import TARGETS, Figure, Results
 
@@ -119,19 +118,7 @@ def _one_client(results: Results, store: str, pictures: bool) -> list[str]:
     for group, entries in groups.items():
         if entries:
             parts += _group(group, entries)
-            parts += _first_skip(entries.get(US, {}))
     return parts
-
-
-def _first_skip(entry: dict[str, Any]) -> list[str]:
-    if "first_skip_p50_us" not in entry:
-        return []
-    return [
-        f"That is ours for whoever asks again and again, and so looks first: {entry['skip_server_cpu_us']:.0f} µs of"
-        f" the server's processor. The first skip of a lock takes {entry['first_skip_p50_us']:.0f} µs,"
-        f" {entry['first_skip_server_cpu_us']:.0f} µs of them the server's processor.",
-        "",
-    ]
 
 
 def _group(group: str, entries: dict[str, Any]) -> list[str]:
@@ -235,7 +222,12 @@ def _contention(results: Results, pictures: bool) -> list[str]:
     found = results.get("contention", {})
     if not found:
         return []
-    parts = ["## Sixteen processes after one lock", "", "Skips per second of all together; somebody has the lock.", ""]
+    parts = [
+        "## Sixteen processes after one lock",
+        "",
+        "Skips per second of all together; another client holds it.",
+        "",
+    ]
     if pictures:
         parts += ["![Skips per second, as a share of the floor's](benchmarks/skips.svg)", ""]
     rows = []
@@ -299,7 +291,7 @@ def _grows(results: Results, pictures: bool) -> list[str]:
 
 def _grows_with(figure: str, what: str, found: dict[str, Any], pictures: bool) -> list[str]:
     """Each compared with itself, and at both ends with the floor."""
-    note = " SecantusDB looks at every document, which `mongod` does not." if "mongodb" in found else ""
+    note = " SecantusDB reads every document, which `mongod` does not." if "mongodb" in found else ""
     parts = [
         f"An acquire, by the number of {what}: the ratio of each to its own with the fewest, and to the floor of the"
         f" same round.{note}",
@@ -328,7 +320,6 @@ def _without_a_store(results: Results) -> list[str]:
             [
                 _name(name, entry["kind"]),
                 _ratio(entry, "ratio"),
-                _ratio(entry, "dict_ratio"),
                 f"{entry['ns'] / 1000:.2f}",
                 entry["lacks"] or NOTHING,
             ]
@@ -339,10 +330,9 @@ def _without_a_store(results: Results) -> list[str]:
             "",
             "A call of a function that does nothing, under a lock in the memory of the process. The floor is what it is"
             " on every store: a record of owner and end, taken if there is none that is valid, given back by its owner;"
-            " here in a dict, under a mutex. A name in a dict, under a mutex, is less than a lease: nobody knows who"
-            f" has it, nor until when.{_readings(found)}",
+            " here in a dict, under a mutex.",
             "",
-            *table(["", "ratio to the floor", f"to {DICT}", "µs", "lacks"], rows),
+            *table(["", "ratio to the floor", "µs", "lacks"], rows),
         ]
     found = results.get("imports")
     if found:
@@ -361,34 +351,7 @@ def _without_a_store(results: Results) -> list[str]:
             *table(["10,000 names, each locked once", "KB left in the process"],
                    [[what, f"{kilobytes:,.0f}"] for what, kilobytes in found.items()]),
         ]  # fmt: skip
-    found = results.get("instructions")
-    if found:
-        parts += [
-            "## Instructions",
-            "",
-            "Of the client's processor, counted by callgrind: the same on every run to within a thousandth, whatever"
-            " else the machine does. A skip is that of the provider, with no guard around it.",
-            "",
-            *table(["", "instructions of one call"], [[what, f"{number:,.0f}"] for what, number in found.items()]),
-        ]
     return parts
-
-
-def _readings(found: dict[str, Any]) -> str:
-    """The target came with figures of that day, which do not say what its floor was made of."""
-    names = ("huey", "py-cachify")
-    if not all(name in found for name in names):
-        return ""
-    to_floor, to_dict = (" and ".join(_middle(found[name], key) for name in names) for key in ("ratio", "dict_ratio"))
-    return (
-        " When the target was set, huey and py-cachify were at 1.46 and 6.6 times the floor of that day; here they are"
-        f" at {to_floor} times the floor, at {to_dict} times a name in a dict. Which of the two was meant does not"
-        " follow from that; by what a floor is said to be, it is the first. The target is shown for both."
-    )
-
-
-def _middle(entry: dict[str, Any], key: str) -> str:
-    return f"{entry[key]['middle']:.2f}" if key in entry else NOTHING
 
 
 def _life(results: Results) -> list[str]:
@@ -407,7 +370,7 @@ def _life(results: Results) -> list[str]:
     header = ["round trips", "kept alive, in the time of one lease", "leader, per minute", "follower, per minute"]
     notes = [
         "SQLite has no round trips: the operations of the provider are counted." if "sqlite" in found else "",
-        "Some six a minute are PyMongo's own, which looks after its server." if "mongodb" in found else "",
+        "Some six a minute are PyMongo's own, which watches its server." if "mongodb" in found else "",
     ]
     return [
         "## While it runs",

@@ -143,15 +143,15 @@ class ProcessorTime:
         self.pid = pid
         self._family: list[int] = []
 
-    def look(self) -> int:
-        """Nanoseconds; also finds out which children there are."""
+    def read(self) -> int:
+        """Nanoseconds; also finds the present children."""
         if self.pid is None:
             return 0
         self._family = [self.pid, *_children(self.pid)]
-        return self.look_again()
+        return self.read_again()
 
-    def look_again(self) -> int:
-        """Without looking for children that are new: it costs less."""
+    def read_again(self) -> int:
+        """The same without a search for new children, which is cheaper."""
         if self.pid is None:
             return 0
         ended = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[13:15]

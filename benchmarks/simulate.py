@@ -32,7 +32,7 @@ REPLICAS = 10_000
 JOBS = 500
 SIZES = (10, 100, 1_000, REPLICAS)
 THREADS = 10
-"""What APScheduler's pool has unless told."""
+"""What APScheduler's pool has by default."""
 CLOCKS_DIFFER = 0.02
 """Seconds: the standard deviation of the replicas' clocks and of the schedulers' own delays."""
 NETWORK = 0.0005
@@ -45,7 +45,7 @@ ENOUGH = 0.25
 PERIOD = 60.0
 """Seconds between ticks: a store that takes longer never catches up."""
 RETRY_PERIOD = 2.0
-"""How often a follower looks, by default, plus a tenth of it on average."""
+"""How often a follower reads the record, by default, plus a tenth of it on average."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Store:
     """Of its processor time."""
     run_us: float
     """An acquire and its release."""
-    look_us: float
+    read_us: float
 
     def capacity(self) -> float:
         """Skips per second."""
@@ -77,14 +77,14 @@ class Strategy:
     retry_period: float = RETRY_PERIOD
 
 
-PLAIN = Strategy("every replica asks at the tick")
+PLAIN = Strategy("every replica attempts at the tick")
 STRATEGIES = [
     PLAIN,
     Strategy("jitter of 30 s", jitter=30),
     Strategy("each job on 1 replica in 100", groups=100),
     Strategy("names over 10 stores", stores=10),
     Strategy("leader mode", leads=True),
-    Strategy("leader mode, followers look every 20 s", leads=True, retry_period=20),
+    Strategy("leader mode, followers read every 20 s", leads=True, retry_period=20),
 ]
 
 
@@ -114,14 +114,14 @@ def simulate(store: Store, strategy: Strategy, replicas: int = REPLICAS, jobs: i
     """One tick. Seconds are counted from it."""
     rng = random.Random(seed)
     steady = replicas / (strategy.retry_period * 1.1) if strategy.leads else 0.0
-    load = steady * store.look_us / 1e6 / store.processors
+    load = steady * store.read_us / 1e6 / store.processors
     if strategy.leads:
-        store = replace(store, skip_us=store.run_us / max(0.05, 1 - load))  # the followers' looks come in between
-    asking = 1 if strategy.leads else replicas
+        store = replace(store, skip_us=store.run_us / max(0.05, 1 - load))  # the followers' reads come in between
+    replicas_at_tick = 1 if strategy.leads else replicas
     each_us = store.run_us if strategy.leads else store.skip_us
-    # Of many stores each is like the others: one is looked at.
-    asked = max(1, jobs // strategy.groups // strategy.stores)
-    waits, sent, done, slowest = _tick(store, strategy.jitter, asking, asked, rng)
+    # Of many stores each is like the others: one is simulated.
+    attempts = max(1, jobs // strategy.groups // strategy.stores)
+    waits, sent, done, slowest = _tick(store, strategy.jitter, replicas_at_tick, attempts, rng)
     questions = sum(size for _, size in waits)
     return Outcome(
         attempts=questions * strategy.stores,
@@ -198,8 +198,7 @@ def stores(results: dict[str, Any]) -> list[Store]:
     for name, title, processors in (("redis", "Redis", 1), ("postgres", "PostgreSQL", 8)):
         entry = results.get("latency", {}).get(name, {}).get(US)
         if entry and entry.get("skip_server_cpu_us"):
-            # At a tick, each replica asks once for each lock.
-            skip = entry.get("first_skip_server_cpu_us", entry["skip_server_cpu_us"])
+            skip = entry["skip_server_cpu_us"]
             found.append(Store(title, processors, skip, entry["server_cpu_us"], skip))
     return found
 

@@ -27,7 +27,7 @@ class Subject:
         return _cycles(self._session, names)
 
     def refusals(self, name: str, times: int) -> list[int]:
-        """Try to take a lock that somebody else has; how many nanoseconds each took."""
+        """Try to take a lock that another client holds; how many nanoseconds each took."""
         if isinstance(self._session, AsyncSession):
             return self._runner.run(_refusals_async(self._session, name, times))
         return _refusals(self._session, name, times)
@@ -70,7 +70,7 @@ def _refusals(session: Session, name: str, times: int) -> list[int]:
         was_refused = refused(name)
         took.append(now() - begin)
         if not was_refused:
-            raise RuntimeError(f"{name} was granted although somebody has it")
+            raise RuntimeError(f"{name} was granted although another client holds it")
     return took
 
 
@@ -81,5 +81,5 @@ async def _refusals_async(session: AsyncSession, name: str, times: int) -> list[
         was_refused = await refused(name)
         took.append(now() - begin)
         if not was_refused:
-            raise RuntimeError(f"{name} was granted although somebody has it")
+            raise RuntimeError(f"{name} was granted although another client holds it")
     return took

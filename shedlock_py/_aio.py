@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from shedlock_py._threads import Lane, as_exception, finish_at_exit, worker_pool
+from shedlock_py._timers import Lane, finish_at_exit, worker_pool
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ProviderError, ProviderUnreachable, as_exception
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from reprlib import repr as short_repr
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import is_from_signal
-from shedlock_py._values import Value
+from shedlock_py._process import is_from_signal
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger, notify
@@ -28,11 +25,8 @@ if TYPE_CHECKING:
     from shedlock_py._aio import ThreadedProvider
 
 
-_ONLY_THE_LOG: tuple[Listener, ...] = (log_listener,)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Settings(Value):
+@dataclass(frozen=True)
+class Settings:
     """What :func:`configure` sets."""
 
     provider: LockProvider | None = None
@@ -41,7 +35,7 @@ class Settings(Value):
     default_lock_at_least_for: timedelta = timedelta(0)
     keep_alive: bool = False
     holder: str | None = None
-    listeners: tuple[Listener, ...] = _ONLY_THE_LOG
+    listeners: tuple[Listener, ...] = (log_listener,)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -185,11 +179,6 @@ def emit(event: Event) -> None:
     notify(_settings.listeners, event, is_from_signal)
 
 
-def is_routine_heard() -> bool:
-    """Whether anybody hears of what goes well: a listener, or the log at DEBUG. If not, the event need not be made."""
-    return _settings.listeners != _ONLY_THE_LOG or logger.isEnabledFor(logging.DEBUG)
-
-
 def lock_request(
     name: str,
     lock_at_most_for: Duration | None = None,
@@ -210,25 +199,7 @@ def lock_request(
             f"lock {name!r} has no lock_at_most_for: give it one, or call configure(default_lock_at_most_for='10m')"
         )
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
-    if fire_time is None:
-        try:
-            return _same_request(name, at_most, at_least, settings.holder, template, os.getpid())
-        except TypeError:
-            pass  # not hashable, so nothing that can work: the error below says what it should be
     return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
-
-
-@lru_cache(maxsize=1000, typed=True)  # typed: True is not 1 second
-def _same_request(
-    name: str,
-    lock_at_most_for: Duration,
-    lock_at_least_for: Duration,
-    holder: str | None,
-    template: str | None,
-    _process: int,
-) -> LockRequest:
-    """Most jobs ask for the same each time; the default holder is another one in a forked process."""
-    return LockRequest(name, lock_at_most_for, lock_at_least_for, holder, template=template)
 
 
 def check_keep_alive(keep_alive: object) -> None:
@@ -355,12 +326,7 @@ _CURES = {
 
 
 def _is_async(provider: Any) -> bool:
-    acquire = provider.acquire
-    function = getattr(acquire, "__func__", None)
-    return inspect.iscoroutinefunction(acquire) if function is None else _is_coroutine_function(function)
-
-
-_is_coroutine_function = lru_cache(maxsize=100)(inspect.iscoroutinefunction)
+    return inspect.iscoroutinefunction(provider.acquire)
 
 
 def check_provider(provider: object) -> None:

@@ -8,7 +8,6 @@ that those make. They are not inside, nor is a forked child; see :meth:`Held.is_
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from contextvars import ContextVar, copy_context
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
+from shedlock_py._process import OwningProcess
 from shedlock_py.config import as_async_provider, as_provider, emit
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
@@ -46,11 +46,11 @@ class Heart(Protocol):
 class Held:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
-    def __init__(self, lease: Lease, provider: object, process: int) -> None:
+    def __init__(self, lease: Lease, provider: object, owner: OwningProcess) -> None:
         self.lease = lease
         self.provider = provider
         self.outer = innermost.get()
-        self.process = process
+        self.owner = owner
         self.thread = get_ident()
         self._loop, self._task = _running_task()
         self.finished = False
@@ -69,7 +69,7 @@ class Held:
         A forked child is not. Nor is a callback of an event loop, or anything on another loop: a timer that the task
         has armed, such as a scheduler's, has its context too.
         """
-        if self.process != os.getpid():
+        if not self.owner.is_current():
             return False
         loop, task = _running_task()
         if loop is None:

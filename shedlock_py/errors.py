@@ -69,3 +69,12 @@ class NotLocked(LeaseError):
 
 def _rebuild(cls: type[ProviderError], message: str, operation: str, lock_name: str | None) -> ProviderError:
     return cls(message, operation=operation, lock_name=lock_name)
+
+
+def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:
+    """``error``, or a :class:`ProviderError` if it would end a thread, such as ``sys.exit()`` in a driver's hook."""
+    if isinstance(error, Exception):
+        return error
+    failure = ProviderError(f"{operation} raised {error!r}", operation=operation, lock_name=lock_name)
+    failure.__cause__ = error
+    return failure

@@ -1,14 +1,14 @@
-"""What happened to a lock, told to listeners.
+"""Events: what happens to a lock or an election, as listeners get it.
 
-A listener is any callable that takes one event. It is called in the thread or task where the event happened, so it
-should be quick; one that raises, whatever it raises, is logged and changes nothing else. Ctrl-C, and what a signal's
-handler raises, is raised again when all listeners were notified.
+A listener is any callable that takes one event. It runs in the thread or task where the event happened, so it should
+be quick. An exception of a listener is logged and changes nothing else. Ctrl-C, and what the handler of a signal
+raises, is raised again after all listeners were notified.
 
-Each time a lock is asked for there is exactly one of ``LockAcquired``, ``LockSkipped`` and ``ProviderFailed`` (with the
-operation "acquire"); none if the caller was cancelled meanwhile. After ``LockAcquired`` there is exactly one
-``TaskFinished``, and then what became of the lease: ``LockReleased``, ``LeaseLost``, or ``ProviderFailed`` with the
-operation "release". A lease may be lost, and is told so once, before its task has finished. A guard inside of its own
-live lease asks nothing and tells nothing.
+Each attempt to acquire a lock emits exactly one of ``LockAcquired``, ``LockSkipped`` and ``ProviderFailed`` (with the
+operation "acquire"), or none if the caller was cancelled meanwhile. After ``LockAcquired`` comes exactly one
+``TaskFinished``, and then the end of the lease: ``LockReleased``, ``LeaseLost``, or ``ProviderFailed`` with the
+operation "release". ``LeaseLost`` may come before ``TaskFinished``, and comes once. A guard inside its own live lease
+sends no request and emits no event.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Self
 
-from shedlock_py._values import Value
 from shedlock_py.lease import Lease
 
 logger = logging.getLogger("shedlock_py")
 
 SkipReason = Literal["held", "already_ran", "provider_error", "shutting_down", "not_leader"]
 """Why a task did not run: the lock was held; its fire time had run; the store failed and the caller chose to skip; this
-process got SIGTERM (``release_on_sigterm``); this node does not lead."""
+process received SIGTERM (``release_on_sigterm``); this node is not the leader."""
 
 LostReason = Literal["overrun", "revoked", "unreachable"]
-"""How a lease was lost: the task outlived it; somebody took it over or freed it by force; it was to be kept alive, but
-the store did not answer for too long."""
+"""How a lease was lost: the task outlived it; an operator or another replica took it over or freed it by force;
+keep-alive could not reach the store for too long."""
 
 StopReason = Literal["resigned", "revoked", "unreachable"]
-"""Why a leadership ended: on purpose; taken over or demoted; the store did not answer in time."""
+"""Why a leadership ended: on purpose; taken over or demoted; the store was unreachable for too long."""
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Event(Value):
+@dataclass(frozen=True)
+class Event:
     """Base of all events."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LockEvent(Event):
     """Base of all events about one lock."""
 
@@ -52,56 +51,57 @@ class LockEvent(Event):
     @property
     def template(self) -> str | None:
         """What ``lock_name`` was filled from, such as "sync-{tenant}"; None if it was given as it is."""
-        return getattr(getattr(self, "lease", None), "template", None) or self.__dict__.get("_template")
+        lease: Lease | None = getattr(self, "lease", None)
+        return self.__dict__.get("_template") if lease is None else lease.template
 
     def filled_from(self, template: str | None) -> Self:
-        """This event, of a lock name that was filled from ``template``; for events that have no lease."""
-        self.__dict__["_template"] = template  # no field: events are compared and shown by what happened
+        """This event, with the template of its lock name; for events without a lease."""
+        self.__dict__["_template"] = template  # not a field: it takes no part in comparisons, repr and asdict()
         return self
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class ElectionEvent(Event):
     """Base of all events about one leader election."""
 
     name: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LockAcquired(LockEvent):
-    """The lock was granted; the task runs now. ``elapsed`` is how long asking took."""
+    """The lock was granted; the task runs now. ``elapsed`` is how long the acquire took."""
 
     lease: Lease
     elapsed: timedelta
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LockSkipped(LockEvent):
     """The task does not run, as it should be; mostly because the lock is held elsewhere.
 
-    ``elapsed`` is how long asking took, zero if the store was not asked ("shutting_down", "not_leader").
+    ``elapsed`` is how long the acquire took; zero if the store got no request ("shutting_down", "not_leader").
     """
 
     reason: SkipReason
     elapsed: timedelta
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LockReleased(LockEvent):
-    """The lease was given back. ``held_for`` counts from the grant."""
+    """The lease was released. ``held_for`` counts from the grant."""
 
     lease: Lease
     held_for: timedelta
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LockExtended(LockEvent):
     """The lease was extended, on purpose or by keep-alive."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LeaseLost(LockEvent):
     """The lease ended before its task did; another replica may be running it."""
 
@@ -109,7 +109,7 @@ class LeaseLost(LockEvent):
     reason: LostReason
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class ProviderFailed(LockEvent):
     """The store failed at ``operation``. At "acquire" the task did not run; at "release" it did.
 
@@ -122,7 +122,7 @@ class ProviderFailed(LockEvent):
     """Which lease was to be extended or released; None at "acquire" and in elections."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class TaskFinished(LockEvent):
     """The guarded task ended, well or not; ``error`` is what it raised."""
 
@@ -132,26 +132,26 @@ class TaskFinished(LockEvent):
     error: BaseException | None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LeadershipStarted(ElectionEvent):
-    """This node leads now. ``term`` is the fencing token."""
+    """This node is the leader now. ``term`` is the fencing token."""
 
     holder: str
     term: int | None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LeadershipStopped(ElectionEvent):
-    """This node does not lead any more; what it does as the leader must stop."""
+    """This node is not the leader any more; what it does as the leader must stop."""
 
     holder: str
     term: int | None
     reason: StopReason
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LeaderChanged(ElectionEvent):
-    """Another node leads, as far as this one has seen; or this one itself."""
+    """This node has seen a new leader, which may be itself."""
 
     holder: str
 
@@ -164,10 +164,10 @@ def notify(
     event: Event,
     is_interruption: Callable[[BaseException], bool] = lambda error: isinstance(error, KeyboardInterrupt),
 ) -> None:
-    """Notify every listener. One that raises is logged, whatever it raises, and changes nothing else.
+    """Notify every listener. An exception of a listener is logged and changes nothing else.
 
-    :param is_interruption: whether an exception is a signal's (Ctrl-C) and not the listener's own. The first of these
-        is raised when every listener was notified: it is meant for the process.
+    :param is_interruption: whether an exception comes from a signal (Ctrl-C) and not from the listener. The first of
+        these is raised after every listener was notified: it is meant for the process.
     """
     interruption: BaseException | None = None
     for listener in listeners:
@@ -183,14 +183,12 @@ def notify(
 
 
 def log_listener(event: Event) -> None:
-    """Writes every event to the logger ``shedlock_py``.
+    """Write an event to the logger ``shedlock_py``.
 
     ERROR: the store failed, so that a task did not run or its lock was not freed. WARNING: a lease or a leadership was
-    lost, or the store failed at extending a lease or looking at a record, which is tried again. INFO: other news of
-    elections. DEBUG: the rest.
+    lost, or the store failed to extend a lease or to read a record, which is retried. INFO: other events of elections.
+    DEBUG: the rest.
     """
-    if isinstance(event, _ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
-        return
     match event:
         case LeaseLost(lock_name, lease, "overrun"):
             logger.warning(
@@ -225,6 +223,3 @@ def log_listener(event: Event) -> None:
             logger.info("election %r: the leader is %s", name, holder)
         case LockEvent(lock_name):
             logger.debug("lock %r: %s", lock_name, type(event).__name__)
-
-
-_ROUTINE = (LockAcquired, LockSkipped, LockReleased, LockExtended, TaskFinished)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,21 +14,19 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import Any, Generic, Never, TypeVar, cast
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import as_exception, is_from_signal
-from shedlock_py._values import Value
+from shedlock_py._process import OwningProcess, is_from_signal
 from shedlock_py.config import (
     check_provider,
     configured_providers,
     emit,
     is_kept_alive,
-    is_routine_heard,
     lock_request,
     resolve_async_provider,
     resolve_provider,
 )
 from shedlock_py.context import Held, find_live, innermost, running
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -51,16 +48,16 @@ from shedlock_py.shutdown import refuses_work
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Executed(Value, Generic[T]):
+@dataclass(frozen=True)
+class Executed(Generic[T]):
     """The task ran under ``lease`` and returned ``value``."""
 
     value: T
     lease: Lease
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Skipped(Value):
+@dataclass(frozen=True)
+class Skipped:
     """The task did not run: the lock is held elsewhere (``"held"``) or its fire time has run (``"already_ran"``)."""
 
     lock_name: str
@@ -189,7 +186,7 @@ class Guard:
         self._at_most = at_most
         self._at_least = at_least
         self._request: LockRequest | None = None
-        self._process = 0
+        self._owner: OwningProcess | None = None
         self._asked_at = self._answered_at = 0.0
         self._skip_reason: SkipReason = "held"
         self._lease: Lease | None = None  # from the grant until the block is left
@@ -221,9 +218,9 @@ class Guard:
 
     def begin_use(self) -> None:
         """:raises RuntimeError: the block was entered before."""
-        if self._process:
+        if self._owner is not None:
             raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
-        self._process = os.getpid()  # the one that will hold the lease; the block may have been made before a fork
+        self._owner = OwningProcess()  # a block may be created before a fork and entered after it
 
     def around(self) -> Held | None:
         """The live lease of this very lock that the running code is inside of already."""
@@ -260,9 +257,7 @@ class Guard:
 
     def skipped(self, reason: SkipReason | None = None) -> None:
         self._skip_reason = reason or self._skip_reason
-        if is_routine_heard():
-            event = LockSkipped(self.name, self._skip_reason, self._elapsed())
-            emit(event if self._template is None else event.filled_from(self._template))
+        emit(LockSkipped(self.name, self._skip_reason, self._elapsed()).filled_from(self._template))
 
     def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Held:
         """The task begins, unless the grant took so long that it may be over.
@@ -280,9 +275,9 @@ class Guard:
             self.failed("acquire", error)
             raise error
         provider = getattr(store, "sync_provider", store)  # as the caller knows it
-        self._held = held = Held(lease, provider, self._process)
-        if is_routine_heard():
-            emit(LockAcquired(lease.name, lease, self._elapsed()))
+        assert self._owner is not None
+        self._held = held = Held(lease, provider, self._owner)
+        emit(LockAcquired(lease.name, lease, self._elapsed()))
         held.enter()
         return held
 
@@ -292,7 +287,7 @@ class Guard:
         if held is None:
             return  # granted too late: nobody was told of this lease
         held.leave()
-        if is_routine_heard() and self._process == os.getpid():  # in a forked child, the task is its parent's
+        if self._is_owner():  # in a forked child, the task is its parent's
             duration = timedelta(seconds=(held.ended_at or monotonic()) - self._answered_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
         if not lease.is_trusted() and not lease.is_lost() and self.must_release(lease):
@@ -306,7 +301,10 @@ class Guard:
 
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""
-        return not lease.has_ended() and self._process == os.getpid()
+        return not lease.has_ended() and self._is_owner()
+
+    def _is_owner(self) -> bool:
+        return self._owner is not None and self._owner.is_current()
 
     @property
     def give_back(self) -> Callable[[Lease], Any]:
@@ -322,9 +320,9 @@ class Guard:
     def released(self, lease: Lease, was_ours: bool) -> None:
         if self._held is None:
             return  # granted too late: nobody was told of this lease
-        if was_ours and is_routine_heard():
+        if was_ours:
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._answered_at)))
-        elif not was_ours and not self._held.lost_is_told:
+        elif not self._held.lost_is_told:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 

@@ -7,17 +7,17 @@ What to do and when is in :class:`_Heart`, which waits for nothing. :func:`beati
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import RETRY_SECONDS, as_exception, is_from_signal, timer, worker_pool
+from shedlock_py._process import OwningProcess, is_from_signal
+from shedlock_py._timers import RETRY_SECONDS, timer, worker_pool
 from shedlock_py.config import emit
 from shedlock_py.context import Held
-from shedlock_py.errors import ConfigurationError, LeaseLostError
+from shedlock_py.errors import ConfigurationError, LeaseLostError, as_exception
 from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFailed, logger
 from shedlock_py.lease import HeartbeatPlan, Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
@@ -84,7 +84,7 @@ class _Heart:
         now = monotonic()
         if not self._beats or now < self._plan.due:
             return False
-        self._plan.asked(self.lease.lock_at_most_for, now)
+        self._plan.sent(self.lease.lock_at_most_for, now)
         if self.unanswered >= MOST_UNANSWERED or self.is_queued or self.pauses:
             return False
         self.unanswered += 1
@@ -95,7 +95,7 @@ class _Heart:
         is_wanted = self.is_queued and not self.pauses and self.is_alive() and self.lease.is_trusted()
         self.is_queued = False
         if is_wanted:
-            self._plan.asked(self.lease.lock_at_most_for, monotonic())
+            self._plan.sent(self.lease.lock_at_most_for, monotonic())
         return is_wanted
 
     def is_alive(self) -> bool:
@@ -105,10 +105,10 @@ class _Heart:
     def extended(self) -> None:
         """A heartbeat, or the task itself, has extended the lease; or the task has tried to."""
         self.is_queued = False
-        self._plan.answered(self.lease.lock_at_most_for, self._believed_since())
+        self._plan.extended(self.lease.lock_at_most_for, self._believed_since())
         # While an earlier, shorter extension is in doubt, less is believed than was asked for: not at once again.
         believed = self.lease.trusted_for().total_seconds()
-        self._plan.due = max(self._plan.due, monotonic() + believed / HeartbeatPlan.BEATS / 2)
+        self._plan.due = max(self._plan.due, monotonic() + believed / HeartbeatPlan.HEARTBEATS / 2)
 
     def _believed_since(self) -> float:
         """When the question was sent that gave the lease its trust window: an answer may have taken long."""
@@ -164,7 +164,7 @@ class _ThreadHeart:
         self._store = store
         self._on_lost = on_lost
         self._changed = threading.Condition()
-        self._process = os.getpid()
+        self._owner = OwningProcess()
         self._pool = worker_pool(store, "heartbeats") if keep_alive else None
         self._is_reserved = False
         self._in_flight = 0
@@ -180,7 +180,7 @@ class _ThreadHeart:
             self._is_reserved = True
             self._pool.reserve()
         try:
-            timer().schedule(self, self._heart.wakes_at())
+            timer().schedule(self.wake, self._heart.wakes_at())
         except RuntimeError as error:
             raise RuntimeError(f"lock {self._heart.lease.name!r}: the task does not run, unwatched: {error}") from error
 
@@ -193,7 +193,7 @@ class _ThreadHeart:
                 if reason is None:
                     if heart.must_beat():
                         self._submit_beat()
-                    timer().schedule(self, heart.wakes_at())
+                    timer().schedule(self.wake, heart.wakes_at())
                     return
                 self._untold = heart.lose(reason)
             if self._untold is not None:
@@ -215,7 +215,7 @@ class _ThreadHeart:
         try:
             threading.Thread(target=self._tell_untold, name="shedlock-on-lost", daemon=True).start()
         except RuntimeError:
-            timer().schedule(self, monotonic() + RETRY_SECONDS)
+            timer().schedule(self.wake, monotonic() + RETRY_SECONDS)
 
     def _tell_untold(self) -> None:
         with self._changed:
@@ -259,7 +259,7 @@ class _ThreadHeart:
 
     def _schedule(self) -> None:
         with suppress(RuntimeError):  # the timer's thread; it stays scheduled
-            timer().schedule(self, self._heart.wakes_at())
+            timer().schedule(self.wake, self._heart.wakes_at())
 
     def _report_unsent(self) -> None:
         with self._changed:
@@ -268,22 +268,22 @@ class _ThreadHeart:
             _report(self._heart.lease, error, None)
 
     def is_busy(self, *, is_async: bool) -> bool:
-        return self._in_flight > 0 and self._process == os.getpid()
+        return self._in_flight > 0 and self._owner.is_current()
 
     def pause(self) -> None:
-        if self._process == os.getpid():
+        if self._owner.is_current():
             with self._changed:
                 self._heart.pauses += 1
 
     def resume(self) -> None:
-        if self._process == os.getpid():
+        if self._owner.is_current():
             with self._changed:
                 self._heart.pauses -= 1
                 self._heart.extended()
                 self._schedule()
 
     def tell_lost(self) -> None:
-        if self._process != os.getpid():
+        if not self._owner.is_current():
             return
         with self._changed:
             lost = self._heart.lose("revoked")
@@ -291,12 +291,12 @@ class _ThreadHeart:
             _tell(lost, self._on_lost)
 
     def stop(self) -> None:
-        if self._process != os.getpid():
+        if not self._owner.is_current():
             return  # a forked child that leaves the block: nothing of this runs here
         try:
             with self._changed:
                 self._heart.has_ended = True
-                timer().cancel(self)
+                timer().cancel(self.wake)
                 # A heartbeat that came after the release would prolong a minimum hold.
                 self._changed.wait_for(lambda: not self._in_flight, PATIENCE)
         finally:
@@ -368,7 +368,7 @@ class _TaskHeart:
         self._heart = _Heart(held, beats=keep_alive)
         self._store = store
         self._on_lost = on_lost
-        self._process = os.getpid()
+        self._owner = OwningProcess()
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._body = asyncio.current_task()
@@ -386,7 +386,7 @@ class _TaskHeart:
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
         """Code that shuts down by cancelling all tasks has cancelled this one, while the guarded task goes on."""
-        if watch.cancelled() and self._heart.is_alive() and self._process == os.getpid():
+        if watch.cancelled() and self._heart.is_alive() and self._owner.is_current():
             self.start()
 
     async def _run(self) -> None:
@@ -409,7 +409,7 @@ class _TaskHeart:
         import asyncio
 
         heart, believed_until = self._heart, self._heart.lease.trusted_until
-        self._patient_until = monotonic() + heart.lease.lock_at_most_for.total_seconds() / HeartbeatPlan.ANSWER
+        self._patient_until = monotonic() + heart.lease.lock_at_most_for.total_seconds() / HeartbeatPlan.REPLY
         lost: LeaseLost | None = None
         error: Exception | None = None
         is_ours: Lease | None = None
@@ -462,7 +462,7 @@ class _TaskHeart:
         return self._body.uncancel() <= self._cancels_before
 
     def is_busy(self, *, is_async: bool) -> bool:
-        if self._process != os.getpid():
+        if not self._owner.is_current():
             return False
         if is_async or not self._heart.unanswered:
             return self._heart.unanswered > 0
@@ -470,17 +470,17 @@ class _TaskHeart:
         return self._heart.lease.is_being_extended() and monotonic() < self._patient_until
 
     def pause(self) -> None:
-        if self._process == os.getpid():
+        if self._owner.is_current():
             self._heart.pauses += 1
 
     def resume(self) -> None:
-        if self._process == os.getpid():
+        if self._owner.is_current():
             self._heart.pauses -= 1
             self._heart.extended()
             self._loop.call_soon_threadsafe(self._changed.set)  # the task may extend in a worker thread
 
     def tell_lost(self) -> None:
-        if self._process != os.getpid():
+        if not self._owner.is_current():
             return
         lost = self._heart.lose("revoked")
         if lost:
@@ -490,7 +490,7 @@ class _TaskHeart:
     async def stop(self) -> None:
         import asyncio
 
-        if self._process != os.getpid():
+        if not self._owner.is_current():
             return  # as in its twin
         self._heart.has_ended = True
         if self._watch is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -17,8 +16,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from shedlock_py._clock import monotonic
+from shedlock_py._process import OwningProcess
 from shedlock_py._program import run, run_async
-from shedlock_py._threads import ask_in_thread
+from shedlock_py._timers import request_in_worker
 from shedlock_py.config import (
     as_async_provider,
     as_provider,
@@ -88,7 +88,7 @@ class _Elector:
         self._renewed: list[Callback] = []
         self._new = [on_new_leader] if on_new_leader else []
         self._calls: set[_Call] = set()
-        self._process = os.getpid()
+        self._owner = OwningProcess()
         self._election = self._new_election()
 
     def _new_election(self) -> Election:
@@ -107,14 +107,14 @@ class _Elector:
     @property
     def term(self) -> int | None:
         """The fencing token of this node's leadership; None while it does not lead."""
-        return self._election.term if self._process == os.getpid() else None
+        return self._election.term if self._owner.is_current() else None
 
     def is_leader(self) -> bool:
         """Whether this node leads: local, free, and False *before* another node can lead.
 
         Computed from this node's own monotonic clock on each question. False in a forked child: its parent leads.
         """
-        return self._process == os.getpid() and self._election.is_leader()
+        return self._owner.is_current() and self._election.is_leader()
 
     def add_callbacks(
         self,
@@ -258,14 +258,14 @@ class LeaderElector(_Elector):
 
         :raises RuntimeError: it takes part already; or no thread could be started, and ``start()`` may be repeated.
         """
-        if self._thread is not None and self._thread.is_alive() and self._process == os.getpid():
+        if self._thread is not None and self._thread.is_alive() and self._owner.is_current():
             raise RuntimeError(f"{self!r} was started already")
-        if self._process != os.getpid():
+        if not self._owner.is_current():
             self._changed = threading.Condition()  # in the parent, a thread may have it; here, some wait for it already
         self._calls = set()
         self._waiting = deque()
         self._election = election = self._new_election()
-        self._process = os.getpid()  # after the parent's election is out of sight
+        self._owner = OwningProcess()  # after the parent's election is out of sight
         name = f"shedlock-elector-{self.name}"
         self._thread = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
         try:
@@ -287,7 +287,7 @@ class LeaderElector(_Elector):
         """
         seconds = _seconds(timeout)
         thread = self._thread
-        if thread is None or self._process != os.getpid():
+        if thread is None or not self._owner.is_current():
             return True
         self._wish("stop")
         if self._is_in_callback() or thread is threading.current_thread():  # the latter: in a listener
@@ -381,7 +381,7 @@ class LeaderElector(_Elector):
                 return None
             case Do(operation, args, seconds):
                 ask = functools.partial(getattr(self._provider, operation), *args)
-                return ask() if seconds is None else ask_in_thread(self._provider, ask, seconds, PENDING)
+                return ask() if seconds is None else request_in_worker(self._provider, ask, seconds, PENDING)
 
     def _wish(self, wish: Wish) -> None:
         self._election.wishes.add(wish)
@@ -398,7 +398,7 @@ class LeaderElector(_Elector):
             self._changed.notify_all()
 
     def _is_here(self) -> bool:
-        return self._thread is not None and self._process == os.getpid()
+        return self._thread is not None and self._owner.is_current()
 
     def _call(self, *callbacks: Callback) -> None:
         for callback in callbacks:
@@ -476,13 +476,13 @@ class AsyncLeaderElector(_Elector):
             raise RuntimeError(f"{self!r} was started already")
         here = asyncio.get_running_loop()
         self._woken = asyncio.Event()  # it may have been started on another event loop before
-        is_child = self._process != os.getpid()  # the event loops of the parent process do not run here
+        is_child = not self._owner.is_current()  # the event loops of the parent process do not run here
         self._waiters = {
             waiter: loop for waiter, loop in self._waiters.items() if loop is here or not (is_child or loop.is_closed())
         }
         self._calls = set()
         self._election = election = self._new_election()
-        self._process = os.getpid()  # after the parent's election is out of sight
+        self._owner = OwningProcess()  # after the parent's election is out of sight
         self._task = asyncio.create_task(self._campaign(election), name=f"elector {self.name}")
 
     async def stop(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (as its twin; a Duration)
@@ -503,11 +503,11 @@ class AsyncLeaderElector(_Elector):
         return election.is_over
 
     def _is_here(self) -> bool:
-        return self._task is not None and self._process == os.getpid()
+        return self._task is not None and self._owner.is_current()
 
     def _takes_part(self) -> bool:
         task = self._task
-        if task is None or self._process != os.getpid():
+        if task is None or not self._owner.is_current():
             return False
         return not task.done() and not task.get_loop().is_closed()  # what was left on a closed loop is never done
 

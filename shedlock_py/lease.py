@@ -1,6 +1,20 @@
-"""A lease, from the claim that asks for it to its end, and until when its holder may trust it.
+"""A lease, from the claim to its end, and until when its holder may trust it.
 
-The clock is an argument: a function that returns monotonic seconds.
+::
+
+    holder's clock   t0         grant      heartbeat              trust ends
+                     |-- request --|- the task runs, the lease is trusted -|
+    store's clock         now                                                  lock_until
+                           |----------------- lock_at_most_for ----------------|
+
+    t0          the holder reads its monotonic clock, before the first byte is sent
+    now         the store grants the lease and sets lock_until = now + lock_at_most_for; never before t0
+    grant       the reply arrives; lock_at_least_for counts from here, the latest possible "now"
+    heartbeat   with keep-alive, an extension every third of lock_at_most_for: its own t0 moves the trust window
+    trust ends  t0 + lock_at_most_for x (1 - 1 %) - 2 ms: before the store can grant the lock to another holder
+    lock_until  the lease expires in the store
+
+All functions here take the clock as an argument: a function that returns monotonic seconds.
 """
 
 from __future__ import annotations
@@ -16,12 +30,12 @@ from shedlock_py.request import LockRequest, trust_ends
 Clock = Callable[[], float]
 """Monotonic seconds."""
 
-_CLAIM_ID_BYTES = 16
+CLAIM_ID_BYTES = 16
 _NEVER = float("-inf")
 
 
 class Claim:
-    """One acquisition while it is being asked for. Make it before the first byte is sent: it reads the clock."""
+    """One acquisition while its request is under way. Make it before the first byte is sent: it reads the clock."""
 
     def __init__(self, request: LockRequest, clock: Clock) -> None:
         self.request = request
@@ -29,18 +43,18 @@ class Claim:
         self.renew()
 
     def renew(self) -> None:
-        """Take a new claim id. What was sent with the former one may arrive late, and matches nothing."""
-        self.claim_id = os.urandom(_CLAIM_ID_BYTES).hex()
+        """Take a new claim id. A request with the former one may reach the store late, and matches nothing."""
+        self.claim_id = os.urandom(CLAIM_ID_BYTES).hex()
         self.locked_by = f"{self.request.holder}#{self.claim_id}"
-        self._asked_at = self._clock()
+        self._sent_at = self._clock()
 
-    def ask_again(self) -> None:
-        """Read the clock again: nothing that was sent before can grant the lease any more."""
-        self._asked_at = self._clock()
+    def restart_clock(self) -> None:
+        """Read the clock again: no request that was sent before can grant the lease any more."""
+        self._sent_at = self._clock()
 
     def granted(self, fencing_token: int | None) -> Lease:
-        """The lease, once the store has said yes. Call it when the reply is there: it reads the clock again."""
-        return Lease(self.request, self.claim_id, fencing_token, self._clock, self._asked_at)
+        """The lease that the store has granted. Call it when the reply is there: it reads the clock again."""
+        return Lease(self.request, self.claim_id, fencing_token, self._clock, self._sent_at)
 
 
 def _no_clock() -> float:
@@ -51,9 +65,9 @@ def _no_clock() -> float:
 class Lease:
     """Time-bounded possession of one lock: what ``acquire`` returns when it was granted.
 
-    A lease is one object from acquire to release; extending moves its trust window. Believe it only while
-    :meth:`is_trusted` says so: the answer is computed from the local monotonic clock on each question and turns
-    False *before* the store can give the lock to somebody else.
+    A lease is one object from acquire to release; extending moves its trust window. Rely on it only while
+    :meth:`is_trusted` is true: each call computes it from the local monotonic clock, and it becomes False *before* the
+    store can grant the lock to another holder.
 
     One thread or task at a time may extend or release a lease. A copy (``pickle``, ``copy``) is not trusted.
     """
@@ -92,10 +106,10 @@ class Lease:
     lock_at_most_for: timedelta
     lock_at_least_for: timedelta
     fire_time: datetime | None
-    """The fire time that was granted with it, if one was asked for; None after a take-over, which only notes it."""
+    """The fire time that was granted with it, if the request had one; None after a take-over, which only notes it."""
 
     def __init__(
-        self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, asked_at: float
+        self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, sent_at: float
     ) -> None:
         self.name = request.name
         self.template = request.template
@@ -109,7 +123,7 @@ class Lease:
         self._clock = clock
         # The latest moment at which the store can have granted it: the minimum hold counts from here.
         self._granted_at = clock()
-        self._trusted_until = trust_ends(asked_at, request.lock_at_most_for)
+        self._trusted_until = trust_ends(sent_at, request.lock_at_most_for)
         self._latest: object = None
         self._in_doubt: list[Extension] = []
         self._shortest_repeated: timedelta | None = None
@@ -118,19 +132,19 @@ class Lease:
 
     @property
     def trusted_until(self) -> float:
-        """Until when the holder may believe this lease, in seconds of its own monotonic clock."""
+        """Until when the holder may trust this lease, in seconds of its own monotonic clock."""
         return self._trusted_until
 
     def trusted_for(self) -> timedelta:
-        """For how long from now the holder may believe this lease; zero when no longer."""
+        """For how long from now the holder may trust this lease; zero when no longer."""
         return timedelta(seconds=max(0.0, self._trusted_until - self._clock()))
 
     def is_trusted(self) -> bool:
-        """Whether the holder may still believe this lease."""
+        """Whether the holder may still trust this lease."""
         return self._clock() < self._trusted_until
 
     def __getstate__(self) -> dict[str, Any]:
-        # Not the trust window: it counts on the clock of this machine, and only this object learns of extensions.
+        # Not the trust window: it counts on the clock of this machine, and extensions move it in this object only.
         return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -155,18 +169,18 @@ class Lease:
             state = f"trusted for {self.trusted_for().total_seconds():.3f} s"
         return f"<Lease {self.name!r} of {self.holder!r}, fencing token {self.fencing_token}, {state}>"
 
-    # What providers call. Each begin_… reads the clock or ends the trust before anything is sent.
+    # For providers. Each begin_… reads the clock or ends the trust before a request is sent.
 
     def has_ended(self) -> bool:
-        """Whether this lease was released; the store need not be asked again."""
+        """Whether this lease was released: there is nothing left to do in the store."""
         return self._ended
 
     def is_lost(self) -> bool:
-        """Whether the store has said that it does not have this lease."""
+        """Whether the store has replied that it does not have this lease."""
         return self._lost
 
     def is_being_extended(self) -> bool:
-        """Whether the store was asked to extend this lease and has not said yes; nor ever will, if that failed."""
+        """Whether an extension was sent and is not confirmed; one that failed stays so."""
         return bool(self._in_doubt)
 
     def remaining_minimum(self) -> timedelta:
@@ -181,7 +195,7 @@ class Lease:
         return Extension(self, parse_duration(lock_at_most_for, "lock_at_most_for"))
 
     def begin_release(self) -> timedelta:
-        """Stop believing, and tell for how long the store must still keep others out."""
+        """End the trust. Returns for how long the store must still refuse the lock to others."""
         self._distrust()
         return self.remaining_minimum()
 
@@ -191,17 +205,17 @@ class Lease:
         self._ended = True
 
     def lose(self) -> None:
-        """The store asked does not have it. Not final: another store, if shown it by mistake, must not end it."""
+        """The store does not have it. Not final: another store that gets the lease by mistake must not end it."""
         self._distrust()
         self._lost = True
 
     def _distrust(self) -> None:
         self._trusted_until = _NEVER
-        self._latest = None  # an extension that is still being asked for gives no trust back
+        self._latest = None  # an extension that is still under way gives no trust back
 
 
 class Extension:
-    """One extension while it is being asked for. ``lock_for`` is what to ask the store for."""
+    """One extension while its request is under way. ``lock_for`` is the time to request from the store."""
 
     def __init__(self, lease: Lease, lock_at_most_for: timedelta) -> None:
         self._lease = lease
@@ -209,20 +223,20 @@ class Extension:
         # An extension may be shorter than what was left, but never cuts the minimum hold.
         self.lock_for = max(lock_at_most_for, lease.remaining_minimum())
         self._shortest = self.lock_for
-        self._asked_at = lease._clock()
-        # If the reply is lost the store may have done it, or may do it later: believe only what is true either way.
-        lease._trusted_until = min(lease._trusted_until, trust_ends(self._asked_at, self.lock_for))
+        self._sent_at = lease._clock()
+        # If the reply is lost, the store may have extended or may do so later: trust only what is true either way.
+        lease._trusted_until = min(lease._trusted_until, trust_ends(self._sent_at, self.lock_for))
         lease._in_doubt.append(self)
         lease._latest = self
 
     def granted(self, *, repeated: bool = False) -> Lease:
-        """The same lease with its new trust window, once the store has said yes.
+        """The same lease with its new trust window, after the store has confirmed the extension.
 
-        :param repeated: it was asked for more than once, so that the store may yet do it again, at any time.
+        :param repeated: the request was sent more than once, so the store may execute it again, at any time.
         """
         lease = self._lease
         lease._in_doubt.remove(self)
-        # Of those that were under way at the same time nobody knows which the store did last.
+        # Of extensions that were under way at the same time, any may be the last that the store executed.
         for other in lease._in_doubt:
             self._shortest = min(self._shortest, other.lock_for)
             other._shortest = min(other._shortest, self.lock_for)
@@ -230,8 +244,8 @@ class Extension:
             self._shortest = min(self._shortest, lease._shortest_repeated)
         if repeated:
             lease._shortest_repeated = min(self.lock_for, lease._shortest_repeated or self.lock_for)
-        until = trust_ends(self._asked_at, self._shortest)
-        # If another was asked for meanwhile, or the lease has ended, this one gives no trust back.
+        until = trust_ends(self._sent_at, self._shortest)
+        # If another extension began meanwhile, or the lease has ended, this one gives no trust back.
         lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease
@@ -240,32 +254,32 @@ class Extension:
 class HeartbeatPlan:
     """When to extend a lease that is kept alive. Moments are monotonic seconds and always given.
 
-    A heartbeat every third of the lease. One that fails is repeated after a growing, jittered pause, and one that is
-    not answered within a sixth of the lease is not waited for: so several tries fit in before the trust window ends.
+    A heartbeat is due every third of the lease. One that fails is repeated after a growing, jittered pause, and one
+    without a reply within a sixth of the lease is not waited for: several attempts fit in before the trust window ends.
     """
 
-    BEATS = 3
-    ANSWER = 6
+    HEARTBEATS = 3
+    REPLY = 6
 
     def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float]) -> None:
-        """:param random: returns a number from 0 to 1; heartbeats that failed together shall not come back together."""
+        """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
         self._random = random
         self.failures = 0
         """In a row."""
-        self.answered(lock_at_most_for, now)
+        self.extended(lock_at_most_for, now)
 
-    def asked(self, lock_at_most_for: timedelta, now: float) -> None:
-        """A heartbeat was sent: if nothing is heard of it, the next is due soon."""
-        self.due = now + lock_at_most_for.total_seconds() / self.ANSWER
+    def sent(self, lock_at_most_for: timedelta, now: float) -> None:
+        """A heartbeat was sent: without a reply, the next is due soon."""
+        self.due = now + lock_at_most_for.total_seconds() / self.REPLY
 
-    def answered(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The lease was extended by a question that was sent at ``now``."""
+    def extended(self, lock_at_most_for: timedelta, now: float) -> None:
+        """The lease was extended by a request that was sent at ``now``."""
         self.failures = 0
-        self.due = now + lock_at_most_for.total_seconds() / self.BEATS
+        self.due = now + lock_at_most_for.total_seconds() / self.HEARTBEATS
 
     def failed(self, lock_at_most_for: timedelta, now: float) -> None:
         """The store failed, at ``now``."""
         self.failures += 1
         lease = lock_at_most_for.total_seconds()
-        pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.ANSWER)
+        pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.REPLY)
         self.due = now + pause * (0.5 + self._random() / 2)

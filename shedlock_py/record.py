@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from shedlock_py._values import Value
-from shedlock_py.lease import _CLAIM_ID_BYTES
-from shedlock_py.request import _ZERO
+from shedlock_py.lease import CLAIM_ID_BYTES
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LockRecord(Value):
-    """What the store has on one lock name, at the moment it was read. Times are aware UTC, of the store's clock."""
+@dataclass(frozen=True)
+class LockRecord:
+    """The lock record of one name, as the store had it when it was read. Times are aware UTC, of the store's clock."""
 
     name: str
     locked_by: str
-    """Holder and claim id, ``"host:pid#…"``; a record written by ShedLock for Java has the holder only."""
+    """Holder and claim id, ``"host:pid#…"``; in a record written by ShedLock for Java only the holder."""
     locked_at: datetime
     lock_until: datetime
     fencing_token: int | None
@@ -28,8 +26,8 @@ class LockRecord(Value):
     def holder(self) -> str:
         """Who acquired it last, for people to read."""
         holder, _, claim_id = self.locked_by.rpartition("#")
-        is_ours = len(claim_id) == 2 * _CLAIM_ID_BYTES and set(claim_id) <= set("0123456789abcdef")
-        return holder if is_ours else self.locked_by
+        has_claim_id = len(claim_id) == 2 * CLAIM_ID_BYTES and set(claim_id) <= set("0123456789abcdef")
+        return holder if has_claim_id else self.locked_by
 
     @property
     def is_held(self) -> bool:
@@ -39,4 +37,4 @@ class LockRecord(Value):
     @property
     def remaining(self) -> timedelta:
         """For how long it was still held when the record was read; zero when free."""
-        return max(_ZERO, self.lock_until - self.read_at)
+        return max(timedelta(0), self.lock_until - self.read_at)

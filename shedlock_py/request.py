@@ -1,4 +1,4 @@
-"""What a task asks for: :class:`LockRequest`, and the rules for names, holders and hold times."""
+"""Lock requests, and the rules for lock names, holders and hold times."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from reprlib import repr as short_repr
 
-from shedlock_py._values import Value
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 
 LONGEST_NAME = 64
 LONGEST_HOLDER = 200  # with "#" and a claim id it must fit ShedLock's VARCHAR(255)
 TRUST_MARGIN = 0.01
-"""The part of a lease that is not believed, for clocks that run at different speeds."""
+"""The part of a lease that its holder does not trust, because clocks run at different speeds."""
 SLACK = 0.002
-"""Seconds not believed on top: stores round their clock to the millisecond."""
+"""Seconds that are subtracted as well, because stores round their clock to the millisecond."""
 
-_ZERO = timedelta(0)
 _UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters and lone surrogates: none of them is printable."""
 
 
-def trust_ends(asked_at: float, lock_for: timedelta, margin: float = TRUST_MARGIN) -> float:
-    """Until when (monotonic seconds) a lease of ``lock_for`` may be believed that was asked for at ``asked_at``.
+def trust_ends(sent_at: float, lock_for: timedelta, margin: float = TRUST_MARGIN) -> float:
+    """Until when (monotonic seconds) to trust a lease of ``lock_for`` whose request was sent at ``sent_at``.
 
-    The store began to count after the question was sent, so a holder that counts from before it always stops first.
+    The store starts to count after the request was sent. A holder that counts from before that always stops first.
     """
-    return asked_at + lock_for.total_seconds() * (1 - margin) - SLACK
+    return sent_at + lock_for.total_seconds() * (1 - margin) - SLACK
 
 
 def default_holder() -> str:
-    """``host:pid`` of this process, asked each time because a process can fork."""
-    import socket  # late: with what it imports, half a millisecond
+    """``host:pid`` of this process, computed each time because a process can fork."""
+    import socket  # late: few programs need it at their start
 
     return f"{socket.gethostname()[: LONGEST_HOLDER - 20]}:{os.getpid()}"
 
@@ -60,17 +58,17 @@ def _validate_text(text: object, what: str, longest: int) -> str:
     return text
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
-class LockRequest(Value):
-    """Who asks for which lock, and for how long. Immutable; checked when it is made.
+@dataclass(frozen=True, init=False)
+class LockRequest:
+    """Which lock to acquire, for how long, and for which holder. Immutable; checked when it is made.
 
     :param name: the identity of the task, 1 to 64 characters, compared byte by byte.
     :param lock_at_most_for: how long the lock is held if the holder dies ("10m", seconds, ``timedelta``).
     :param lock_at_least_for: for how long nobody else gets the lock, however short the task was.
-    :param holder: who asks, for people to read; ``host:pid`` by default, 200 characters at most.
+    :param holder: a name of this process for people to read; ``host:pid`` by default, 200 characters at most.
     :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
         newer than the newest one granted before: one fire time, one run.
-    :param template: what ``name`` was filled from ("sync-{tenant}"), if anything: for metrics, which count under it.
+    :param template: what ``name`` was filled from ("sync-{tenant}"), if anything: for metrics.
     :raises ConfigurationError: for any value that cannot work.
     """
 
@@ -109,12 +107,12 @@ def _in_utc(moment: object) -> datetime:
         raise ConfigurationError(f"fire_time must be an aware datetime, not {short_repr(moment)}")
     try:
         return moment.astimezone(UTC)
-    except OverflowError:  # at the ends of time, in a zone that is on the other side of them
+    except OverflowError:  # the first or last day of the calendar, in a zone where UTC is beyond it
         raise ConfigurationError(f"fire_time must be a moment in UTC, too: {moment!r}") from None
 
 
 def validate_prefix(prefix: object, what: str = "prefix") -> str:
-    """``prefix`` if it is text that a lock name could begin with, or nothing."""
+    """``prefix`` if it is empty or text that a lock name could begin with."""
     if not isinstance(prefix, str):
         raise ConfigurationError(f"{what} must be a string, not {short_repr(prefix)}")
     if re.search(_UNSTORABLE, prefix):

@@ -8,13 +8,13 @@ thread once more. The second signal ends the process, also if somebody else sent
 from __future__ import annotations
 
 import _thread
-import os
 import threading
 import time
 from contextlib import suppress
 from types import FrameType
 
 from shedlock_py._clock import monotonic
+from shedlock_py._process import OwningProcess
 from shedlock_py.context import Held, find_live, running
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
@@ -29,8 +29,8 @@ class _Shutdown:
     def __init__(self) -> None:
         self.wait = 0.0
         self.previous: object = None
-        self.process = 0
-        """Which is shutting down; a child that it forked is not."""
+        self.owner: OwningProcess | None = None
+        """The process that is shutting down; a child that it forked is not."""
         self.is_waiting = False
         """A thread waits for guarded tasks."""
         self.is_ending = False
@@ -38,14 +38,16 @@ class _Shutdown:
         self.is_sending = False
         """The waiting thread's own signal may be on its way."""
 
+    def is_here(self) -> bool:
+        return self.owner is not None and self.owner.is_current()
+
 
 _shutdown = _Shutdown()
 
 
 def refuses_work() -> bool:
     """Whether a guarded task must not begin any more. What a running one needs, it still gets."""
-    # Nearly always nothing is to be shut down, which is known without asking the system.
-    return _shutdown.process != 0 and _shutdown.process == os.getpid() and find_live() is None
+    return _shutdown.is_here() and find_live() is None
 
 
 def release_on_sigterm(wait: Duration = "20s") -> None:
@@ -79,9 +81,9 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
     """In the main thread, in the middle of what runs there: it must neither wait nor take a lock."""
     state = _shutdown
-    if state.process != os.getpid():
+    if not state.is_here():
         state.is_waiting = state.is_ending = state.is_sending = False
-        state.process = os.getpid()
+        state.owner = OwningProcess()
         until = monotonic() + state.wait
         if _others():
             try:
@@ -142,7 +144,7 @@ def _is_event_loops(handler: object) -> bool:
 def _before_exit() -> None:
     """The main thread has ended by itself, while a thread still waits for the tasks of daemon threads."""
     state = _shutdown
-    if state.process != os.getpid() or state.is_ending:
+    if not state.is_here() or state.is_ending:
         return
     state.is_ending = True
     with suppress(SystemExit):  # a second SIGTERM
@@ -156,8 +158,8 @@ def _main_thread() -> int:
 
 def _others() -> list[Held]:
     """The guarded tasks of this process that run in other threads than the main one."""
-    here, main = os.getpid(), _main_thread()
-    return [held for held in list(running) if held.process == here and held.thread != main]
+    main = _main_thread()
+    return [held for held in list(running) if held.owner.is_current() and held.thread != main]
 
 
 def _wait_for_others(until: float) -> None:

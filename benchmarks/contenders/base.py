@@ -1,4 +1,4 @@
-"""What is measured: somebody's way to take a lock and to give it back."""
+"""What is measured: one way to acquire and release a lock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Session:
         """These will be used, and have their records: what is made once for each name is made before it is timed."""
 
     def take(self, name: str) -> bool:
-        """Acquire, once. False: somebody else has it."""
+        """Acquire, once. False: another client holds it."""
         raise NotImplementedError
 
     def give(self, name: str) -> None:
@@ -44,7 +44,7 @@ class Session:
         self.give(name)
 
     def refused(self, name: str) -> bool:
-        """Try to take a lock that somebody else has."""
+        """Try to take a lock that another client holds."""
         return not self.take(name)
 
     def keep(self, name: str) -> None:
@@ -117,7 +117,7 @@ class Contender:
 
 
 def load(module: str) -> Any:
-    """A module that may be missing; whoever asks for it is then reported as absent."""
+    """A module that may be missing; its contender is then reported as absent."""
     return import_module(module)
 
 

@@ -1,7 +1,7 @@
 """The floor of each store: its own driver, doing the least that a lease needs.
 
 A record of owner and end; taken by one conditional write, given back by another. No token, no minimum hold, no time
-limits, no pool, nobody who looks at errors.
+limits, no pool, no error handling.
 """
 
 from __future__ import annotations

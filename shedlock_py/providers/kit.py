@@ -30,7 +30,7 @@ from weakref import ReferenceType, ref
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program, run, run_async
-from shedlock_py._threads import WorkerPool, finish_at_exit
+from shedlock_py._timers import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
@@ -214,7 +214,7 @@ class StorePrograms(ABC):
         operation = _Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):
             before = yield from operation.carry_out(self.read_before_take_over(request.name))
-            claim.ask_again()
+            claim.restart_clock()
             lease = yield from self._claimed(operation, claim, before, force=True)
             if lease is not None:
                 lease.fire_time = None  # noted, not granted: it may have run before, so an undo must not give it back

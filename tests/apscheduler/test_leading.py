@@ -30,7 +30,7 @@ from shedlock_py import (
     LockRequest,
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, lead
-from tests.election.stores import AnotherView, ElectionStore
+from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
 DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
@@ -59,15 +59,15 @@ def _clean() -> Iterator[None]:
 
 
 @pytest.fixture
-def store() -> ElectionStore:
-    return ElectionStore()
+def store() -> FaultyProvider:
+    return FaultyProvider()
 
 
 class Replica:
     """A scheduler and an elector, of which several share a job store and a lock provider."""
 
-    def __init__(self, holder: str, store: InMemoryLockProvider, jobs: str, **options: Any) -> None:
-        self.view = AnotherView(store)
+    def __init__(self, holder: str, store: FaultyProvider, jobs: str, **options: Any) -> None:
+        self.view = FaultyProvider(store.inner)
         self.elector = LeaderElector(self.view, "scheduler", holder=holder, **DURATIONS)
         engine_options = {"poolclass": NullPool}
         self.scheduler = BackgroundScheduler(
@@ -83,7 +83,7 @@ class Replica:
 
 
 @pytest.fixture
-def replicas(store: ElectionStore, tmp_path: Path) -> Iterator[Callable[[int], list[Replica]]]:
+def replicas(store: FaultyProvider, tmp_path: Path) -> Iterator[Callable[[int], list[Replica]]]:
     with ExitStack() as stack:
 
         def start(count: int) -> list[Replica]:
@@ -131,11 +131,11 @@ def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
         before = len(ran)
         wait_until(lambda before=before: len(ran) > before + 3)  # type: ignore[misc]  # a default binds it now
         if turn == 1:
-            leader.view.go_down()  # it loses its leadership without knowing who leads now
+            leader.view.fail()  # it loses its leadership without knowing who leads now
             wait_until(follower.elector.is_leader)
-            looks = leader.view.asked["record"]
+            looks = leader.view.calls["record"]
             leader.view.recover()
-            wait_until(lambda view=leader.view, looks=looks: view.asked["record"] > looks + 2)  # type: ignore[misc]  # likewise
+            wait_until(lambda view=leader.view, looks=looks: view.calls["record"] > looks + 2)  # type: ignore[misc]  # likewise
         else:
             leader.elector.resign()
             wait_until(follower.elector.is_leader)
@@ -156,7 +156,7 @@ def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
 
 
 def test_leadership_is_released_after_the_running_job_has_ended(
-    replicas: Callable[[int], list[Replica]], store: ElectionStore
+    replicas: Callable[[int], list[Replica]], store: FaultyProvider
 ) -> None:
     leader, follower = leader_and_follower(replicas(2))
     leader.scheduler.add_job(wait_at_the_gate, "date", id="job")
@@ -168,7 +168,7 @@ def test_leadership_is_released_after_the_running_job_has_ended(
     while time.monotonic() < until:
         assert not leader.elector.is_leader()
         assert not follower.elector.is_leader()
-        assert InMemoryLockProvider.acquire(store, LockRequest("scheduler", "1m")) is None
+        assert store.inner.acquire(LockRequest("scheduler", "1m")) is None
         time.sleep(0.01)
     gate.set()
     wait_until(follower.elector.is_leader)
@@ -177,9 +177,11 @@ def test_leadership_is_released_after_the_running_job_has_ended(
     assert leader.scheduler.state == STATE_STOPPED
 
 
-def test_elector_of_the_executor_asks_no_store(store: ElectionStore) -> None:
+def test_elector_of_the_executor_asks_no_store(store: FaultyProvider) -> None:
     """Jobs without a lock run on the leader, with no store call of their own; elsewhere they are skipped."""
-    leader, follower = (LeaderElector(AnotherView(store), "jobs", holder=holder, **DURATIONS) for holder in "ab")
+    leader, follower = (
+        LeaderElector(FaultyProvider(store.inner), "jobs", holder=holder, **DURATIONS) for holder in "ab"
+    )
     with leader:
         assert leader.wait_until_leader("10s")
         with follower, ExitStack() as stack:
@@ -236,7 +238,7 @@ async def test_asyncio_scheduler_and_elector() -> None:
     assert first.state == second.state == STATE_STOPPED
 
 
-def test_a_blocking_scheduler(store: ElectionStore) -> None:
+def test_a_blocking_scheduler(store: FaultyProvider) -> None:
     elector = LeaderElector(store, "scheduler", **DURATIONS)
     scheduler = BlockingScheduler(timezone="UTC")
     scheduler.add_job(note, "interval", seconds=0.05, args=["job"], id="job")
@@ -250,7 +252,7 @@ def test_a_blocking_scheduler(store: ElectionStore) -> None:
     assert not elector.is_leader()
 
 
-def test_what_cannot_work(store: ElectionStore) -> None:
+def test_what_cannot_work(store: FaultyProvider) -> None:
     elector = LeaderElector(store, "scheduler", **DURATIONS)
     with pytest.raises(ConfigurationError, match="elector"):
         lead(BackgroundScheduler(), "elector")  # type: ignore[arg-type]  # wrong on purpose

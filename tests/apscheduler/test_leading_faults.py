@@ -25,10 +25,10 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
 from sqlalchemy import NullPool, text
 
-from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector
+from shedlock_py import ConfigurationError, LeaderElector
 from shedlock_py.integrations.apscheduler import lead
-from tests.election.stores import AnotherView, ElectionStore
 from tests.support.database import DatabaseServer
+from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
 DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
@@ -41,9 +41,9 @@ class Replica:
     """A scheduler and an elector, of which several may share a job store and a lock provider."""
 
     def __init__(
-        self, holder: str, store: InMemoryLockProvider, jobs: Any, scheduler: type[Any] = BackgroundScheduler
+        self, holder: str, store: FaultyProvider, jobs: Any, scheduler: type[Any] = BackgroundScheduler
     ) -> None:
-        self.elector = LeaderElector(AnotherView(store), "scheduler", holder=holder, **DURATIONS)
+        self.elector = LeaderElector(FaultyProvider(store.inner), "scheduler", holder=holder, **DURATIONS)
         self.scheduler = scheduler(
             jobstores={"default": jobs},
             job_defaults={"misfire_grace_time": None, "coalesce": False, "max_instances": 50},
@@ -58,8 +58,8 @@ class Replica:
 
 
 @pytest.fixture
-def store() -> ElectionStore:
-    return ElectionStore()
+def store() -> FaultyProvider:
+    return FaultyProvider()
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def survives(replica: Replica, break_the_store: Callable[[], Callable[[], None]]
 
 
 def test_a_sqlite_file_that_another_connection_has_locked(
-    store: ElectionStore, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: FaultyProvider, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"poolclass": NullPool, "connect_args": {"timeout": 0.1}}
     replica = Replica("me", store, SQLAlchemyJobStore(f"sqlite:///{tmp_path}/jobs.db", engine_options=options))
@@ -122,7 +122,7 @@ def test_a_sqlite_file_that_another_connection_has_locked(
 
 
 def test_a_session_that_postgres_has_terminated(
-    store: ElectionStore, stack: ExitStack, postgres_server: DatabaseServer, caplog: pytest.LogCaptureFixture
+    store: FaultyProvider, stack: ExitStack, postgres_server: DatabaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = f"jobs_{uuid4().hex[:8]}"
     replica = Replica("me", store, SQLAlchemyJobStore(postgres_server.url("postgresql+psycopg"), tablename=table))
@@ -153,7 +153,7 @@ def test_a_session_that_postgres_has_terminated(
     admin.execute(text(f"DROP TABLE {table}"))
 
 
-def test_what_a_job_asks_of_the_scheduler_is_its_own_affair(store: ElectionStore, stack: ExitStack) -> None:
+def test_what_a_job_asks_of_the_scheduler_is_its_own_affair(store: FaultyProvider, stack: ExitStack) -> None:
     """A DebugExecutor runs the job in the middle of a pass, which would log the job's errors as its own."""
     replica = Replica("me", store, MemoryJobStore())
     replica.scheduler.add_executor(DebugExecutor())
@@ -186,7 +186,7 @@ class Dying(MemoryJobStore):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("scheduler", [BackgroundScheduler, BlockingScheduler])
 def test_a_leader_whose_scheduler_thread_dies_leads_no_more(
-    store: ElectionStore, stack: ExitStack, caplog: pytest.LogCaptureFixture, scheduler: type[Any]
+    store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture, scheduler: type[Any]
 ) -> None:
     jobs = Dying()
     first, second = Replica("first", store, jobs, scheduler), Replica("second", store, MemoryJobStore())
@@ -208,7 +208,7 @@ def test_a_leader_whose_scheduler_thread_dies_leads_no_more(
     thread.join(10)
 
 
-def test_a_leader_whose_scheduler_was_shut_down_leads_no_more(store: ElectionStore, stack: ExitStack) -> None:
+def test_a_leader_whose_scheduler_was_shut_down_leads_no_more(store: FaultyProvider, stack: ExitStack) -> None:
     first, second = (Replica(holder, store, MemoryJobStore()) for holder in ("first", "second"))
     begun(stack, first)
     wait_until(lambda: first.scheduler.state == 1, what="the first works")
@@ -219,7 +219,7 @@ def test_a_leader_whose_scheduler_was_shut_down_leads_no_more(store: ElectionSto
 
 
 def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
-    store: ElectionStore, stack: ExitStack, caplog: pytest.LogCaptureFixture
+    store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The event loop that the scheduler runs on has ended, or is blocked; the elector runs elsewhere."""
     loop = asyncio.new_event_loop()
@@ -251,7 +251,7 @@ def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
 
 
 def test_sys_exit_under_a_blocking_scheduler_is_no_error_and_leaves_no_leader(
-    store: ElectionStore, caplog: pytest.LogCaptureFixture
+    store: FaultyProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a handler of SIGTERM raises it in the main thread."""
     jobs = Dying()
@@ -279,21 +279,21 @@ class Unready(MemoryJobStore):
             raise OSError("the table was not there, and is")
 
 
-def test_a_job_store_that_cannot_start_leaves_no_leader(store: ElectionStore) -> None:
+def test_a_job_store_that_cannot_start_leaves_no_leader(store: FaultyProvider) -> None:
     replica = Replica("me", store, Unready(100))
     with pytest.raises(OSError, match="the table"):
         replica.lead.start()
     assert replica.elector.wait_until_leader("10s") is False, "it takes no part"
 
 
-def test_a_job_store_is_started_again_if_its_first_start_fails(store: ElectionStore, stack: ExitStack) -> None:
+def test_a_job_store_is_started_again_if_its_first_start_fails(store: FaultyProvider, stack: ExitStack) -> None:
     jobs = Unready(1)
     begun(stack, Replica("me", store, jobs))
     assert jobs.starts == 2
 
 
 def test_first_start_of_many_nodes_on_a_new_database(
-    postgres_server: DatabaseServer, store: ElectionStore, stack: ExitStack
+    postgres_server: DatabaseServer, store: FaultyProvider, stack: ExitStack
 ) -> None:
     """CREATE TABLE IF NOT EXISTS, and a look before it, fail when several do it at one moment."""
     for _ in range(3):
@@ -341,7 +341,7 @@ class Wrapper:
         self.scheduler.start(paused=paused)
 
 
-def test_a_wrapper_of_a_scheduler_is_refused(store: ElectionStore) -> None:
+def test_a_wrapper_of_a_scheduler_is_refused(store: FaultyProvider) -> None:
     elector = LeaderElector(store, "scheduler", **DURATIONS)
     with pytest.raises(ConfigurationError, match=r"Wrapper is not a scheduler, but has one: .*\.scheduler"):
         lead(Wrapper(), elector)

@@ -18,15 +18,15 @@ def plan(at: float = 100.0, random: float = 0.0) -> HeartbeatPlan:
 def test_every_third_of_the_lease() -> None:
     beats = plan()
     assert beats.due == 104
-    beats.answered(LEASE, 104)
+    beats.extended(LEASE, 104)
     assert beats.due == 108
-    beats.answered(timedelta(seconds=3), 108)
+    beats.extended(timedelta(seconds=3), 108)
     assert beats.due == 109
 
 
 def test_an_answer_is_waited_for_a_sixth_of_the_lease() -> None:
     beats = plan()
-    beats.asked(LEASE, 104)
+    beats.sent(LEASE, 104)
     assert beats.due == 106
 
 
@@ -45,7 +45,7 @@ def test_failures_are_repeated_after_growing_pauses_and_several_fit_in(random: f
     moments = [104 + sum(pauses[:number]) for number in range(20)]
     assert sum(moment < trust_ends for moment in moments) >= 5
     assert beats.failures == 20
-    beats.answered(LEASE, now)
+    beats.extended(LEASE, now)
     assert beats.failures == 0
 
 

@@ -17,13 +17,14 @@ PACKAGE = Path(shedlock_py.__file__).parent
 
 # A module sees those of the layers above it in this list, which is below it in the house.
 LAYERS = [
-    ["errors", "_values", "_methods"],
+    ["errors", "_methods"],
     ["durations", "_versions"],
     ["request", "_clock"],
     ["lease"],
     ["record"],
     ["events"],
-    ["provider", "_program", "_threads"],
+    ["provider", "_program", "_process"],
+    ["_timers"],
     ["urls"],
     ["config", "_aio"],
     ["context"],
@@ -31,10 +32,10 @@ LAYERS = [
     ["guard", "election"],
     ["decorator", "leader"],
 ]
-PURE = {"errors", "_versions", "_values", "durations", "request", "lease", "record", "events", "_program", "provider"}
+PURE = {"errors", "_versions", "durations", "request", "lease", "record", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "events", "provider"}
-FOR_PROVIDERS |= {"_program", "_clock", "_threads", "_aio"}
+FOR_PROVIDERS |= {"_program", "_clock", "_process", "_timers", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shedlock_py._threads import WorkerPool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import TimedOut, call_within
 from tests.support.polling import wait_until
 

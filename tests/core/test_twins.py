@@ -39,7 +39,7 @@ PAIRS = [
     ),
     ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
     ("providers/redis/quorum/provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
-    ("providers/redis/quorum/provider.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),
+    ("providers/redis/quorum/clients.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),
 ]
 
 RENAMES = {

@@ -8,7 +8,7 @@ import pytest
 
 from shedlock_py import LeaderElector, configure
 from shedlock_py.testing import RecordingListener
-from tests.election.stores import ElectionStore
+from tests.support.doubles import FaultyProvider
 
 DURATIONS = {"lease_duration": "600ms", "renew_deadline": "400ms", "retry_period": "100ms"}
 """Short, because tests wait for them."""
@@ -24,14 +24,14 @@ def heard() -> Iterator[RecordingListener]:
 
 
 @pytest.fixture
-def store() -> Iterator[ElectionStore]:
-    store = ElectionStore()
+def store() -> Iterator[FaultyProvider]:
+    store = FaultyProvider()
     yield store
     store.recover()
 
 
 @pytest.fixture
-def make_elector(store: ElectionStore) -> Iterator[MakeElector]:
+def make_elector(store: FaultyProvider) -> Iterator[MakeElector]:
     """Electors that are stopped at the end."""
     with ExitStack() as stack:
 

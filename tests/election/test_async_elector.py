@@ -11,55 +11,28 @@ from typing import Any
 import pytest
 
 from shedlock_py import (
-    AsyncInMemoryLockProvider,
     AsyncLeaderElector,
     InMemoryLockProvider,
     LeadershipStopped,
-    Lease,
-    LockRecord,
     LockRequest,
     ProviderFailed,
-    ProviderUnreachable,
     leader_only,
 )
-from shedlock_py.durations import Duration
 from shedlock_py.testing import RecordingListener
 from tests.election.conftest import DURATIONS
+from tests.support.doubles import AsyncFaultyProvider
 from tests.support.forks import in_child
 
 MakeElector = Callable[..., AsyncLeaderElector]
 
 
-class Store(AsyncInMemoryLockProvider):
-    """Can be "down" or "hanging"."""
-
-    def __init__(self) -> None:
-        self.sync = InMemoryLockProvider()
-        super().__init__(shared_with=self.sync)
-        self.is_down = self.hangs = False
-
-    async def _suffer(self, operation: str) -> None:
-        while self.hangs:  # noqa: ASYNC110 (a test)
-            await asyncio.sleep(0.01)
-        if self.is_down:
-            raise ProviderUnreachable("down", operation=operation, lock_name="election") from OSError("down")
-
-    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        await self._suffer("extend")
-        return await super().extend(lease, lock_at_most_for)
-
-    async def record(self, name: str) -> LockRecord | None:
-        await self._suffer("record")
-        return await super().record(name)
+@pytest.fixture
+async def store() -> AsyncFaultyProvider:
+    return AsyncFaultyProvider()
 
 
 @pytest.fixture
-async def store() -> Store:
-    return Store()
-
-
-@pytest.fixture
-async def make_elector(store: Store) -> AsyncIterator[MakeElector]:
+async def make_elector(store: AsyncFaultyProvider) -> AsyncIterator[MakeElector]:
     async with AsyncExitStack() as stack:
 
         def make(holder: str = "me", **options: Any) -> AsyncLeaderElector:
@@ -68,7 +41,7 @@ async def make_elector(store: Store) -> AsyncIterator[MakeElector]:
             return elector
 
         yield make
-        store.is_down = store.hangs = False
+        store.recover()
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -77,7 +50,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_life(store: Store, heard: RecordingListener) -> None:
+async def test_life(store: AsyncFaultyProvider, heard: RecordingListener) -> None:
     before = asyncio.all_tasks()
     elector = AsyncLeaderElector(store, "election", holder="me", **DURATIONS)  # type: ignore[arg-type]  # durations
     async with elector:
@@ -112,14 +85,14 @@ async def test_a_follower_follows_and_takes_over(make_elector: MakeElector) -> N
     assert not first.is_leader()
 
 
-@pytest.mark.parametrize("trouble", ["is_down", "hangs"])
+@pytest.mark.parametrize("fault", ["fail", "hang"])
 async def test_i6_a_leader_without_a_store(
-    make_elector: MakeElector, store: Store, heard: RecordingListener, trouble: str
+    make_elector: MakeElector, store: AsyncFaultyProvider, heard: RecordingListener, fault: str
 ) -> None:
     elector = make_elector()
     await elector.start()
     assert await elector.wait_until_leader("10s")
-    setattr(store, trouble, True)
+    getattr(store, fault)("extend", "record")
     while elector.is_leader():
         record = store.sync.record("election")
         assert record is not None
@@ -127,11 +100,11 @@ async def test_i6_a_leader_without_a_store(
         await asyncio.sleep(0.001)
     await until(lambda: heard.of(LeadershipStopped))
     assert [event.reason for event in heard.of(LeadershipStopped)] == ["unreachable"]
-    setattr(store, trouble, False)
+    store.recover()
     assert await elector.wait_until_leader("10s")
 
 
-async def test_an_event_loop_that_is_blocked(make_elector: MakeElector, store: Store) -> None:
+async def test_an_event_loop_that_is_blocked(make_elector: MakeElector, store: AsyncFaultyProvider) -> None:
     import time
 
     elector = make_elector()
@@ -141,7 +114,9 @@ async def test_an_event_loop_that_is_blocked(make_elector: MakeElector, store: S
     assert not elector.is_leader()
 
 
-async def test_coroutine_callbacks_and_leadership_is_released_last(make_elector: MakeElector, store: Store) -> None:
+async def test_coroutine_callbacks_and_leadership_is_released_last(
+    make_elector: MakeElector, store: AsyncFaultyProvider
+) -> None:
     steps: list[str] = []
     may_end = asyncio.Event()
 
@@ -191,7 +166,12 @@ async def test_leader_only(make_elector: MakeElector) -> None:
 def patient_elector() -> AsyncLeaderElector:
     """It leads on where the machine stands still for a second."""
     return AsyncLeaderElector(
-        Store(), "election", holder="me", lease_duration="2s", renew_deadline="1500ms", retry_period="50ms"
+        AsyncFaultyProvider(),
+        "election",
+        holder="me",
+        lease_duration="2s",
+        renew_deadline="1500ms",
+        retry_period="50ms",
     )
 
 

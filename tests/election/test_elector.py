@@ -23,11 +23,11 @@ from shedlock_py import (
 )
 from shedlock_py.testing import RecordingListener
 from tests.election.conftest import DURATIONS, MakeElector
-from tests.election.stores import AnotherView, ElectionStore
+from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
 
-def test_the_only_node_leads(make_elector: MakeElector, store: ElectionStore, heard: RecordingListener) -> None:
+def test_the_only_node_leads(make_elector: MakeElector, store: FaultyProvider, heard: RecordingListener) -> None:
     elector = make_elector()
     assert not elector.is_leader()
     assert elector.term is None
@@ -66,17 +66,15 @@ def test_a_follower_follows(make_elector: MakeElector, heard: RecordingListener)
 
 
 def test_i6_a_leader_without_a_store_stops_before_its_lease_ends(
-    make_elector: MakeElector, heard: RecordingListener
+    make_elector: MakeElector, store: FaultyProvider, heard: RecordingListener
 ) -> None:
     elector = make_elector()
-    assert isinstance(elector._provider, ElectionStore)
-    store = elector._provider
     elector.start()
     assert elector.wait_until_leader("10s")
-    for trouble in (store.go_down, store.hang):
+    for trouble in (store.fail, store.hang):
         trouble()
         while True:
-            record = InMemoryLockProvider.record(store, "election")
+            record = store.inner.record("election")
             assert record is not None
             was_leader = elector.is_leader()
             assert record.is_held or not was_leader  # in this order: the leader stops first
@@ -89,36 +87,35 @@ def test_i6_a_leader_without_a_store_stops_before_its_lease_ends(
         assert elector.wait_until_leader("10s")
 
 
-def test_one_failure_or_several_do_not_end_a_leadership(make_elector: MakeElector, heard: RecordingListener) -> None:
+def test_one_failure_or_several_do_not_end_a_leadership(
+    make_elector: MakeElector, store: FaultyProvider, heard: RecordingListener
+) -> None:
     elector = make_elector(lease_duration="6s", renew_deadline="4s", retry_period="50ms")
-    store = elector._provider
-    assert isinstance(store, ElectionStore)
     elector.start()
     assert elector.wait_until_leader("10s")
     term = elector.term
-    store.is_down = True
+    store.fail()
     wait_until(lambda: len(heard.of(ProviderFailed)) >= 5)
     store.recover()
-    before = store.asked["extend"]
-    wait_until(lambda: store.asked["extend"] > before + 2)
+    before = store.calls["extend"]
+    wait_until(lambda: store.calls["extend"] > before + 2)
     assert elector.term == term
     assert {event.operation for event in heard.of(ProviderFailed)} == {"extend"}
 
 
-def test_take_over_is_exclusive(make_elector: MakeElector, store: ElectionStore, heard: RecordingListener) -> None:
+def test_take_over_is_exclusive(make_elector: MakeElector, store: FaultyProvider, heard: RecordingListener) -> None:
     """Whoever takes over leads only when the former leader, even cut off from the store, cannot believe any more."""
+    view = FaultyProvider(store.inner)
     former = LeaderElector(
-        AnotherView(store), "election", holder="former",
+        view, "election", holder="former",
         lease_duration="900ms", renew_deadline="600ms", retry_period="100ms",
     )  # fmt: skip
     taker = make_elector("taker", lease_duration="900ms", renew_deadline="600ms")
     former.start()
     assert former.wait_until_leader("10s")
     term = former.term
-    view = former._provider
-    assert isinstance(view, AnotherView)
     taker.start()
-    view.is_down = True  # it cannot learn of it
+    view.fail()  # it cannot learn of it
     taking = threading.Thread(target=taker.take_over, args=("10s",))
     taking.start()
     while not taker.is_leader():
@@ -180,7 +177,7 @@ def test_resign_lets_another_lead(make_elector: MakeElector) -> None:
     assert first.wait_until_leader("10s")
 
 
-def test_callbacks_in_order_and_leadership_is_released_last(make_elector: MakeElector, store: ElectionStore) -> None:
+def test_callbacks_in_order_and_leadership_is_released_last(make_elector: MakeElector, store: FaultyProvider) -> None:
     steps: list[str] = []
     may_end = threading.Event()
 
@@ -226,38 +223,40 @@ def test_a_callback_that_raises_or_hangs_delays_nothing(make_elector: MakeElecto
     may_end.set()
 
 
-def test_followers_back_off_while_the_store_is_away(make_elector: MakeElector, store: ElectionStore) -> None:
-    store.is_down = True
+def test_followers_back_off_while_the_store_is_away(make_elector: MakeElector, store: FaultyProvider) -> None:
+    store.fail()
     electors = [make_elector(f"node-{number}") for number in range(5)]
     for elector in electors:
         elector.start()
-    wait_until(lambda: store.asked["record"] > 20)
-    store.asked.clear()
+    wait_until(lambda: store.calls["record"] > 20)
+    store.calls.clear()
     until = time.monotonic() + 3
     wait_until(lambda: time.monotonic() > until)
-    assert store.asked["record"] <= 5 * 3 / 0.3 + 5  # half of the cap, a lease of 0.6 s, at the least
+    assert store.calls["record"] <= 5 * 3 / 0.3 + 5  # half of the cap, a lease of 0.6 s, at the least
     store.recover()
     wait_until(lambda: any(elector.is_leader() for elector in electors))
     assert sum(elector.is_leader() for elector in electors) == 1
 
 
-def test_what_an_idle_election_costs(make_elector: MakeElector, store: ElectionStore) -> None:
+def test_what_an_idle_election_costs(make_elector: MakeElector, store: FaultyProvider) -> None:
     """At the default durations, divided by twenty: a leader renews, and a follower looks, once a retry period."""
     durations = {"lease_duration": "750ms", "renew_deadline": "500ms", "retry_period": "100ms"}
     electors = [make_elector(f"node-{number}", **durations) for number in range(5)]
     for elector in electors:
         elector.start()
     wait_until(lambda: any(elector.is_leader() for elector in electors))
-    store.asked.clear()
+    store.calls.clear()
     until = time.monotonic() + 3  # a minute of the defaults
     wait_until(lambda: time.monotonic() > until)
-    asked = dict(store.asked)
+    asked = dict(store.calls)
     assert 20 <= asked.pop("extend") <= 31
     assert 4 * 17 <= asked.pop("record") <= 4 * 31
     assert asked == {}
 
 
-def test_observed_takeover_when_the_stores_clock_jumps_forward(make_elector: MakeElector, store: ElectionStore) -> None:
+def test_observed_takeover_when_the_stores_clock_jumps_forward(
+    make_elector: MakeElector, store: FaultyProvider
+) -> None:
     """The lease looks over, but its leader believes: nobody else leads before it has noticed."""
     leader, follower = (
         make_elector(holder, takeover="observed", retry_period="250ms", renew_deadline="500ms")
@@ -266,18 +265,18 @@ def test_observed_takeover_when_the_stores_clock_jumps_forward(make_elector: Mak
     leader.start()
     assert leader.wait_until_leader("10s")
     follower.start()
-    wait_until(lambda: store.asked["record"] > 5)
+    wait_until(lambda: store.calls["record"] > 5)
     term = leader.term
-    store._store._started_at += 3_600_000_000
+    store.inner._store._started_at += 3_600_000_000
     while not follower.is_leader() and leader.term in (None, term):
         assert not (follower.is_leader() and leader.is_leader())
     assert not (follower.is_leader() and leader.is_leader())
 
 
 def test_observed_takeover_follows_a_dead_leader_also_when_the_clock_was_set_back(
-    make_elector: MakeElector, store: ElectionStore
+    make_elector: MakeElector, store: FaultyProvider
 ) -> None:
-    view = AnotherView(store)
+    view = FaultyProvider(store.inner)
     dead = LeaderElector(
         view, "election", holder="dead", lease_duration="600ms", renew_deadline="400ms", retry_period="100ms"
     )
@@ -285,9 +284,9 @@ def test_observed_takeover_follows_a_dead_leader_also_when_the_clock_was_set_bac
     assert dead.wait_until_leader("10s")
     follower = make_elector("follower", takeover="observed")
     follower.start()
-    wait_until(lambda: store.asked["record"] > 3)
-    view.is_down = True
-    store._store._started_at -= 3_600_000_000
+    wait_until(lambda: store.calls["record"] > 3)
+    view.fail()
+    store.inner._store._started_at -= 3_600_000_000
     record = store.record("election")
     assert record is not None
     assert record.remaining > timedelta(minutes=50)
@@ -425,10 +424,10 @@ def test_two_that_take_over_at_once_end_with_one_leader(make_elector: MakeElecto
         time.sleep(0.01)
 
 
-def test_i1_whoever_leads_between_the_look_and_the_take_over_is_waited_for(store: ElectionStore) -> None:
-    rival = LeaderElector(AnotherView(store), "election", holder="rival", **DURATIONS)  # type: ignore[arg-type]  # durations
+def test_i1_whoever_leads_between_the_look_and_the_take_over_is_waited_for(store: FaultyProvider) -> None:
+    rival = LeaderElector(FaultyProvider(store.inner), "election", holder="rival", **DURATIONS)  # type: ignore[arg-type]  # durations
 
-    class Late(AnotherView):
+    class Late(FaultyProvider):
         """By the time it claims, another node leads."""
 
         def acquire(self, request: LockRequest) -> Lease | None:
@@ -437,7 +436,7 @@ def test_i1_whoever_leads_between_the_look_and_the_take_over_is_waited_for(store
             lease: Lease | None = super().acquire(request)
             return lease
 
-    elector = LeaderElector(Late(store), "election", holder="me", **DURATIONS)  # type: ignore[arg-type]  # durations
+    elector = LeaderElector(Late(store.inner), "election", holder="me", **DURATIONS)  # type: ignore[arg-type]  # durations
     elector._wish("take_over")
     elector.start()
     elector._wish("take_over")

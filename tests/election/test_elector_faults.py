@@ -20,7 +20,7 @@ from shedlock_py import (
 )
 from shedlock_py.testing import RecordingListener
 from tests.election.conftest import MakeElector
-from tests.election.stores import ElectionStore
+from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
 LONG: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}
@@ -38,7 +38,7 @@ def in_background(work: Callable[[], object]) -> tuple[threading.Thread, list[ob
 
 
 def test_stop_in_a_callback_returns_at_once_and_the_lease_is_released(
-    make_elector: MakeElector, store: ElectionStore
+    make_elector: MakeElector, store: FaultyProvider
 ) -> None:
     stopped: list[bool] = []
 
@@ -53,7 +53,7 @@ def test_stop_in_a_callback_returns_at_once_and_the_lease_is_released(
     assert store.acquire(LockRequest("election", "1m")) is not None
 
 
-def test_stop_in_a_listener_returns_at_once(make_elector: MakeElector, store: ElectionStore) -> None:
+def test_stop_in_a_listener_returns_at_once(make_elector: MakeElector, store: FaultyProvider) -> None:
     stopped: list[bool] = []
     elector = make_elector(**LONG)
 
@@ -101,15 +101,15 @@ def test_who_waits_for_an_elector_that_does_not_take_part(make_elector: MakeElec
 
 
 @pytest.mark.parametrize("call", ["wait_until_leader", "take_over"])
-def test_who_waits_while_an_elector_is_stopped(make_elector: MakeElector, store: ElectionStore, call: str) -> None:
+def test_who_waits_while_an_elector_is_stopped(make_elector: MakeElector, store: FaultyProvider, call: str) -> None:
     leader, elector = make_elector("leader", **LONG), make_elector(**LONG)
     leader.start()
     assert leader.wait_until_leader("10s")
     elector.start()
     thread, results = in_background(getattr(elector, call))
-    wait_until(lambda: store.asked["record"] > 1, what="the elector follows")
+    wait_until(lambda: store.calls["record"] > 1, what="the elector follows")
     if call == "take_over":
-        wait_until(lambda: store.asked["take_over"] == 1, what="it has taken over, and waits to lead")
+        wait_until(lambda: store.calls["take_over"] == 1, what="it has taken over, and waits to lead")
     assert not results
     assert elector.stop("10s")
     thread.join(5)
@@ -156,7 +156,7 @@ def test_start_without_a_thread_is_an_error_and_can_be_repeated(
 
 
 def test_callbacks_without_a_thread_are_called_when_there_is_one(
-    make_elector: MakeElector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_elector: MakeElector, store: FaultyProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     called: list[str] = []
     elector = make_elector(
@@ -164,11 +164,9 @@ def test_callbacks_without_a_thread_are_called_when_there_is_one(
         on_stopped_leading=lambda: called.append("stopped"),
         lease_duration="6s", renew_deadline="5s", retry_period="50ms",
     )  # fmt: skip
-    store = elector._provider
-    assert isinstance(store, ElectionStore)
-    store.is_down = True
+    store.fail()
     elector.start()
-    wait_until(lambda: store.asked["record"] > 1, what="the elector runs")
+    wait_until(lambda: store.calls["record"] > 1, what="the elector runs")
     elector.add_callbacks(on_renewed=lambda: called.append("renewed"))
     shortage = NoThreads(monkeypatch)
     store.recover()
@@ -194,17 +192,15 @@ def test_callbacks_without_a_thread_are_called_when_there_is_one(
 
 
 def test_callbacks_that_never_got_a_thread_are_called_at_the_end(
-    make_elector: MakeElector, monkeypatch: pytest.MonkeyPatch
+    make_elector: MakeElector, store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
     elector = make_elector(on_stopped_leading=lambda: called.append("stopped"))
-    store = elector._provider
-    assert isinstance(store, ElectionStore)
     elector.start()
     assert elector.wait_until_leader("10s")
     wait_until(lambda: not elector._is_busy())
     NoThreads(monkeypatch)
-    store.go_down()  # the lease ends while the callback waits for a thread
+    store.fail()  # the lease ends while the callback waits for a thread
     assert elector.stop("10s")
     assert called == ["stopped"]
 
@@ -215,7 +211,7 @@ def test_callbacks_that_never_got_a_thread_are_called_at_the_end(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_a_callback_that_raises_anything_leaves_nobody_busy(
-    make_elector: MakeElector, store: ElectionStore, error: type[BaseException], caplog: pytest.LogCaptureFixture
+    make_elector: MakeElector, store: FaultyProvider, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
         raise error("of a callback")
@@ -231,7 +227,7 @@ def test_a_callback_that_raises_anything_leaves_nobody_busy(
 
 
 def test_a_listener_that_calls_sys_exit_does_not_end_a_leadership(
-    make_elector: MakeElector, store: ElectionStore
+    make_elector: MakeElector, store: FaultyProvider
 ) -> None:
     called: list[str] = []
     elector = make_elector(on_started_leading=lambda: called.append("started"), **LONG)
@@ -239,8 +235,8 @@ def test_a_listener_that_calls_sys_exit_does_not_end_a_leadership(
         elector.start()
         assert elector.wait_until_leader("10s")
         wait_until(lambda: called == ["started"], what="the callback")
-        renewals = store.asked["extend"]
-        wait_until(lambda: store.asked["extend"] > renewals + 1, what="renewals")
+        renewals = store.calls["extend"]
+        wait_until(lambda: store.calls["extend"] > renewals + 1, what="renewals")
         assert elector.is_leader()
         assert elector.stop("10s")
 

@@ -168,7 +168,7 @@ class DeadlineFromReply(Sound):
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, monotonic)
         token = self._try(self._key(request.name), claim.claim_id, in_milliseconds(request.lock_at_most_for))
-        claim.ask_again()
+        claim.restart_clock()
         return claim.granted(token) if token else None
 
 

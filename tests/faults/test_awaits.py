@@ -135,7 +135,7 @@ def test_i12_at_every_await(
     store: str, way: str, kind: str, open_store: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Heartbeats each 8 ms, of leases of an hour: a lock that is left held does not hide by ending.
-    monkeypatch.setattr(HeartbeatPlan, "BEATS", 450_000)
+    monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 450_000)
 
     async def main() -> list[str]:
         async with opened(open_store, store) as provider:

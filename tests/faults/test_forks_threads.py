@@ -72,7 +72,7 @@ def name() -> str:
 @pytest.fixture(autouse=True)
 def heartbeats_each_tenth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a lease of ten minutes: it does not end while a child takes its time."""
-    monkeypatch.setattr(HeartbeatPlan, "BEATS", 6000)
+    monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 6000)
 
 
 @pytest.fixture

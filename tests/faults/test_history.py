@@ -11,10 +11,10 @@ import pytest
 from shedlock_py import InMemoryLockProvider, LockRequest, ProviderUnreachable
 from shedlock_py._clock import monotonic
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider
-from tests.core.keepalive.stores import MoodyProvider
 from tests.faults.fenced_log import FencedLog
 from tests.faults.history import NEVER, History, Logbook, Reader
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
+from tests.support.doubles import FaultyProvider
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ async def test_what_an_async_provider_is_asked(path: Path) -> None:
 
 
 def test_an_error(path: Path) -> None:
-    store = MoodyProvider()
+    store = FaultyProvider()
     provider = RecordedProvider(store, Logbook(path, "w"))
     lease = provider.acquire(LockRequest("job", "1m"))
     assert lease is not None
-    store.mood = "down"
+    store.fail("extend")
     with pytest.raises(ProviderUnreachable):
         provider.extend(lease, "30s")
     extend = read(path).operations[-1]

@@ -273,9 +273,9 @@ def test_heartbeats_keep_coming(lease: timedelta, outcomes: list[tuple[str, floa
     assert plan.due == pytest.approx(now + seconds / 3)
     for outcome, chance[0] in outcomes:
         now = plan.due
-        plan.asked(lease, now)
+        plan.sent(lease, now)
         if outcome == "answered":
-            plan.answered(lease, now)
+            plan.extended(lease, now)
         elif outcome == "failed":
             plan.failed(lease, now)
         assert now < plan.due <= now + seconds / (3 if outcome == "answered" else 6) + 1e-9

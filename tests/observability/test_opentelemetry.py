@@ -171,7 +171,9 @@ class TestEveryWay:
     def test_kept_alive(
         self, way: Way, tracing: Tracing, store: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(HeartbeatPlan, "BEATS", 6000)  # one each tenth of a second, of a lease that does not end
+        monkeypatch.setattr(
+            HeartbeatPlan, "HEARTBEATS", 6000
+        )  # one each tenth of a second, of a lease that does not end
 
         async def body(job: Job) -> None:
             current: Any = trace.get_current_span()

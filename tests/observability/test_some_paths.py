@@ -29,9 +29,9 @@ from shedlock_py import (
 )
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.contract.base import failing
-from tests.election.stores import ElectionStore
 from tests.guides.examples.scripts import run_python
 from tests.observability.ways import ASYNC, ELECTION, Job, Way, by_executor, by_executor_async, told
+from tests.support.doubles import FaultyProvider
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -246,7 +246,7 @@ def test_a_forked_child_tells_nothing_of_its_parents_task() -> None:
 class Sync:
     """An elector in threads, to be awaited like its twin."""
 
-    def __init__(self, store: ElectionStore) -> None:
+    def __init__(self, store: FaultyProvider) -> None:
         self.elector = LeaderElector(store, "election", holder="me", **ELECTION)
 
     async def start(self) -> None:
@@ -260,7 +260,7 @@ class Sync:
 
 
 class Async:
-    def __init__(self, store: ElectionStore) -> None:
+    def __init__(self, store: FaultyProvider) -> None:
         self.elector = AsyncLeaderElector(store, "election", holder="me", **ELECTION)
 
     async def start(self) -> None:
@@ -276,11 +276,11 @@ class Async:
 @pytest.mark.parametrize("kind", [Sync, Async])
 class TestElections:
     @pytest.fixture
-    def election_store(self) -> ElectionStore:
-        return ElectionStore()
+    def election_store(self) -> FaultyProvider:
+        return FaultyProvider()
 
     async def test_a_term(
-        self, kind: type[Sync | Async], election_store: ElectionStore, heard: RecordingListener
+        self, kind: type[Sync | Async], election_store: FaultyProvider, heard: RecordingListener
     ) -> None:
         node = kind(election_store)
         await node.start()
@@ -293,7 +293,7 @@ class TestElections:
         assert started.term == stopped.term
 
     async def test_demoted(
-        self, kind: type[Sync | Async], election_store: ElectionStore, heard: RecordingListener
+        self, kind: type[Sync | Async], election_store: FaultyProvider, heard: RecordingListener
     ) -> None:
         node = kind(election_store)
         await node.start()
@@ -304,7 +304,7 @@ class TestElections:
         assert [event.reason for event in heard.of(LeadershipStopped)] == ["revoked"]
 
     async def test_another_leads(
-        self, kind: type[Sync | Async], election_store: ElectionStore, heard: RecordingListener
+        self, kind: type[Sync | Async], election_store: FaultyProvider, heard: RecordingListener
     ) -> None:
         election_store.take_over(LockRequest("election", "1m", holder="somebody"))
         node = kind(election_store)
@@ -314,12 +314,12 @@ class TestElections:
         assert heard.events == [LeaderChanged("election", "somebody")]
 
     async def test_the_store_stays_away(
-        self, kind: type[Sync | Async], election_store: ElectionStore, heard: RecordingListener
+        self, kind: type[Sync | Async], election_store: FaultyProvider, heard: RecordingListener
     ) -> None:
         node = kind(election_store)
         await node.start()
         await until(lambda: heard.of(LeaderChanged))
-        election_store.go_down()
+        election_store.fail()
         await until(lambda: "record" in [event.operation for event in heard.of(ProviderFailed)])
         election_store.recover()
         await node.stop()
@@ -328,11 +328,11 @@ class TestElections:
         assert heard.of(LeadershipStopped)[0].reason == "unreachable"
 
     async def test_it_cannot_give_its_lease_back(
-        self, kind: type[Sync | Async], election_store: ElectionStore, heard: RecordingListener
+        self, kind: type[Sync | Async], election_store: FaultyProvider, heard: RecordingListener
     ) -> None:
         node = kind(election_store)
         await node.start()
         await until(lambda: heard.of(LeaderChanged))
-        election_store.go_down()
+        election_store.fail()
         await node.stop()
         assert told(heard.events)[-2:] == ["LeadershipStopped", "ProviderFailed release"]

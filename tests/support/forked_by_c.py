@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
+from shedlock_py._process import OwningProcess
 from shedlock_py.context import Held
 from shedlock_py.election import _between
 from shedlock_py.keepalive import _Heart
@@ -130,7 +131,7 @@ def jitter(url: str, name: str) -> None:
     reading, writing = os.pipe()
 
     def child() -> None:
-        heart = _Heart(Held(lease, None, os.getpid()), beats=True)
+        heart = _Heart(Held(lease, None, OwningProcess()), beats=True)
         numbers = (random.random(), _between(1, 2), heart._plan._random(), _pause(10).seconds)
         os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
 

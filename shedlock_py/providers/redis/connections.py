@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import WorkerPool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import NotSent, Permits, TimedOut, call_within, within
 from shedlock_py.providers.redis.errors import is_temporary
 

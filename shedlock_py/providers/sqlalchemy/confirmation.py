@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import PoolProxiedConnection
 
-from shedlock_py.providers.sqlalchemy.failures import Unconfirmed
+from shedlock_py.providers.sqlalchemy.errors import Unconfirmed
 
 _SOURCE_FUNCTION = "SyncRepWaitForLSN"
 """The function in PostgreSQL that gives the warning. The words are in the server's language; this name is not."""

@@ -16,9 +16,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from shedlock_py._clock import monotonic
 from shedlock_py.providers.kit import NotSent, TimedOut
-from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings, unconfirmed
-from shedlock_py.providers.sqlalchemy.failures import (
+from shedlock_py.providers.sqlalchemy.errors import (
     FileReplaced,
     Unconfirmed,
     is_of_connecting,
@@ -28,6 +27,7 @@ from shedlock_py.providers.sqlalchemy.failures import (
 from shedlock_py.providers.sqlalchemy.files import has_other_file, is_file_known, note_files, path_of
 from shedlock_py.providers.sqlalchemy.forks import note_openings
 from shedlock_py.providers.sqlalchemy.opening import Watch, open_until, watch_first_queries
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.statements import Statement
 
 
@@ -80,7 +80,7 @@ class Connections:
                 raise NotSent from known
             raise
 
-    def ask(self, connection: PoolProxiedConnection, ask: Ask, until: float | None) -> Answer:
+    def ask(self, connection: PoolProxiedConnection, ask: SqlCommand, until: float | None) -> SqlReply:
         """The reply to ``ask``; ``connection`` is given back, or closed if it broke."""
         driver: Any = connection.dbapi_connection
         switches, call_off = False, None
@@ -115,7 +115,7 @@ class Connections:
             if connection.dbapi_connection is not None and (not switches or self._switch_back(connection)):
                 self._give_back(connection)
 
-    def _execute(self, connection: PoolProxiedConnection, ask: Ask, until: float | None) -> Answer:
+    def _execute(self, connection: PoolProxiedConnection, ask: SqlCommand, until: float | None) -> SqlReply:
         warnings = connection.info.get(_WARNINGS) if self._is_postgres else None
         if self._is_postgres and warnings is None:
             warnings = connection.info[_WARNINGS] = listen_for_warnings(connection)
@@ -204,11 +204,11 @@ def _opened_at(connection: PoolProxiedConnection) -> float:
     return opened
 
 
-def _answer(cursor: DBAPICursor, statement: Statement) -> Answer:
+def _answer(cursor: DBAPICursor, statement: Statement) -> SqlReply:
     match statement.replies_with:
         case "rows":
-            return Answer(cursor.fetchall())
+            return SqlReply(cursor.fetchall())
         case "count":
-            return Answer((), cursor.rowcount)
+            return SqlReply((), cursor.rowcount)
         case "id":
-            return Answer(id=cursor.lastrowid)
+            return SqlReply(id=cursor.lastrowid)

@@ -17,9 +17,9 @@ from sqlalchemy.util import greenlet_spawn
 
 from shedlock_py._clock import monotonic
 from shedlock_py.providers.kit import within
-from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
 from shedlock_py.providers.sqlalchemy.connections import Connections
 from shedlock_py.providers.sqlalchemy.engines import FOR_ALL, POOL_SIZE, open_async_engine
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.watchdog import shut, socket_number
 
 _limit: ContextVar[tuple[asyncio.Timeout, float] | None] = ContextVar("limit", default=None)
@@ -46,7 +46,7 @@ class LoopEngine:
         self._records.add(record)
         record.info[_SOCKET] = _identity(socket_number(record.driver_connection))
 
-    async def execute(self, ask: Ask, timeout: float) -> Answer:  # noqa: ASYNC109 (what is left of the operation's)
+    async def execute(self, ask: SqlCommand, timeout: float) -> SqlReply:  # noqa: ASYNC109 (what is left of the operation's)
         """The reply, within ``timeout`` seconds."""
         until = monotonic() + timeout
         async with AsyncExitStack() as permits:

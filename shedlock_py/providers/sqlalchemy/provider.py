@@ -25,7 +25,6 @@ from shedlock_py.providers.kit import (
     parse_tolerance,
     split_options,
 )
-from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask, SqlPrograms, identifiers
 from shedlock_py.providers.sqlalchemy.connections import Connections
 from shedlock_py.providers.sqlalchemy.engines import (
     FOR_ALL,
@@ -40,6 +39,7 @@ from shedlock_py.providers.sqlalchemy.files import with_absolute_path
 from shedlock_py.providers.sqlalchemy.forks import Inherited, keep_for_ever
 from shedlock_py.providers.sqlalchemy.loops import LoopEngine
 from shedlock_py.providers.sqlalchemy.opening import connect_in_time
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlPrograms, SqlReply, identifiers
 from shedlock_py.providers.sqlalchemy.snapshots import explained_conflicts
 from shedlock_py.providers.sqlalchemy.watchdog import end_at
 
@@ -157,7 +157,7 @@ class _Client:
         self._permits = Permits(POOL_SIZE)
         self._permits_for_all = Permits(FOR_ALL)
 
-    def execute(self, ask: Ask, timeout: float | None) -> Answer:
+    def execute(self, ask: SqlCommand, timeout: float | None) -> SqlReply:
         if timeout is None:
             self._inherited.abandon()
             return self._connections.ask(self._connections.take(None), ask, None)
@@ -254,7 +254,7 @@ class _AsyncClient:
         self._inherited = Inherited(engine.sync_engine)
         self._engine = engine
 
-    async def execute(self, ask: Ask, _timeout: float | None) -> Answer:
+    async def execute(self, ask: SqlCommand, _timeout: float | None) -> SqlReply:
         self._inherited.abandon()
         connection = await greenlet_spawn(self._connections.take, None)
         return await greenlet_spawn(self._connections.ask, connection, ask, None)
@@ -276,7 +276,7 @@ class _LoopsClient:
         self._loops: dict[asyncio.AbstractEventLoop, LoopEngine] = {}
         self._process = os.getpid()
 
-    async def execute(self, ask: Ask, timeout: float | None) -> Answer:  # noqa: ASYNC109 (of the kit's client)
+    async def execute(self, ask: SqlCommand, timeout: float | None) -> SqlReply:  # noqa: ASYNC109 (of the kit's client)
         self._inherited.abandon()
         return await self.of_this_loop().execute(ask, self._timeout if timeout is None else timeout)
 

@@ -36,7 +36,7 @@ from shedlock_py import (
 from shedlock_py.durations import Duration
 from shedlock_py.events import Listener
 from shedlock_py.testing import RecordingListener
-from tests.core.keepalive.stores import AsyncMoodyProvider, MoodyProvider
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.polling import wait_until
 
 LEASE = 0.2
@@ -58,7 +58,7 @@ def failing(kind: type[BaseException], *events: type[Event]) -> Callable[[Any], 
 
 
 @contextmanager
-def kept_alive(store: MoodyProvider, heard: RecordingListener) -> Iterator[Lease]:
+def kept_alive(store: FaultyProvider, heard: RecordingListener) -> Iterator[Lease]:
     """A lease whose heartbeats go on, and whose release waits for none that is gone."""
     extended = len(heard.of(LockExtended))
     with hold("kept", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
@@ -77,7 +77,7 @@ def kept_alive(store: MoodyProvider, heard: RecordingListener) -> Iterator[Lease
 def test_callbacks_of_lost_leases(
     kind: type[BaseException], where: str, keep_alive: bool, heard: RecordingListener
 ) -> None:
-    store = MoodyProvider()
+    store = FaultyProvider()
     on_lost = failing(kind) if where == "on_lost" else lambda _: None
     listeners: list[Listener] = [failing(kind, LeaseLost), heard] if where == "listener" else [heard]
     with configure(listeners=listeners):
@@ -95,13 +95,13 @@ def test_callbacks_of_lost_leases(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_listeners_of_heartbeats(kind: type[BaseException], heard: RecordingListener) -> None:
-    store = MoodyProvider()
+    store = FaultyProvider()
     with configure(listeners=[failing(kind, LockExtended, ProviderFailed), heard]):
         for _ in range(2):
             with kept_alive(store, heard):
-                store.mood = "down"
+                store.fail("extend")
                 wait_until(lambda: heard.of(ProviderFailed))
-                store.mood = "well"
+                store.recover()
     assert not heard.of(LeaseLost)
 
 
@@ -110,7 +110,7 @@ def test_a_store_that_raises_what_would_end_a_thread(kind: type[BaseException], 
     """Such as ``sys.exit()`` in a hook of the application's engine."""
     failures = [kind] * 4
 
-    class Exiting(MoodyProvider):
+    class Exiting(FaultyProvider):
         def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
             if failures:
                 raise failures.pop()("of the store")
@@ -134,7 +134,7 @@ async def test_async_callbacks_of_lost_leases(
     """asyncio would let SystemExit out of the event loop, past all tasks."""
     if (kind, where) == (GeneratorExit, "coroutine"):
         pytest.skip("that is how Python closes a coroutine")
-    store = AsyncMoodyProvider()
+    store = AsyncFaultyProvider()
     called: list[str] = []
 
     async def in_coroutine(lost: LeaseLost) -> None:
@@ -169,7 +169,7 @@ async def test_async_callbacks_of_lost_leases(
 async def test_an_async_store_that_raises_what_would_end_the_event_loop(heard: RecordingListener) -> None:
     failures = [SystemExit, BaseException] * 2
 
-    class Exiting(AsyncMoodyProvider):
+    class Exiting(AsyncFaultyProvider):
         async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
             if failures:
                 raise failures.pop()("of the store")
@@ -184,7 +184,7 @@ async def test_an_async_store_that_raises_what_would_end_the_event_loop(heard: R
 async def test_a_sync_store_under_asyncio_that_raises_what_would_end_the_event_loop(heard: RecordingListener) -> None:
     failures = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
 
-    class Exiting(MoodyProvider):
+    class Exiting(FaultyProvider):
         def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
             if failures:
                 raise failures.pop()("of the store")
@@ -198,18 +198,18 @@ async def test_a_sync_store_under_asyncio_that_raises_what_would_end_the_event_l
 
 async def test_code_that_cancels_all_tasks_but_the_guarded_one(heard: RecordingListener) -> None:
     """As many applications do when they shut down, to let one task end in peace."""
-    store = AsyncMoodyProvider()
+    store = AsyncFaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         for _ in range(3):
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                if "keepalive" in repr(task):
+                if "keepalive.py" in repr(task):
                     task.cancel()
             extended = len(heard.of(LockExtended))
             await until(lambda: len(heard.of(LockExtended)) >= extended + 3)  # noqa: B023 (called at once)
         assert lease.is_trusted()
     await asyncio.sleep(0)
-    assert not [task for task in asyncio.all_tasks() if "keepalive" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
     assert not heard.of(LeaseLost)
 
 
@@ -242,7 +242,7 @@ def test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised(
 
 @pytest.mark.parametrize("event", AROUND)
 async def test_i8_nor_what_an_async_task_returned(event: type[Event], heard: RecordingListener) -> None:
-    store = AsyncMoodyProvider()
+    store = AsyncFaultyProvider()
     with configure(listeners=[failing(SystemExit, event), heard]):
         result = await attempt_async("job", lambda: asyncio.sleep(0, "value"), lock_at_most_for="1m", provider=store)
     assert getattr(result, "value", None) == "value"

@@ -28,7 +28,7 @@ from shedlock_py import (
     provider_from_url,
 )
 from shedlock_py.testing import RecordingListener
-from tests.core.keepalive.stores import AsyncMoodyProvider, MoodyProvider
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.polling import wait_until
 
 LEASE = 0.3
@@ -131,20 +131,20 @@ def test_a_heartbeat_that_hangs_does_not_keep_the_interpreter_from_ending(url: s
 
 def test_i6_a_call_that_holds_the_gil_stalls_the_heartbeat_and_not_the_truth() -> None:
     heard = RecordingListener()
-    store = MoodyProvider()
+    store = FaultyProvider()
     with configure(listeners=[heard]):
         with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
             assert lease is not None
-            before = store.extensions
+            before = store.calls["extend"]
             ctypes.PyDLL(None).usleep(int(LEASE * 3 * 1_000_000))  # a C extension that does not let others run
             assert not lease.is_trusted()
             assert current_lease() is None
-            assert store.extensions <= before + 1
+            assert store.calls["extend"] <= before + 1
         wait_until(lambda: [event.reason for event in heard.of(LeaseLost)] == ["overrun"])
 
 
 def test_child_threads_are_inside_in_a_copied_context_only() -> None:
-    store = MoodyProvider()
+    store = FaultyProvider()
     seen: dict[str, object] = {}
 
     def look(what: str) -> None:
@@ -169,7 +169,7 @@ def test_child_threads_are_inside_in_a_copied_context_only() -> None:
 
 
 async def test_child_tasks_are_inside_as_long_as_the_job() -> None:
-    store = AsyncMoodyProvider()
+    store = AsyncFaultyProvider()
     may_end = asyncio.Event()
 
     async def child() -> None:

@@ -12,7 +12,7 @@ from shedlock_py import LeaseLost, NotLocked, extend_lock, extend_lock_async, ho
 from shedlock_py.context import innermost
 from shedlock_py.keepalive import _TaskHeart, _ThreadHeart
 from shedlock_py.testing import RecordingListener
-from tests.core.keepalive.stores import AsyncMoodyProvider, MoodyProvider
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.forks import in_a_loop_of_its_own, in_child
 from tests.support.polling import wait_until
 
@@ -26,8 +26,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingListener) -> None:
-    store = AsyncMoodyProvider()
-    store.mood = "hanging"
+    store = AsyncFaultyProvider()
+    store.hang("extend")
     block = hold_async("job", lock_at_most_for="10m", keep_alive=True, provider=store)
     async with block:
         held = innermost.get()
@@ -36,7 +36,7 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingL
         assert isinstance(heart, _TaskHeart)
         heart._heart._plan.due = 0
         heart._changed.set()
-        await until(lambda: store.extensions == 1)
+        await until(lambda: store.calls["extend"] == 1)
 
         async def work() -> None:
             innermost.set(held)
@@ -47,7 +47,7 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingL
 
         def child() -> None:
             del heart._loop  # it is the parent's, and whoever wakes it wakes the parent
-            store.mood = "well"
+            store.hanging.clear()
             in_a_loop_of_its_own(work)
             assert heart._heart.pauses == 0
             assert not heard.of(LeaseLost)
@@ -60,8 +60,8 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingL
 
 
 def test_a_child_does_not_wait_for_its_parents_thread(heard: RecordingListener) -> None:
-    store = MoodyProvider()
-    store.mood = "hanging"
+    store = FaultyProvider()
+    store.hang("extend")
     told: list[LeaseLost] = []
     block = hold("job", lock_at_most_for="10m", keep_alive=True, on_lost=told.append, provider=store)
     with block:
@@ -71,11 +71,11 @@ def test_a_child_does_not_wait_for_its_parents_thread(heard: RecordingListener) 
         assert isinstance(heart, _ThreadHeart)
         heart._heart._plan.due = 0
         heart.start()
-        wait_until(lambda: store.extensions == 1)
+        wait_until(lambda: store.calls["extend"] == 1)
 
         def child() -> None:
             del heart._changed  # a thread of the parent may have it for ever
-            store.mood = "well"
+            store.hanging.clear()
             with pytest.raises(NotLocked):  # the lease is its parent's
                 extend_lock("20m")
             block.__exit__(None, None, None)

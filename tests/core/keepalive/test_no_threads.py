@@ -17,12 +17,12 @@ PRELUDE = """
 import asyncio, os, resource, threading, time
 from shedlock_py import *
 from shedlock_py.testing import RecordingListener
-from tests.core.keepalive.stores import MoodyProvider
+from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
-heard, store, other = RecordingListener(), MoodyProvider(), MoodyProvider()
+heard, store, other = RecordingListener(), FaultyProvider(), FaultyProvider()
 configure(listeners=[heard])
-with hold("warm-up", lock_at_most_for="0.1s", keep_alive=True, provider=MoodyProvider()):  # imports what is late
+with hold("warm-up", lock_at_most_for="0.1s", keep_alive=True, provider=FaultyProvider()):  # imports what is late
     wait_until(lambda: heard.of(LockExtended))
 heard.events.clear()
 wait_until(lambda: "shedlock-timer" not in [thread.name for thread in threading.enumerate()])
@@ -83,9 +83,9 @@ def test_a_heartbeat_that_no_thread_could_send_is_tried_again() -> None:
             refuse()
             with hold("job", lock_at_most_for="2s", keep_alive=True, provider=store) as lease:
                 last(1)
-                assert not store.extensions
+                assert not store.calls["extend"]
                 allow()
-                wait_until(lambda: store.extensions >= 3)
+                wait_until(lambda: store.calls["extend"] >= 3)
                 assert lease.is_trusted()
         assert not heard.of(LeaseLost)
         errors = {str(event.error) for event in heard.of(ProviderFailed)}

@@ -23,14 +23,14 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.testing import RecordingListener
-from tests.core.keepalive.stores import AsyncMoodyProvider, MoodyProvider
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 
 LEASE = 0.3
 
 
 @pytest.fixture
-async def store() -> AsyncMoodyProvider:
-    return AsyncMoodyProvider()
+async def store() -> AsyncFaultyProvider:
+    return AsyncFaultyProvider()
 
 
 async def outlasts(lease_lengths: float) -> None:
@@ -51,7 +51,7 @@ async def never_ends() -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_task_outlasts_many_leases(store: AsyncMoodyProvider, heard: RecordingListener) -> None:
+async def test_a_task_outlasts_many_leases(store: AsyncFaultyProvider, heard: RecordingListener) -> None:
     @scheduler_lock("job", lock_at_most_for=LEASE, keep_alive=True, provider=store)
     async def job() -> str:
         await outlasts(5)
@@ -61,37 +61,37 @@ async def test_a_task_outlasts_many_leases(store: AsyncMoodyProvider, heard: Rec
     assert await job() == "done"
     assert await store.acquire(LockRequest("job", "1m")) is not None
     assert not heard.of(LeaseLost)
-    assert 5 * 3 - 6 <= store.extensions <= 5 * 3 + 6
+    assert 5 * 3 - 6 <= store.calls["extend"] <= 5 * 3 + 6
 
 
 async def test_a_sync_provider_keeps_it_alive_as_well(heard: RecordingListener) -> None:
-    store = MoodyProvider()
+    store = FaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         await outlasts(4)
-    assert store.extensions > 6
+    assert store.calls["extend"] > 6
     assert not heard.of(LeaseLost)
 
 
-@pytest.mark.parametrize("mood", ["down", "hanging"])
+@pytest.mark.parametrize("fault", ["fail", "hang"])
 async def test_a_store_that_is_away_for_half_a_lease(
-    store: AsyncMoodyProvider, heard: RecordingListener, mood: str
+    store: AsyncFaultyProvider, heard: RecordingListener, fault: str
 ) -> None:
     async with hold_async("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
         await outlasts(1)
-        store.mood = mood  # type: ignore[assignment]  # one of the two
+        getattr(store, fault)("extend")
         await outlasts(2)
         store.recover()
         await outlasts(6)
     assert not heard.of(LeaseLost)
-    assert bool(heard.of(ProviderFailed)) is (mood == "down")
+    assert bool(heard.of(ProviderFailed)) is (fault == "fail")
 
 
-@pytest.mark.parametrize("mood", ["down", "hanging"])
+@pytest.mark.parametrize("fault", ["fail", "hang"])
 async def test_i6_cancelled_when_the_store_stays_away(
-    store: AsyncMoodyProvider, heard: RecordingListener, mood: str
+    store: AsyncFaultyProvider, heard: RecordingListener, fault: str
 ) -> None:
     async def job() -> None:
-        store.mood = mood  # type: ignore[assignment]  # one of the two
+        getattr(store, fault)("extend")
         asyncio.get_running_loop().call_later(LEASE * 3, store.recover)
         await never_ends()
 
@@ -106,7 +106,7 @@ async def test_i6_cancelled_when_the_store_stays_away(
 
 
 async def test_a_revoked_lease_cancels_at_the_next_heartbeat(
-    store: AsyncMoodyProvider, heard: RecordingListener
+    store: AsyncFaultyProvider, heard: RecordingListener
 ) -> None:
     async def job() -> None:
         store.sync.take_over(LockRequest("job", "1m"))
@@ -120,7 +120,7 @@ async def test_a_revoked_lease_cancels_at_the_next_heartbeat(
     assert record.is_held
 
 
-async def test_a_lost_lease_without_cancel_goes_on(store: AsyncMoodyProvider, heard: RecordingListener) -> None:
+async def test_a_lost_lease_without_cancel_goes_on(store: AsyncFaultyProvider, heard: RecordingListener) -> None:
     async def job() -> str:
         store.sync.take_over(LockRequest("job", "1m"))
         await until(lambda: heard.of(LeaseLost))
@@ -130,7 +130,7 @@ async def test_a_lost_lease_without_cancel_goes_on(store: AsyncMoodyProvider, he
     assert getattr(result, "value", None) == "value"
 
 
-async def test_on_lost_may_be_a_coroutine_function(store: AsyncMoodyProvider) -> None:
+async def test_on_lost_may_be_a_coroutine_function(store: AsyncFaultyProvider) -> None:
     steps: list[str] = []
 
     async def on_lost(lost: LeaseLost) -> None:
@@ -143,7 +143,9 @@ async def test_on_lost_may_be_a_coroutine_function(store: AsyncMoodyProvider) ->
     await until(lambda: steps == ["overrun", "later"])
 
 
-async def test_an_event_loop_that_is_blocked_is_an_overrun(store: AsyncMoodyProvider, heard: RecordingListener) -> None:
+async def test_an_event_loop_that_is_blocked_is_an_overrun(
+    store: AsyncFaultyProvider, heard: RecordingListener
+) -> None:
     async def job() -> None:
         time.sleep(LEASE * 2)  # noqa: ASYNC251 (that is the mistake)
         await never_ends()
@@ -153,7 +155,7 @@ async def test_an_event_loop_that_is_blocked_is_an_overrun(store: AsyncMoodyProv
     assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
 
 
-async def test_a_cancellation_of_somebody_else_stays_one(store: AsyncMoodyProvider, heard: RecordingListener) -> None:
+async def test_a_cancellation_of_somebody_else_stays_one(store: AsyncFaultyProvider, heard: RecordingListener) -> None:
     async def job() -> None:
         async with hold_async("job", lock_at_most_for="1m", keep_alive=True, on_lost="cancel", provider=store):
             await never_ends()
@@ -169,7 +171,7 @@ async def test_a_cancellation_of_somebody_else_stays_one(store: AsyncMoodyProvid
     assert not record.is_held
 
 
-async def test_i8_a_task_that_swallows_its_cancellation_keeps_its_value(store: AsyncMoodyProvider) -> None:
+async def test_i8_a_task_that_swallows_its_cancellation_keeps_its_value(store: AsyncFaultyProvider) -> None:
     async def job() -> str:
         store.sync.take_over(LockRequest("job", "1m"))
         try:
@@ -186,7 +188,7 @@ async def test_i8_a_task_that_swallows_its_cancellation_keeps_its_value(store: A
     await asyncio.sleep(0)
 
 
-async def test_i8_an_exception_of_the_task_stays(store: AsyncMoodyProvider) -> None:
+async def test_i8_an_exception_of_the_task_stays(store: AsyncFaultyProvider) -> None:
     async def job() -> None:
         store.sync.take_over(LockRequest("job", "1m"))
         try:
@@ -200,7 +202,7 @@ async def test_i8_an_exception_of_the_task_stays(store: AsyncMoodyProvider) -> N
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_the_task_extends_its_lease_itself(heard: RecordingListener, is_async: bool) -> None:
-    store = AsyncMoodyProvider() if is_async else MoodyProvider()
+    store = AsyncFaultyProvider() if is_async else FaultyProvider()
 
     async def extend(duration: object) -> None:
         if is_async:
@@ -212,9 +214,11 @@ async def test_the_task_extends_its_lease_itself(heard: RecordingListener, is_as
         assert lease is not None
         await outlasts(1)
         await extend("10m")
-        before = store.extensions
+        before = store.calls["extend"]
         await outlasts(3)
-        assert store.extensions <= before + 1  # one may have been about to begin; it extends by ten minutes as well
+        assert (
+            store.calls["extend"] <= before + 1
+        )  # one may have been about to begin; it extends by ten minutes as well
         assert lease.trusted_for() > timedelta(minutes=9)
         for _ in range(100):
             await extend("10m")
@@ -223,7 +227,7 @@ async def test_the_task_extends_its_lease_itself(heard: RecordingListener, is_as
     assert not heard.of(LeaseLost)
 
 
-async def test_nothing_is_left_running(store: AsyncMoodyProvider) -> None:
+async def test_nothing_is_left_running(store: AsyncFaultyProvider) -> None:
     before = asyncio.all_tasks()
     works: list[Awaitable[object]] = [
         attempt_async(f"job-{n}", lambda: asyncio.sleep(LEASE), lock_at_most_for=LEASE, keep_alive=True, provider=store)
@@ -236,11 +240,11 @@ async def test_nothing_is_left_running(store: AsyncMoodyProvider) -> None:
 
 async def test_an_extension_in_doubt_does_not_hurry_the_heartbeats() -> None:
     """Nobody knows whether the store will yet do it, so longer ones are believed for no longer than that."""
-    store = AsyncMoodyProvider()
+    store = AsyncFaultyProvider()
     async with hold_async("job", lock_at_most_for="30s", keep_alive=True, provider=store) as lease:
         assert lease is not None
         lease.begin_extension("30s")  # as a provider does whose store then does not answer
         await extend_lock_async("10m")
         assert lease.trusted_for() < timedelta(seconds=30)
         await outlasts(1)
-        assert store.extensions == 1
+        assert store.calls["extend"] == 1

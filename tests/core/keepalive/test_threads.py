@@ -30,7 +30,7 @@ from shedlock_py import (
 )
 from shedlock_py.durations import Duration
 from shedlock_py.testing import RecordingListener
-from tests.core.keepalive.stores import MoodyProvider
+from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
 LEASE = 0.3
@@ -38,8 +38,8 @@ LEASE = 0.3
 
 
 @pytest.fixture
-def store() -> Iterator[MoodyProvider]:
-    store = MoodyProvider()
+def store() -> Iterator[FaultyProvider]:
+    store = FaultyProvider()
     yield store
     store.recover()  # whoever still hangs
 
@@ -53,11 +53,11 @@ def outlasts(lease_lengths: float) -> None:
 
 
 def test_the_duration_of_a_task_is_without_the_heartbeat_that_is_waited_for(
-    store: MoodyProvider, heard: RecordingListener
+    store: FaultyProvider, heard: RecordingListener
 ) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
-        store.mood = "hanging"
-        wait_until(lambda: store.extensions, what="a heartbeat")
+        store.hang("extend")
+        wait_until(lambda: store.calls["extend"], what="a heartbeat")
         ended_at = time.monotonic()
         threading.Timer(1.0, store.recover).start()
     assert time.monotonic() - ended_at > 0.9  # it was waited for
@@ -65,22 +65,22 @@ def test_the_duration_of_a_task_is_without_the_heartbeat_that_is_waited_for(
     assert finished.duration < timedelta(seconds=0.9)
 
 
-def test_a_task_outlasts_many_leases(store: MoodyProvider, heard: RecordingListener) -> None:
+def test_a_task_outlasts_many_leases(store: FaultyProvider, heard: RecordingListener) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         outlasts(5)
         assert store.acquire(LockRequest("job", "1m")) is None
     assert store.acquire(LockRequest("job", "1m")) is not None
     assert not heard.of(LeaseLost)
-    assert 5 * 3 - 5 <= store.extensions <= 5 * 3 + 5
-    assert len(heard.of(LockExtended)) == store.extensions
+    assert 5 * 3 - 5 <= store.calls["extend"] <= 5 * 3 + 5
+    assert len(heard.of(LockExtended)) == store.calls["extend"]
     assert len(heard.of(LockReleased)) == 1
 
 
 def test_a_lease_that_took_long_to_get_is_extended_in_time(heard: RecordingListener) -> None:
     """Its trust counts from the question, so the first heartbeat does as well."""
 
-    class Slow(MoodyProvider):
+    class Slow(FaultyProvider):
         """Answers late; the trust window has begun long before."""
 
         def acquire(self, request: LockRequest) -> Lease | None:
@@ -95,14 +95,14 @@ def test_a_lease_that_took_long_to_get_is_extended_in_time(heard: RecordingListe
     assert not heard.of(LeaseLost)
 
 
-def test_without_it_nothing_is_extended(store: MoodyProvider) -> None:
+def test_without_it_nothing_is_extended(store: FaultyProvider) -> None:
     with hold("job", lock_at_most_for=LEASE, provider=store) as lease:
         assert lease is not None
         wait_until(lambda: not lease.is_trusted())
-    assert store.extensions == 0
+    assert store.calls["extend"] == 0
 
 
-def test_by_decorator_attempt_and_default(store: MoodyProvider) -> None:
+def test_by_decorator_attempt_and_default(store: FaultyProvider) -> None:
     @scheduler_lock("job", lock_at_most_for=LEASE, keep_alive=True, provider=store)
     def job() -> str:
         outlasts(2)
@@ -113,46 +113,46 @@ def test_by_decorator_attempt_and_default(store: MoodyProvider) -> None:
     with configure(provider=store, keep_alive=True):
         attempt("job", lambda: outlasts(2), lock_at_most_for=LEASE)
         with hold("job", lock_at_most_for=LEASE, keep_alive=False):
-            before = store.extensions
+            before = store.calls["extend"]
             with pytest.raises(NotLocked):
                 outlasts(2)
-    assert store.extensions == before
+    assert store.calls["extend"] == before
 
 
-@pytest.mark.parametrize("mood", ["down", "hanging"])
-def test_a_store_that_is_away_for_half_a_lease(store: MoodyProvider, heard: RecordingListener, mood: str) -> None:
+@pytest.mark.parametrize("fault", ["fail", "hang"])
+def test_a_store_that_is_away_for_half_a_lease(store: FaultyProvider, heard: RecordingListener, fault: str) -> None:
     with hold("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
         outlasts(1)
-        store.mood = mood  # type: ignore[assignment]  # one of the two
+        getattr(store, fault)("extend")
         outlasts(2)
         store.recover()
         outlasts(6)
     assert not heard.of(LeaseLost)
     assert len(heard.of(LockReleased)) == 1
-    assert bool(heard.of(ProviderFailed)) is (mood == "down")
+    assert bool(heard.of(ProviderFailed)) is (fault == "fail")
 
 
-@pytest.mark.parametrize("mood", ["down", "hanging"])
+@pytest.mark.parametrize("fault", ["fail", "hang"])
 def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_away(
-    store: MoodyProvider, heard: RecordingListener, mood: str
+    store: FaultyProvider, heard: RecordingListener, fault: str
 ) -> None:
     told = threading.Event()
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, on_lost=lambda _: told.set(), provider=store) as lease:
         assert lease is not None
-        store.mood = mood  # type: ignore[assignment]  # one of the two
+        getattr(store, fault)("extend")
         while not told.is_set():
             record = store.record("job")
             assert record is not None
             assert record.is_held or not lease.is_trusted()  # in this order: the holder stops first
         assert not lease.is_trusted()
         assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"]
-        if mood == "down":
+        if fault == "fail":
             assert len(heard.of(ProviderFailed)) >= 3  # none of them ended it
         store.recover()
-        extensions = store.extensions
+        extensions = store.calls["extend"]
         wait_until(lambda: store.acquire(LockRequest("job", "1m")) is not None)
         assert not lease.is_trusted()
-    assert store.extensions == extensions  # a lost lease is not extended
+    assert store.calls["extend"] == extensions  # a lost lease is not extended
     assert len(heard.of(LeaseLost)) == 1
     record = store.record("job")
     assert record is not None
@@ -160,7 +160,7 @@ def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_aw
 
 
 def test_a_revoked_lease_is_known_at_the_next_heartbeat(
-    store: MoodyProvider, heard: RecordingListener, caplog: pytest.LogCaptureFixture
+    store: FaultyProvider, heard: RecordingListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost: list[LeaseLost] = []
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, on_lost=lost.append, provider=store) as lease:
@@ -174,14 +174,14 @@ def test_a_revoked_lease_is_known_at_the_next_heartbeat(
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]
 
 
-def test_on_lost_also_without_keep_alive(store: MoodyProvider, heard: RecordingListener) -> None:
+def test_on_lost_also_without_keep_alive(store: FaultyProvider, heard: RecordingListener) -> None:
     lost: list[LeaseLost] = []
     with hold("job", lock_at_most_for=LEASE, on_lost=lost.append, provider=store):
         wait_until(lambda: bool(lost))
     assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
 
 
-def test_i8_an_on_lost_that_raises(store: MoodyProvider, heard: RecordingListener) -> None:
+def test_i8_an_on_lost_that_raises(store: FaultyProvider, heard: RecordingListener) -> None:
     def fail(lost: LeaseLost) -> None:
         raise RuntimeError("of on_lost")
 
@@ -193,23 +193,23 @@ def test_i8_an_on_lost_that_raises(store: MoodyProvider, heard: RecordingListene
     assert getattr(result, "value", None) == "value"
 
 
-def test_the_task_extends_its_lease_itself(store: MoodyProvider, heard: RecordingListener) -> None:
+def test_the_task_extends_its_lease_itself(store: FaultyProvider, heard: RecordingListener) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         outlasts(1)
         extend_lock("10m")
         assert lease.trusted_for() > timedelta(minutes=9)
-        before = store.extensions
+        before = store.calls["extend"]
         outlasts(3)
-        assert store.extensions == before  # the next heartbeat is a third of ten minutes away
+        assert store.calls["extend"] == before  # the next heartbeat is a third of ten minutes away
         assert lease.trusted_for() > timedelta(minutes=9)
         extend_lock(LEASE)
         outlasts(3)
-        assert store.extensions > before
+        assert store.calls["extend"] > before
     assert not heard.of(LeaseLost)
 
 
-def test_a_task_that_extends_all_the_time(store: MoodyProvider, heard: RecordingListener) -> None:
+def test_a_task_that_extends_all_the_time(store: FaultyProvider, heard: RecordingListener) -> None:
     """The heartbeat never has the last word with a shorter lease."""
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
@@ -220,7 +220,7 @@ def test_a_task_that_extends_all_the_time(store: MoodyProvider, heard: Recording
     assert not heard.of(LeaseLost)
 
 
-def test_a_lease_that_the_task_has_released(store: MoodyProvider, heard: RecordingListener) -> None:
+def test_a_lease_that_the_task_has_released(store: FaultyProvider, heard: RecordingListener) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         assert store.release(lease)
@@ -229,18 +229,18 @@ def test_a_lease_that_the_task_has_released(store: MoodyProvider, heard: Recordi
     assert not heard.of(LeaseLost)
 
 
-def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: MoodyProvider) -> None:
+def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: FaultyProvider) -> None:
     released: list[bool] = []
 
     def task() -> None:
         with hold("job", lock_at_most_for=LEASE, lock_at_least_for=LEASE, keep_alive=True, provider=store):
-            store.mood = "hanging"
-            wait_until(lambda: store.extensions > 0)
+            store.hang("extend")
+            wait_until(lambda: store.calls["extend"] > 0)
         released.append(True)
 
     thread = threading.Thread(target=task)
     thread.start()
-    wait_until(lambda: store.extensions > 0)
+    wait_until(lambda: store.calls["extend"] > 0)
     thread.join(LEASE / 3)
     assert not released
     store.recover()
@@ -250,7 +250,7 @@ def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: MoodyProvi
     assert record.remaining <= timedelta(seconds=LEASE)
 
 
-def test_fifty_at_once_do_not_take_fifty_threads(store: MoodyProvider, heard: RecordingListener) -> None:
+def test_fifty_at_once_do_not_take_fifty_threads(store: FaultyProvider, heard: RecordingListener) -> None:
     before = threading.active_count()
     inside = threading.Barrier(51)
     done = threading.Event()
@@ -265,13 +265,13 @@ def test_fifty_at_once_do_not_take_fifty_threads(store: MoodyProvider, heard: Re
     for thread in threads:
         thread.start()
     inside.wait(20)
-    wait_until(lambda: store.extensions >= 150)
+    wait_until(lambda: store.calls["extend"] >= 150)
     most = threading.active_count() - before - 50
     done.set()
     for thread in threads:
         thread.join(20)
     assert most <= 1 + 4
-    assert store.most_at_once <= 4
+    assert store.most_at_once["extend"] <= 4
     assert not heard.of(LeaseLost)
     assert len(heard.of(TaskFinished)) == 50
 
@@ -279,7 +279,7 @@ def test_fifty_at_once_do_not_take_fifty_threads(store: MoodyProvider, heard: Re
 def test_many_leases_over_a_slow_link(heard: RecordingListener) -> None:
     """Heartbeats that wait for a thread are not sent again and again: that would take the threads from other leases."""
 
-    class Far(MoodyProvider):
+    class Far(FaultyProvider):
         def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
             time.sleep(0.1)  # the round trip
             return super().extend(lease, lock_at_most_for)
@@ -295,9 +295,9 @@ def test_many_leases_over_a_slow_link(heard: RecordingListener) -> None:
     assert time.monotonic() - ended_at < 5, "releases wait for heartbeats that nobody has begun"
 
 
-def test_a_store_that_hangs_does_not_delay_another_one(heard: RecordingListener, store: MoodyProvider) -> None:
-    hanging = MoodyProvider()
-    hanging.mood = "hanging"
+def test_a_store_that_hangs_does_not_delay_another_one(heard: RecordingListener, store: FaultyProvider) -> None:
+    hanging = FaultyProvider()
+    hanging.hang("extend")
     blocks = [hold(f"job-{number}", lock_at_most_for="1m", keep_alive=True, provider=hanging) for number in range(8)]
     for block in blocks:
         block.__enter__()
@@ -310,7 +310,7 @@ def test_a_store_that_hangs_does_not_delay_another_one(heard: RecordingListener,
 
 
 @pytest.mark.parametrize("on_lost", ["cancel", "stop", None, 3])
-def test_what_on_lost_cannot_be(store: MoodyProvider, on_lost: object) -> None:
+def test_what_on_lost_cannot_be(store: FaultyProvider, on_lost: object) -> None:
     calls: list[Callable[[], object]] = [
         lambda: hold("job", lock_at_most_for="1m", on_lost=on_lost, provider=store),  # type: ignore[arg-type]  # wrong on purpose
         lambda: attempt("job", print, lock_at_most_for="1m", on_lost=on_lost, provider=store),  # type: ignore[arg-type]  # likewise
@@ -321,14 +321,14 @@ def test_what_on_lost_cannot_be(store: MoodyProvider, on_lost: object) -> None:
             call()
 
 
-def test_no_heartbeat_where_nothing_is_locked(store: MoodyProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_heartbeat_where_nothing_is_locked(store: FaultyProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEDLOCK_ACTIVE", "0")
     before = threading.active_count()
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         assert threading.active_count() == before
 
 
-def test_an_extension_that_is_refused_is_told_once(store: MoodyProvider, heard: RecordingListener) -> None:
+def test_an_extension_that_is_refused_is_told_once(store: FaultyProvider, heard: RecordingListener) -> None:
     lost: list[LeaseLost] = []
     with hold("job", lock_at_most_for="1m", keep_alive=True, on_lost=lost.append, provider=store):
         store.take_over(LockRequest("job", "1m"))
@@ -338,7 +338,7 @@ def test_an_extension_that_is_refused_is_told_once(store: MoodyProvider, heard: 
     assert heard.of(LeaseLost) == lost
 
 
-def test_on_lost_of_an_ordinary_task_cannot_be_awaited(store: MoodyProvider) -> None:
+def test_on_lost_of_an_ordinary_task_cannot_be_awaited(store: FaultyProvider) -> None:
     async def on_lost(lost: LeaseLost) -> None: ...
 
     with pytest.raises(ConfigurationError, match="coroutine function"):

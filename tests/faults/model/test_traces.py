@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py.providers.kit import Undo
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from shedlock_py.testing import FakeClock
 from tests.faults.model.checker import Model
 from tests.faults.model.states import NOBODY, Question, State
@@ -54,10 +54,10 @@ class Database:
     def now(self) -> datetime:
         return EPOCH + timedelta(seconds=self.clock())
 
-    def execute(self, command: Ask) -> Answer:
+    def execute(self, command: SqlCommand) -> SqlReply:
         """At this moment of its clock, whenever the program made the command."""
         now = {"now_us": self.microseconds()} if "now_us" in command.values else {}
-        answer: Answer = self.provider._client.execute(command._replace(values={**command.values, **now}), 5.0)
+        answer: SqlReply = self.provider._client.execute(command._replace(values={**command.values, **now}), 5.0)
         return answer
 
     def microseconds(self) -> int:
@@ -65,7 +65,7 @@ class Database:
         return int(self.now().timestamp()) * 1_000_000 + self.ticks
 
 
-NOTHING = Answer(rows=[(0, 0, None, None, None, None)])
+NOTHING = SqlReply(rows=[(0, 0, None, None, None, None)])
 """What SQLite's look finds where there is no record."""
 
 
@@ -98,7 +98,7 @@ class Actor:
         self.repeated: set[int] = set()
         self.commands: dict[tuple[str, int], Any] = {}
         """The statements under way, by what the model calls them."""
-        self.replies: dict[int, Answer] = {}
+        self.replies: dict[int, SqlReply] = {}
 
     def ask(self, question: Question, request: LockRequest) -> None:
         match question.kind:

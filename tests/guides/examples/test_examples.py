@@ -91,4 +91,4 @@ def test_08_leader_only_feed() -> None:
 def test_every_example_is_run_and_documented(name: str) -> None:
     assert f"test_{Path(name).stem}" in globals()
     assert f"python examples/{name}" in (PROJECT / "examples" / name).read_text()
-    assert f"examples/{name}" in (PROJECT / "README.md").read_text()
+    assert f"]({name})" in (PROJECT / "examples" / "README.md").read_text()

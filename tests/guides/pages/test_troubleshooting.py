@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes real messages: each of its first column, and of the README's, is provoked."""
+"""docs/troubleshooting.md quotes real messages: each of its first column is provoked."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from sqlalchemy import create_engine
 import shedlock_py as sl
 from shedlock_py.integrations.apscheduler import ShedLockExecutor
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.guides.pages.pages import DOCS, README
+from tests.guides.pages.pages import DOCS
 
 
 def provoke_missing_table() -> None:
@@ -115,17 +115,6 @@ def messages(document: Path) -> list[str]:
 
 def test_each_message_of_the_page_is_provoked() -> None:
     assert sorted(messages(DOCS / "troubleshooting.md")) == sorted(PROVOKED)
-
-
-def test_those_of_the_readme_are_on_the_page() -> None:
-    found = messages_of_the_readme()
-    assert len(found) == 4
-    assert set(found) <= set(PROVOKED)
-
-
-def messages_of_the_readme() -> list[str]:
-    _, _, section = README.read_text().partition("\n## Troubleshooting\n")
-    return re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
 
 
 @pytest.mark.parametrize("message", PROVOKED)

@@ -83,7 +83,7 @@ def test_i11_a_fire_time_that_another_majority_granted(quorum: Quorum, kind: str
         # A skip where a majority says that it ran; an error where it might have.
         for fire_time in (FIRE_TIME, FIRE_TIME - timedelta(days=1)):
             said = outcome(provider, fire_time=fire_time)
-            assert said == "skip" if away == minorities[0] else said == "skip" or "did not answer" in said, away
+            assert said == "skip" if away == minorities[0] else said == "skip" or "did not reply" in said, away
     lease = acquired(quorum.provider(kind=kind, without=minorities[-1]), fire_time=FIRE_TIME + timedelta(seconds=1))
     assert everybody.release(lease)
     assert outcome(everybody, fire_time=FIRE_TIME + timedelta(seconds=1)) == "skip"
@@ -91,7 +91,7 @@ def test_i11_a_fire_time_that_another_majority_granted(quorum: Quorum, kind: str
 
 def test_i11_a_claim_that_failed_does_not_use_up_its_fire_time(quorum: Quorum, kind: str) -> None:
     failing = quorum.provider(kind=kind, without=range(quorum.majority))
-    assert "did not answer" in outcome(failing, fire_time=FIRE_TIME)
+    assert "did not reply" in outcome(failing, fire_time=FIRE_TIME)
     provider = quorum.provider(kind=kind)
     held = acquired(provider)
     assert outcome(provider, fire_time=FIRE_TIME) == "skip"

@@ -56,7 +56,7 @@ def test_i1_a_forgotten_lease_is_not_given_away(make_quorum: MakeQuorum, empty: 
     for number in range(ROUNDS):
         claimant, answer = second_claim(make_quorum, empty, "async" if number % 2 else "sync")
         assert "1 of 3 are in quarantine for" in answer
-        assert "1 of 3 servers did not answer" in answer
+        assert "1 of 3 servers did not reply" in answer
         assert outcome(claimant) not in ("lease", "skip"), "the quarantine must outlast the first look"
 
 

@@ -117,7 +117,7 @@ def test_an_odd_value_on_a_majority_is_an_error_for_that_name(
         with pytest.raises(ProviderError, match=rf"2 of 3 servers reported an error \({host}:{port}: .*{field}") as odd:
             work()
         assert not isinstance(odd.value, ProviderUnreachable)
-        assert "did not answer" not in str(odd.value)
+        assert "did not reply" not in str(odd.value)
         assert odd.value.lock_name == NAME
     with caplog.at_level(logging.WARNING):
         assert [record.name for record in provider.records()] == ["other"]

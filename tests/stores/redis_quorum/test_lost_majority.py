@@ -48,7 +48,7 @@ def test_i5_i13_every_operation_fails_in_time(quorum: Quorum, kind: str, fault: 
             ask(provider, lease)
         assert time.monotonic() - began < TIMEOUT * 1.1, operation
         assert caught.value.operation == operation
-        assert f"of {quorum.size} servers did not answer" in str(caught.value)
+        assert f"of {quorum.size} servers did not reply" in str(caught.value)
     assert not lease.is_trusted()
 
     for server in quorum.servers:
@@ -88,12 +88,12 @@ def test_a_release_that_failed_can_be_asked_for_again(quorum: Quorum, kind: str)
 def test_an_acquire_that_failed_leaves_nothing_behind(quorum: Quorum, kind: str) -> None:
     """Those servers that voted are free at once."""
     provider = quorum.provider(kind=kind, without=range(quorum.majority))
-    assert "did not answer" in outcome(provider)
+    assert "did not reply" in outcome(provider)
     assert all(quorum.fields(number) == {} for number in range(quorum.size))
     lost = quorum.provider(kind=kind, via_proxies=True)
     release = acquired(lost)
     assert lost.release(release)
     before = [quorum.fields(number) for number in range(quorum.size)]
     quorum.cut_off(*range(quorum.majority))
-    assert "did not answer" in outcome(lost)
+    assert "did not reply" in outcome(lost)
     assert [quorum.fields(number) for number in range(quorum.size)] == before

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from shedlock_py.providers.redis.quorum import provider as quorum_provider
+from shedlock_py.providers.redis.quorum import clients as quorum_clients
 from tests.stores.redis_quorum.by_hand import ByHand
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.blocked_loops import block_when_redis_is_asked
@@ -54,7 +54,7 @@ def test_i12_a_server_that_froze_between_the_rounds(
         program.send(hand.on(range(quorum.size), program.send(replies)))
     lease = done.value.value
     if release_arrives:  # it is being connected to when it wakes up, and whoever asks has the patience
-        monkeypatch.setattr(quorum_provider, "ROUND_SECONDS", 30.0)
+        monkeypatch.setattr(quorum_clients, "BROADCAST_SECONDS", 30.0)
         with ThreadPoolExecutor(1) as thread:
             released = thread.submit(quorum.provider(timeout="30s").release, lease)
             wait_until(lambda: not any(map(quorum.is_held, range(frozen))), what="the others told of it")
@@ -167,8 +167,8 @@ def test_answers_that_arrived_while_the_event_loop_was_blocked(quorum: Quorum, m
     """For longer than a broadcast waits for a majority, and for the other servers."""
     provider = quorum.provider(kind="async")
     assert provider.record(NAME) is None
-    for limit in ("ROUND_SECONDS", "GRACE_SECONDS"):
-        monkeypatch.setattr(quorum_provider, limit, 0.05)
+    for limit in ("BROADCAST_SECONDS", "GRACE_SECONDS"):
+        monkeypatch.setattr(quorum_clients, limit, 0.05)
     short = quorum.provider(kind="async")
     block_when_redis_is_asked(monkeypatch, 0.1)
     for blocked in (provider, short):

@@ -16,7 +16,7 @@ import pytest
 from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis.clients import POOL_SIZE
 from shedlock_py.providers.redis.connections import RESERVED
-from shedlock_py.providers.redis.quorum.provider import THREADS_PER_SERVER
+from shedlock_py.providers.redis.quorum.clients import THREADS_PER_SERVER
 from shedlock_py.providers.redis.scripts import script
 from tests.stores.redis_quorum.quorums import Quorum, acquired, outcome
 from tests.stores.redis_quorum.test_urls import CLIENTS, KINDS
@@ -105,7 +105,7 @@ def test_i13_a_majority_that_is_away_is_reported_in_time(
         ]
         for work in operations:
             began = time.monotonic()
-            with pytest.raises(ProviderUnreachable, match="2 of 3 servers did not answer") as caught:
+            with pytest.raises(ProviderUnreachable, match="2 of 3 servers did not reply") as caught:
                 work()
             assert time.monotonic() - began < TIMEOUT * 1.1
             caught.match(FAULTS[fault])
@@ -186,7 +186,7 @@ def test_i13_it_recovers_at_once(quorum: Quorum, kind: str) -> None:
     provider = quorum.provider(kind=kind, timeout="1s", via_proxies=True)
     for proxy in quorum.proxies[:2]:
         proxy.stall()
-    assert "2 of 3 servers did not answer" in outcome(provider)
+    assert "2 of 3 servers did not reply" in outcome(provider)
     for proxy in quorum.proxies[:2]:
         proxy.resume()
     # What the servers were sent meanwhile they may do only now: a vote keeps others out for three seconds.

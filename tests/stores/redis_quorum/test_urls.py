@@ -34,14 +34,13 @@ def test_a_url_for_all(kind: str) -> None:
     provider = KINDS[kind](url)
     places = [(options["host"], options.get("port", 6379)) for options in options_of(provider)]
     assert places == [("h1", 6379), ("h2", 6379), ("h3", 6380)]
-    for client, options in zip(provider._client.clients, options_of(provider), strict=True):
+    for options in options_of(provider):
         assert (options["username"], options["password"], options["db"]) == ("user", PASSWORD, 2)
-        assert client.reply_seconds == 1
         assert "longest_lease" not in options
     assert repr(provider) == f"<{type(provider).__name__} at h1:6379/2, h2:6379/2, h3:6380/2>"
     with pytest.raises(ConfigurationError, match=r"longer than longest_lease \(2:00:00\)"):
-        provider.programs.check_length(LockRequest(NAME, "121m").lock_at_most_for)
-    provider.programs.check_length(LockRequest(NAME, "2h").lock_at_most_for)
+        next(provider.programs.acquire(LockRequest(NAME, "121m")))
+    assert next(provider.programs.acquire(LockRequest(NAME, "2h")))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_through_provider_from_url() -> None:
     assert isinstance(provider_from_url("redis+quorum://h1,h2,h3"), RedisQuorumLockProvider)
     assert isinstance(async_provider_from_url("rediss+quorum://h1,h2,h3"), AsyncRedisQuorumLockProvider)
     tls: Any = RedisQuorumLockProvider("rediss+quorum://h1,h2,h3")
-    assert all(client._make_pool().connection_class is redis.SSLConnection for client in tls._client.clients)
+    assert all(client.connection_class is redis.SSLConnection for client in tls._client.clients)
 
 
 BAD_URLS = {

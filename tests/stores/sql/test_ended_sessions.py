@@ -16,8 +16,8 @@ from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreac
 from shedlock_py._program import run
 from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.algorithm import Answer, Ask
-from shedlock_py.providers.sqlalchemy.failures import classify
+from shedlock_py.providers.sqlalchemy.errors import classify
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from tests.stores.sql.stores import DRIVERS, Store, acquired, record_of
 from tests.support.polling import wait_until
 
@@ -128,16 +128,16 @@ def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0
 
     The next `conflicts` are undone by the database because of others.
     """
-    done: list[Ask] = []
+    done: list[SqlCommand] = []
 
-    def execute(ask: Ask | Undo) -> Answer | None:
+    def execute(ask: SqlCommand | Undo) -> SqlReply | None:
         if isinstance(ask, Undo):
             run(ask.program, execute)
             return None
         if times <= len(done) < times + conflicts:
             done.append(ask)
             raise DBAPIError("UPDATE", {}, Ended("40001"))
-        answer: Answer = provider._client.execute(ask, 5.0)
+        answer: SqlReply = provider._client.execute(ask, 5.0)
         done.append(ask)
         if len(done) <= times:
             raise DBAPIError("UPDATE", {}, Ended("57P01"), connection_invalidated=True)

@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.kit import MOST_RETRIES, Failure
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.algorithm import SqlPrograms
-from shedlock_py.providers.sqlalchemy.failures import classify
+from shedlock_py.providers.sqlalchemy.errors import classify
+from shedlock_py.providers.sqlalchemy.programs import SqlPrograms
 
 
 def mysql_error(code: int) -> DBAPIError:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
-from shedlock_py.providers.sqlalchemy.algorithm import Ask
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.polling import wait_until
@@ -179,7 +179,7 @@ def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
     """The time that it brings is older than the token of the other, whose record is gone."""
     tokens: list[int] = []
 
-    def execute(ask: Ask) -> object:
+    def execute(ask: SqlCommand) -> object:
         if ask.can_grant:
             other = acquired(provider, name)
             tokens.append(other.fencing_token or 0)

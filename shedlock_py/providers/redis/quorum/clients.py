@@ -11,7 +11,7 @@ from typing import Any
 from shedlock_py._clock import monotonic
 from shedlock_py._process import PerLoop
 from shedlock_py._program import run, run_async
-from shedlock_py._threads import WorkerPool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
 from shedlock_py.providers.redis.clients import AnyClient, AsyncClient, AsyncManagedClient, Client, ManagedClient

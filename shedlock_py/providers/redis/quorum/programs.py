@@ -189,7 +189,7 @@ class QuorumPrograms(StorePrograms):
         :param former: the servers by number. To take over, with what each of them had when it was read; otherwise
             nothing, as they voted for this claim.
         """
-        claim.ask_again()
+        claim.restart_clock()
         force = b"force" if operation == "take_over" else b""
         keys = (self._keys.of(claim.request.name), self._node_key)
         args = (*claim_args(claim), token, force, KEPT_MS)

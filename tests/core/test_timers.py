@@ -13,9 +13,9 @@ from functools import partial
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, _threads
+from shedlock_py import InMemoryLockProvider, _timers
 from shedlock_py._clock import monotonic
-from shedlock_py._threads import Timer, WorkerPool, ask_in_thread, finish_at_exit, worker_pool
+from shedlock_py._timers import Timer, WorkerPool, finish_at_exit, request_in_worker, worker_pool
 from tests.support.forks import in_child
 from tests.support.polling import wait_until
 
@@ -135,7 +135,7 @@ def test_a_queued_function_that_is_cancelled_does_not_run(pool: WorkerPool, gate
 def test_idle_threads_end_and_a_reserved_one_does_not(
     pool: WorkerPool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_threads, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(_timers, "IDLE_SECONDS", 0.05)
     pool.submit(lambda: None).result(SOON)
     wait_until(lambda: not workers(name), what="the end of an idle thread")
     pool.reserve()
@@ -238,7 +238,7 @@ def test_a_provider_has_one_pool_for_each_lane() -> None:
 
 
 def test_the_pool_of_a_provider_that_is_gone_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_threads, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(_timers, "IDLE_SECONDS", 0.05)
     provider = InMemoryLockProvider()
     pool = worker_pool(provider, "heartbeats")
     assert pool.submit(partial(provider.record, "job")).result(SOON) is None
@@ -290,9 +290,9 @@ def test_a_request_that_would_end_a_thread_is_an_error(kind: type[BaseException]
 
     provider = InMemoryLockProvider()
     with pytest.raises(Exception, match=kind.__name__) as raised:
-        ask_in_thread(provider, request, SOON, None)
+        request_in_worker(provider, request, SOON, None)
     assert isinstance(raised.value.__cause__, kind)
-    assert ask_in_thread(provider, lambda: 7, SOON, None) == 7
+    assert request_in_worker(provider, lambda: 7, SOON, None) == 7
 
 
 # The timer
@@ -320,11 +320,11 @@ def raising(error: BaseException) -> Callable[[], object]:
 def test_the_timer_survives_a_target_that_raises_and_calls_it_again(
     kind: type[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_threads, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(_timers, "RETRY_SECONDS", 0.05)
     timer = Timer()
     failing, other = Target(raising(kind("of the target"))), Target()
-    timer.schedule(failing, monotonic())
-    timer.schedule(other, monotonic() + 0.02)
+    timer.schedule(failing.wake, monotonic())
+    timer.schedule(other.wake, monotonic() + 0.02)
     wait_until(lambda: failing.calls == 2 and other.calls == 1)
     assert "unexpected error" in caplog.text
 
@@ -332,17 +332,17 @@ def test_the_timer_survives_a_target_that_raises_and_calls_it_again(
 def test_a_timer_that_cannot_start_tries_again(no_threads: NoThreads) -> None:
     timer, first, second = Timer(), Target(), Target()
     with no_threads, pytest.raises(RuntimeError, match="can't start new thread"):
-        timer.schedule(first, monotonic())
-    timer.schedule(second, monotonic())
+        timer.schedule(first.wake, monotonic())
+    timer.schedule(second.wake, monotonic())
     wait_until(lambda: first.calls == 1 and second.calls == 1)
 
 
 def test_a_timer_without_targets_has_no_thread() -> None:
     timer, target = Timer(), Target()
     before = threading.active_count()
-    timer.schedule(target, monotonic() + 60)
-    timer.cancel(target)
-    timer.schedule(target, monotonic())
+    timer.schedule(target.wake, monotonic() + 60)
+    timer.cancel(target.wake)
+    timer.schedule(target.wake, monotonic())
     wait_until(lambda: target.calls == 1 and threading.active_count() <= before)
 
 
@@ -350,7 +350,7 @@ def test_a_timer_without_targets_has_no_thread() -> None:
 
 EXIT = """
 import sys, threading, time
-from shedlock_py._threads import WorkerPool, finish_at_exit
+from shedlock_py._timers import WorkerPool, finish_at_exit
 begun = threading.Event()
 def work():
     begun.set()
@@ -386,7 +386,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_releases(pool: WorkerPool,
 
     def child() -> None:
         began = monotonic()
-        _threads._finish()
+        _timers._finish()
         assert monotonic() - began < 1
 
     in_child(child)

@@ -1,6 +1,6 @@
 """Many client processes at once: all after one lock that is held, or each with a lock of its own.
 
-The processes are forked, once, from a process that has imported everything; each is told what to do over a pipe.
+The processes are forked, once, from a process that has imported everything; and get their commands over a pipe.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from benchmarks.statistics import ratio
 from benchmarks.subject import Subject
 
 Mode = Literal["skip", "cycle"]
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 def _held(contender: Contender) -> str:
-    return f"crew-{contender.slug}"
+    return f"shared-{contender.slug}"
 
 
-class Crew:
+class Workers:
     def __init__(self, size: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["benchmarks.contenders", *_DRIVERS])
         self._pipes: list[Connection] = []
         self._processes = []
-        self._asked = 0
+        self._number = 0
         for number in range(size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, number), daemon=True)
+            parent_end, child_end = context.Pipe()
+            process = context.Process(target=_serve, args=(child_end, number), daemon=True)
             process.start()
-            theirs.close()
-            self._pipes.append(ours)
+            child_end.close()
+            self._pipes.append(parent_end)
             self._processes.append(process)
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class Crew:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(_PATIENCE)
+            process.join(_TIMEOUT)
 
     def open(self, contender: Contender, site: Site, clients: int) -> None:
         self._all(clients, ("open", contender.group, contender.name, site))
@@ -68,21 +68,21 @@ class Crew:
         self._all(clients, ("close", contender.group, contender.name))
 
     def _all(self, clients: int, message: tuple[Any, ...]) -> list[Any]:
-        self._asked += 1
+        self._number += 1
         for pipe in self._pipes[:clients]:
-            pipe.send((self._asked, message))
-        replies = [self._answer(pipe) for pipe in self._pipes[:clients]]
+            pipe.send((self._number, message))
+        replies = [self._reply(pipe) for pipe in self._pipes[:clients]]
         for reply in replies:
             if isinstance(reply, str):
                 raise RuntimeError(reply)
         return replies
 
-    def _answer(self, pipe: Connection) -> Any:
-        while pipe.poll(_PATIENCE):
+    def _reply(self, pipe: Connection) -> Any:
+        while pipe.poll(_TIMEOUT):
             number, reply = pipe.recv()
-            if number == self._asked:  # and not what came too late for an earlier question
+            if number == self._number:  # not a late reply to an earlier message
                 return reply
-        raise TimeoutError(f"a client did not answer within {_PATIENCE:g} s")
+        raise TimeoutError(f"a client did not reply within {_TIMEOUT:g} s")
 
 
 _DRIVERS = ["redis", "psycopg", "pymysql", "pymongo", "sqlite3", "sqlalchemy", "shedlock_py.providers.sqlalchemy"]
@@ -93,14 +93,14 @@ def _serve(pipe: Connection, number: int) -> None:
     sessions: dict[tuple[str, str], Session] = {}
     while True:
         try:
-            asked, message = pipe.recv()
+            number_of_message, message = pipe.recv()
         except EOFError:
             return
         try:
             reply: object = _obey(sessions, number, *message)
         except Exception as error:
             reply = f"{type(error).__name__}: {error}"
-        pipe.send((asked, reply))
+        pipe.send((number_of_message, reply))
 
 
 def _obey(sessions: dict[tuple[str, str], Session], number: int, what: str, group: str, name: str, *rest: Any) -> int:
@@ -130,7 +130,7 @@ def _work(session: Session, contender: Contender, number: int, mode: Mode, begin
     if mode == "skip":
         while monotonic() < end:
             if not session.refused(name):
-                raise RuntimeError(f"{name} was granted although somebody has it")
+                raise RuntimeError(f"{name} was granted although another client holds it")
             done += 1
         return done
     while monotonic() < end:
@@ -148,9 +148,9 @@ class Rates:
 
 
 def contention(
-    crew: Crew, store: RunningStore, contenders: Sequence[Contender], plan: Plan, rng: random.Random
+    workers: Workers, store: RunningStore, contenders: Sequence[Contender], plan: Plan, rng: random.Random
 ) -> list[Rates]:
-    """All clients are after one lock that somebody has."""
+    """All clients try to acquire one lock that is held."""
     with asyncio.Runner() as runner:
         holders: list[Subject] = []
         rates: list[Rates] = []
@@ -159,40 +159,40 @@ def contention(
                 holder = Subject(contender, store.site, runner)
                 holder.keep(_held(contender))
                 holders.append(holder)
-                crew.open(contender, store.site, plan.contending)
+                workers.open(contender, store.site, plan.contending)
                 rates.append(Rates(contender))
             except Exception as error:
                 plan.drop(contender, "skips per second", error)
-        _rounds(crew, rates, "skip", plan.contending, plan, rng)
+        _rounds(workers, rates, "skip", plan.contending, plan, rng)
         for rate in rates:
-            plan.opened(rate.contender, "closing", lambda rate=rate: crew.close(rate.contender, plan.contending))  # type: ignore[misc]
+            plan.opened(rate.contender, "closing", lambda rate=rate: workers.close(rate.contender, plan.contending))  # type: ignore[misc]
         for holder in holders:
             plan.opened(holder.contender, "closing", holder.close)
         return rates
 
 
 def growth(
-    crew: Crew, store: RunningStore, contenders: Sequence[Contender], clients: int, plan: Plan, rng: random.Random
+    workers: Workers, store: RunningStore, contenders: Sequence[Contender], clients: int, plan: Plan, rng: random.Random
 ) -> list[Rates]:
     """Each client takes and gives back a lock of its own."""
     rates: list[Rates] = []
     for contender in contenders:
         try:
-            crew.open(contender, store.site, clients)
+            workers.open(contender, store.site, clients)
             rates.append(Rates(contender))
         except Exception as error:
             plan.drop(contender, f"{clients} clients", error)
-    _rounds(crew, rates, "cycle", clients, plan, rng)
+    _rounds(workers, rates, "cycle", clients, plan, rng)
     for rate in rates:
-        plan.opened(rate.contender, "closing", lambda rate=rate: crew.close(rate.contender, clients))  # type: ignore[misc]
+        plan.opened(rate.contender, "closing", lambda rate=rate: workers.close(rate.contender, clients))  # type: ignore[misc]
     return rates
 
 
-def _rounds(crew: Crew, rates: list[Rates], mode: Mode, clients: int, plan: Plan, rng: random.Random) -> None:
-    for _ in range(plan.crew_rounds):
+def _rounds(workers: Workers, rates: list[Rates], mode: Mode, clients: int, plan: Plan, rng: random.Random) -> None:
+    for _ in range(plan.worker_rounds):
         for rate in rng.sample(rates, len(rates)):
             try:
-                rate.per_second.append(crew.run(rate.contender, mode, clients, plan.crew_seconds))
+                rate.per_second.append(workers.run(rate.contender, mode, clients, plan.worker_seconds))
             except Exception as error:
                 plan.drop(rate.contender, f"{mode}s of {clients} clients", error)
                 rates.remove(rate)

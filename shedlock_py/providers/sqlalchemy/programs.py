@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import MetaData
 from sqlalchemy.engine import Dialect
@@ -23,7 +23,7 @@ from shedlock_py.providers.kit import Failure, StorePrograms, describe, fire_tim
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, Kind
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.columns import TIMES, refusal, warning, written_elsewhere
-from shedlock_py.providers.sqlalchemy.failures import Missing, classify, missing, reason
+from shedlock_py.providers.sqlalchemy.errors import Missing, classify, missing, reason
 from shedlock_py.providers.sqlalchemy.rows import check_token, other_zone, to_record, to_time
 from shedlock_py.providers.sqlalchemy.schema import create_schema_sql, create_table_sql, lock_table
 from shedlock_py.providers.sqlalchemy.statements import Statement, Statements, by_name
@@ -33,7 +33,7 @@ from shedlock_py.request import LockRequest
 _NO_VALUES: Mapping[str, object] = {}
 
 
-class Ask(NamedTuple):
+class SqlCommand(NamedTuple):
     """The command: one statement with its values, to be carried out in a transaction of its own."""
 
     statement: Statement
@@ -44,12 +44,16 @@ class Ask(NamedTuple):
     """Extends, releases or undoes what was granted. A connection is kept free for these."""
 
 
-class Answer(NamedTuple):
+class SqlReply(NamedTuple):
     """The reply: the rows, or how many were found or changed, or the number in MySQL's OK packet."""
 
     rows: Sequence[Sequence[Any]] = ()
     changed: int = 0
     id: int = 0
+
+
+T = TypeVar("T")
+SqlProgram = Program[SqlCommand, SqlReply, T]
 
 
 class SqlPrograms(StorePrograms):
@@ -97,12 +101,12 @@ class SqlPrograms(StorePrograms):
         self._is_located = schema is not None or default_schema is not None
         self._in_session_zone: Sequence[str] | None = None if self._sql.columns else ()
 
-    def is_write(self, command: Ask) -> bool:
+    def is_write(self, command: SqlCommand) -> bool:
         return command.can_grant
 
     # The programs
 
-    def locate(self, *, is_of_holder: bool = False) -> Program[Ask, Answer, None]:
+    def locate(self, *, is_of_holder: bool = False) -> SqlProgram[None]:
         """Find out, once, in which schema the table is by the default of sessions.
 
         A connection of the application's pool may have been sent ``SET search_path`` or ``USE`` since.
@@ -110,7 +114,7 @@ class SqlPrograms(StorePrograms):
         if self._is_located or self._sql.locate is None:
             return
         [[schema, is_there]] = (
-            yield Ask(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
+            yield SqlCommand(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
         ).rows
         if schema is not None and not schema.startswith("pg_temp") and not set("%:") & set(schema):
             self._address(schema)
@@ -124,7 +128,7 @@ class SqlPrograms(StorePrograms):
     def verify_sql(self) -> str:
         return self._sql.verify_sql
 
-    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Ask, Answer, int | None]:
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> SqlProgram[int | None]:
         request, operation = claim.request, "take_over" if force else "acquire"
         values = self._claim_values(claim)
         yield from self._check_columns(operation, request.name)
@@ -138,7 +142,7 @@ class SqlPrograms(StorePrograms):
         if self._sql.look is not None and (yield from self._is_held(operation, request, values)) and not force:
             return None
         statement = self._sql.claim(kind, has_fire_time=request.fire_time is not None)
-        reply = yield Ask(statement, values, can_grant=True)
+        reply = yield SqlCommand(statement, values, can_grant=True)
         token = reply.id if statement.replies_with == "id" else reply.rows[0][0] if reply.rows else 0
         if token == TOO_LATE:
             raise fire_time_too_late(operation, request, self.fire_time_tolerance)
@@ -152,14 +156,12 @@ class SqlPrograms(StorePrograms):
             yield from self.undo_claim(request.name, claim.locked_by, request.fire_time and request.fire_time - _BEFORE)
             raise
 
-    def _is_held(
-        self, operation: str, request: LockRequest, values: Mapping[str, object]
-    ) -> Program[Ask, Answer, bool]:
+    def _is_held(self, operation: str, request: LockRequest, values: Mapping[str, object]) -> SqlProgram[bool]:
         """Whether the lock is held, or the fire time was granted: SQLite has one writer at a time, so a skip reads.
 
         SQLite takes any value in any column, and compares text with whatever it finds.
         """
-        reply = yield Ask(self._sql.look or self._sql.record, values)
+        reply = yield SqlCommand(self._sql.look or self._sql.record, values)
         is_held, is_late, name, lock_until, fencing_token, last_fire_time = reply.rows[0]
         if is_late:
             raise fire_time_too_late(operation, request, self.fire_time_tolerance)
@@ -171,13 +173,13 @@ class SqlPrograms(StorePrograms):
             to_time(last_fire_time, self._sql.clock, operation, request.name, "last_fire_time")
         return bool(is_held)
 
-    def _check_columns(self, operation: str, lock_name: str | None) -> Program[Ask, Answer, None]:
+    def _check_columns(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
         """Once, before the first time is written or compared: whether it means the same to every session."""
         yield from self.locate()
         if self._in_session_zone is not None or self._sql.columns is None:
             return
         names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
-        reply = yield Ask(self._sql.columns, names)
+        reply = yield SqlCommand(self._sql.columns, names)
         if not reply.rows:
             return  # no table; it may be there next time
         columns = [column for column in TIMES if any(name == column and follows for name, follows in reply.rows)]
@@ -200,59 +202,59 @@ class SqlPrograms(StorePrograms):
             "now_us": time.time_ns() // 1000,  # for SQLite, which has no finer clock of its own than milliseconds
         }
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Ask, Answer, bool]:
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> SqlProgram[bool]:
         yield from self.locate(is_of_holder=True)
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
-        reply = yield Ask(self._sql.release if releasing else self._sql.extend, values, is_of_holder=True)
+        reply = yield SqlCommand(self._sql.release if releasing else self._sql.extend, values, is_of_holder=True)
         return bool(reply.changed)
 
-    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Ask, Answer, bool]:
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> SqlProgram[bool]:
         yield from self.locate(is_of_holder=True)
         former = former_fire_time and self._sql.clock.to_store(former_fire_time)
         values = {"name": name, "locked_by": locked_by, "former_fire_time": former}
-        reply = yield Ask(self._sql.undo, values, is_of_holder=True)
+        reply = yield SqlCommand(self._sql.undo, values, is_of_holder=True)
         return bool(reply.changed)
 
-    def force_release(self, name: str) -> Program[Ask, Answer, bool]:
+    def force_release(self, name: str) -> SqlProgram[bool]:
         yield from self._check_columns("force_release", name)
         if self._in_session_zone:
             yield from self._read("force_release", name)
-        reply = yield Ask(self._sql.force_release, {"name": name})
+        reply = yield SqlCommand(self._sql.force_release, {"name": name})
         return bool(reply.changed)
 
-    def forget_fire_time(self, name: str) -> Program[Ask, Answer, bool]:
+    def forget_fire_time(self, name: str) -> SqlProgram[bool]:
         if not self.extra_columns:
             raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
         yield from self.locate()
-        reply = yield Ask(self._sql.forget_fire_time, {"name": name})
+        reply = yield SqlCommand(self._sql.forget_fire_time, {"name": name})
         return bool(reply.changed)
 
-    def prune(self, unused_for: timedelta) -> Program[Ask, Answer, int]:
+    def prune(self, unused_for: timedelta) -> SqlProgram[int]:
         yield from self._check_columns("prune", None)
         if self._in_session_zone:
             yield from self._read_all("prune", "")
-        reply = yield Ask(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
+        reply = yield SqlCommand(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
         return reply.changed
 
-    def record(self, name: str) -> Program[Ask, Answer, LockRecord | None]:
+    def record(self, name: str) -> SqlProgram[LockRecord | None]:
         return (yield from self._read("record", name))
 
-    def records(self, prefix: str) -> Program[Ask, Answer, list[LockRecord]]:
+    def records(self, prefix: str) -> SqlProgram[list[LockRecord]]:
         return (yield from self._read_all("records", prefix))
 
-    def _read(self, operation: str, name: str) -> Program[Ask, Answer, LockRecord | None]:
+    def _read(self, operation: str, name: str) -> SqlProgram[LockRecord | None]:
         yield from self._check_columns(operation, name)
-        reply = yield Ask(self._sql.record, {"name": name})
+        reply = yield SqlCommand(self._sql.record, {"name": name})
         if not reply.rows:
             return None
         record = to_record(reply.rows[0], self._sql.clock, operation)
         self._check_zone(operation, record)
         return record
 
-    def _read_all(self, operation: str, prefix: str) -> Program[Ask, Answer, list[LockRecord]]:
+    def _read_all(self, operation: str, prefix: str) -> SqlProgram[list[LockRecord]]:
         """All records with a prefix, but for those that mean nothing: they must not hide the others."""
         yield from self._check_columns(operation, None)
-        reply = yield Ask(self._sql.records, {"size": len(prefix), "prefix": prefix})
+        reply = yield SqlCommand(self._sql.records, {"size": len(prefix), "prefix": prefix})
         records, odd = [], []
         for row in reply.rows:
             try:
@@ -273,11 +275,11 @@ class SqlPrograms(StorePrograms):
     def create_table_sql(self) -> str:
         return create_table_sql(self._as_given, self.dialect)
 
-    def create_schema(self) -> Program[Ask, Answer, None]:
+    def create_schema(self) -> SqlProgram[None]:
         """Look, create, look again: several processes may do it at once, and some may not create tables at all."""
         yield from self.locate()
         try:
-            yield Ask(self._sql.probe)
+            yield SqlCommand(self._sql.probe)
         except ProviderError as error:
             if missing(error.__cause__) is not Missing.TABLE:
                 raise
@@ -286,11 +288,11 @@ class SqlPrograms(StorePrograms):
         ddl = create_schema_sql(self._table, self._make_dialect())
         failure: ProviderError | None = None
         try:
-            yield Ask(Statement(ddl, "count", ddl, by_name))
+            yield SqlCommand(Statement(ddl, "count", ddl, by_name))
         except ProviderError as error:
             failure = error
         try:
-            yield Ask(self._sql.probe)
+            yield SqlCommand(self._sql.probe)
         except ProviderError:
             if failure is not None:
                 raise failure from failure.__cause__

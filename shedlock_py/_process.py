@@ -1,0 +1,121 @@
+"""The current process: forks, state that exists once per process or per event loop, and signals.
+
+A forked child has a copy of every object of its parent, but not the parent's threads and event loops; and the parent
+still uses the connections. C code that forks, as in uWSGI, runs no hook of Python. Therefore everything here compares
+the process id each time it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio  # late elsewhere: sync programs do without
+
+T = TypeVar("T")
+
+
+class OwningProcess:
+    """The process that creates this object. A forked child inherits the object and is not the owner."""
+
+    __slots__ = ("_pid",)
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def is_current(self) -> bool:
+        return self._pid == os.getpid()
+
+
+class PerProcess(Generic[T]):
+    """One value for each process, made on first use.
+
+    A child keeps a reference to its parent's values and never uses them: the garbage collector would close connections
+    that the parent still uses.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        """:param make: two threads that use the value for the first time may both call it; one result is kept."""
+        self._make = make
+        self._values: dict[int, T] = {}
+
+    def get(self) -> T:
+        """The value of this process. Takes no lock, which a fork could leave locked."""
+        pid = os.getpid()
+        value = self._values.get(pid)
+        return self._values.setdefault(pid, self._make()) if value is None else value
+
+    def pop(self) -> T | None:
+        """Remove the value of this process, to close it; None: there is none."""
+        return self._values.pop(os.getpid(), None)
+
+
+class PerLoop(Generic[T]):
+    """One value for each running event loop of this process, made on first use."""
+
+    def __init__(self, make: Callable[[], T], discard: Callable[[T], object] | None = None) -> None:
+        """:param discard: called with the value of an event loop that was closed."""
+        self._make = make
+        self._discard = discard
+        self._loops: PerProcess[dict[asyncio.AbstractEventLoop, T]] = PerProcess(dict)
+
+    def get(self) -> T:
+        """The value of the running event loop. Each loop adds only itself, in one atomic step."""
+        import asyncio
+
+        loops, running = self._loops.get(), asyncio.get_running_loop()
+        value = loops.get(running)
+        if value is None:
+            for loop in [loop for loop in list(loops) if loop.is_closed()]:
+                closed = loops.pop(loop, None)
+                if closed is not None and self._discard is not None:
+                    self._discard(closed)
+            value = loops[running] = self._make()
+        return value
+
+    def pop(self) -> T | None:
+        """Remove the value of the running event loop, to close it; None: there is none."""
+        import asyncio
+
+        return self._loops.get().pop(asyncio.get_running_loop(), None)
+
+
+def at_fork(*, before: Callable[[], None] | None = None, in_child: Callable[[], None] | None = None) -> None:
+    """Call ``before`` and ``in_child`` whenever Python forks. A fork in C calls neither."""
+    hooks = {"before": before, "after_in_child": in_child}
+    if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+        os.register_at_fork(**{name: hook for name, hook in hooks.items() if hook is not None})
+
+
+def is_from_signal(error: BaseException) -> bool:
+    """Whether a signal handler raised ``error``, or may have, so that it is meant for the process.
+
+    Python runs handlers in the main thread, in the middle of whatever runs there. Each ``KeyboardInterrupt`` there
+    counts as Ctrl-C; any other exception counts if its traceback shows a function that is installed as a handler.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    import signal  # late: half a millisecond
+
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in handlers:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> object:
+    while isinstance(handler, partial):
+        handler = handler.func
+    if isinstance(handler, int) or not callable(handler):
+        return None  # SIG_DFL, SIG_IGN, or installed by C
+    function = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__
+    return getattr(getattr(function, "__func__", function), "__code__", None)
