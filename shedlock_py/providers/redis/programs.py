@@ -126,13 +126,13 @@ class RedisPrograms(StorePrograms):
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
         key = self._keys.of(lease.name)
         if releasing:
-            reply = yield release_call("release", key, lease, lock_for)
+            reply = yield release_call(key, lease, lock_for)
         else:
             reply = yield extend_call("extend", key, lease, lock_for, self.clock())
         return bool(reply)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
-        args = (locked_by.encode(), _optional(former_fire_time), KEPT_MS)
+        args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
         return bool((yield Call(script("undo"), (self._keys.of(name),), args)))
 
     def force_release(self, name: str) -> Program[Command, Any, bool]:
@@ -196,7 +196,7 @@ class RedisPrograms(StorePrograms):
 def claim_args(claim: Claim) -> tuple[bytes | int, ...]:
     """Who claims, for how many ms, and for which fire time (us, or nothing)."""
     request = claim.request
-    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), _optional(request.fire_time)
+    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), optional_microseconds(request.fire_time)
 
 
 def in_microseconds(moment: datetime) -> int:
@@ -204,13 +204,13 @@ def in_microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // MICROSECOND
 
 
-def _optional(moment: datetime | None) -> bytes | int:
+def optional_microseconds(moment: datetime | None) -> bytes | int:
     return b"" if moment is None else in_microseconds(moment)
 
 
-def release_call(operation: str, key: bytes, lease: Lease, lock_for: timedelta) -> Call:
+def release_call(key: bytes, lease: Lease, lock_for: timedelta) -> Call:
     """The call that lets exactly ``lease`` end ``lock_for`` from now."""
-    return Call(script(operation), (key,), (lease.locked_by.encode(), in_milliseconds(lock_for), KEPT_MS))
+    return Call(script("release"), (key,), (lease.locked_by.encode(), in_milliseconds(lock_for), KEPT_MS))
 
 
 def extend_call(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: float) -> Call:

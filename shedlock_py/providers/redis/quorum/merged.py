@@ -15,6 +15,11 @@ def is_decided(found: Sequence[LockRecord | None], size: int) -> bool:
     return max(agreed.values(), default=0) >= size // 2 + 1
 
 
+def are_decided(found: Sequence[Sequence[LockRecord]], size: int) -> bool:
+    """Whether :func:`is_decided` holds for each lock name."""
+    return all(is_decided(records, size) for records in _by_name(found))
+
+
 def merged_record(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
     """The record of ``size`` servers, of which those in ``found`` replied (None: no record there).
 
@@ -52,6 +57,19 @@ def merged_record(found: Sequence[LockRecord | None], size: int) -> LockRecord |
         fencing_token=_token(records),
         last_fire_time=max((record.last_fire_time for record in records if record.last_fire_time), default=None),
     )
+
+
+def merged_records(found: Sequence[Sequence[LockRecord]], size: int) -> list[LockRecord]:
+    """:func:`merged_record` for each lock name."""
+    merged = (merged_record(records, size) for records in _by_name(found))
+    return [record for record in merged if record is not None]
+
+
+def _by_name(found: Sequence[Sequence[LockRecord]]) -> list[list[LockRecord | None]]:
+    """For each lock name what each server has on it."""
+    servers = [{record.name: record for record in records} for records in found]
+    names = sorted({name for server in servers for name in server})
+    return [[server.get(name) for server in servers] for name in names]
 
 
 def _token(records: list[LockRecord]) -> int:

@@ -14,8 +14,7 @@ Trust counts from before the second broadcast, less the margin for clocks of dif
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from random import SystemRandom
@@ -43,13 +42,14 @@ from shedlock_py.providers.redis.programs import (
     claim_args,
     extend_call,
     in_microseconds,
+    optional_microseconds,
     release_call,
 )
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
-from shedlock_py.providers.redis.quorum.merged import is_decided, merged_record
-from shedlock_py.providers.redis.quorum.tally import Verdict, VoteTally, failures, is_refusal
+from shedlock_py.providers.redis.quorum.majority import Majority, failures, results
+from shedlock_py.providers.redis.quorum.merged import are_decided, is_decided, merged_record, merged_records
+from shedlock_py.providers.redis.quorum.tally import Verdict, VoteTally
 from shedlock_py.providers.redis.scripts import script
-from shedlock_py.record import LockRecord
 
 VOTE = timedelta(seconds=3)
 """How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""
@@ -85,11 +85,8 @@ class QuorumPrograms(StorePrograms):
         timeout: float | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
     ) -> None:
-        if size < 3 or size % 2 == 0:
-            raise ConfigurationError(f"a quorum needs an odd number of servers, 3 or 5, not {size}")
         super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance)
-        self._size = size
-        self._majority = size // 2 + 1
+        self._majority = Majority(size)
         self._keys = Keys(key_prefix)
         self._node_key = f"{key_prefix}:node".encode()
         self._longest_lease = parse_duration(longest_lease, "longest_lease")
@@ -133,7 +130,7 @@ class QuorumPrograms(StorePrograms):
                 case Verdict.IMPOSSIBLE if tally.is_too_late():
                     raise fire_time_too_late("acquire", claim.request, self.fire_time_tolerance)
                 case Verdict.IMPOSSIBLE:
-                    raise self._failed("acquire", name, tally.errors, tally.why_not()) from tally.cause
+                    raise self._majority.error("acquire", name, tally.errors, tally.why_not()) from tally.cause
                 case Verdict.SPLIT:
                     is_ahead = tally.is_ahead()
                     if tally.voters and not is_ahead:
@@ -145,9 +142,7 @@ class QuorumPrograms(StorePrograms):
 
     def read_before_take_over(self, name: str) -> QuorumProgram:
         read = Call(script("quorum_read"), (self._keys.of(name), self._node_key))
-        replies = yield from self._majority_of(
-            "take_over", name, _on_each(read, is_settled=self._know_tokens), full=True
-        )
+        replies = yield from self._majority.required("take_over", name, self._on_each(read, self._know_tokens))
         found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
         token = max(reply[2] for reply in found.values())
         clocks = [reply[0] for reply in found.values()]
@@ -159,7 +154,7 @@ class QuorumPrograms(StorePrograms):
         request = claim.request
         if request.fire_time is not None:
             earliest = in_microseconds(request.fire_time) - self.fire_time_tolerance // MICROSECOND
-            if sum(now >= earliest for now in reading.clocks) < self._majority:
+            if sum(now >= earliest for now in reading.clocks) < self._majority.count:
                 raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
         if (yield from self._confirm("take_over", claim, reading.token, reading.former)):
             return reading.token
@@ -168,7 +163,7 @@ class QuorumPrograms(StorePrograms):
 
     def _know_tokens(self, replies: Sequence[Any]) -> bool:
         """Whether these servers know how far the tokens are: a majority that has not forgotten anything."""
-        return sum(bool(reply[3]) for reply in _results(replies)) >= self._majority
+        return sum(bool(reply[3]) for reply in results(replies)) >= self._majority.count
 
     def _vote(self, claim: Claim) -> OnEach:
         locked_by, _, fire_time = claim_args(claim)
@@ -179,7 +174,7 @@ class QuorumPrograms(StorePrograms):
         def is_settled(replies: Sequence[Any]) -> bool:
             return VoteTally(claim.locked_by.encode(), replies).is_settled()
 
-        return _on_each(call, is_settled=is_settled, is_claim=True)
+        return self._on_each(call, is_settled, is_claim=True)
 
     def _confirm(
         self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
@@ -197,13 +192,13 @@ class QuorumPrograms(StorePrograms):
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
             return (yield Call(script("quorum_confirm"), keys, args + former[server.number]))
 
-        replies: list[Any] = yield OnEach(confirm, frozenset(former), self._agree, is_claim=True)
-        confirmed = replies.count(1)
+        replies: list[Any] = yield OnEach(confirm, frozenset(former), self._majority.agrees, is_claim=True)
+        confirmed, size = replies.count(1), self._majority.size
         errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAddressed)]
-        if confirmed < self._majority <= confirmed + len(errors):
-            why = f"{confirmed} of {self._size} servers have confirmed, {failures(errors, self._size)}"
+        if confirmed < self._majority.count <= confirmed + len(errors):
+            why = f"{confirmed} of {size} servers have confirmed, {failures(errors, size)}"
             raise self._unreachable(operation, claim.request.name, why) from errors[0]
-        return confirmed >= self._majority
+        return confirmed >= self._majority.count
 
     def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
         """Undo ``claim``, and go on with a new claim id: what was sent before may arrive late, and must not match."""
@@ -215,68 +210,73 @@ class QuorumPrograms(StorePrograms):
             yield from self._undone(claim.request.name, claim.locked_by, claim.request.fire_time)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
-        newest = b"" if former_fire_time is None else in_microseconds(former_fire_time)
-        call = Call(script("quorum_undo"), (self._keys.of(name),), (locked_by.encode(), newest, KEPT_MS))
-        replies = yield from self._majority_of("undo", name, _on_each(call, is_settled=self._has_majority))
-        return self._may_have_majority(replies)
-
-    # Extend and release
+        args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
+        return (yield from self._done("undo", name, Call(script("undo"), (self._keys.of(name),), args)))
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
         key = self._keys.of(lease.name)
         if releasing:
-            call = release_call("quorum_release", key, lease, lock_for)
-        else:
-            self._check_length(lock_for)
-            call = extend_call("quorum_extend", key, lease, lock_for, self.clock())
-        operation = "release" if releasing else "extend"
-        replies = yield from self._majority_of(operation, lease.name, _on_each(call, is_settled=self._agree))
-        if sum(replies) < self._majority and self._may_have_majority(replies) and not releasing:
-            silent = self._size - len(replies)
-            raise self._unreachable(operation, lease.name, f"{silent} of {self._size} servers did not reply")
-        return self._may_have_majority(replies)
-
-    # For operators
+            return (yield from self._done("release", lease.name, release_call(key, lease, lock_for)))
+        self._check_length(lock_for)
+        on_each = self._on_each(extend_call("quorum_extend", key, lease, lock_for, self.clock()))
+        replies = yield from self._majority.required("extend", lease.name, on_each)
+        if replies.count(1) >= self._majority.count:
+            return True
+        if self._majority.may_have_done(replies):
+            silent = len(replies) - len(results(replies))
+            raise self._unreachable("extend", lease.name, f"{silent} of {self._majority.size} servers did not reply")
+        return False
 
     def force_release(self, name: str) -> QuorumProgram:
         call = Call(script("force_release"), (self._keys.of(name),), (KEPT_MS,))
-        replies = yield from self._majority_of("force_release", name, _on_each(call, is_settled=self._agree))
-        return self._may_have_majority(replies)
+        return (yield from self._done("force_release", name, call))
 
     def forget_fire_time(self, name: str) -> QuorumProgram:
-        call = Call(script("forget_fire_time"), (self._keys.of(name),))
-        replies = yield from self._majority_of("forget_fire_time", name, _on_each(call, is_settled=self._has_majority))
-        return any(replies)
+        on_each = self._on_each(Call(script("forget_fire_time"), (self._keys.of(name),)))
+        return 1 in (yield from self._majority.required("forget_fire_time", name, on_each))
 
     def prune(self, unused_for: timedelta) -> QuorumProgram:
-        on_each = OnEach(lambda server: server.prune(unused_for), is_settled=self._has_majority, is_long=True)
-        return max((yield from self._majority_of("prune", None, on_each)))
+        on_each = OnEach(lambda server: server.prune(unused_for), None, self._majority.has_replied, is_long=True)
+        return max(results((yield from self._majority.required("prune", None, on_each))))
 
     def record(self, name: str) -> QuorumProgram:
+        size = self._majority.size
         on_each = OnEach(
-            lambda server: server.record(name),
-            is_settled=lambda replies: is_decided(_results(replies), self._size),
+            lambda server: server.record(name), is_settled=lambda replies: is_decided(results(replies), size)
         )
-        return merged_record((yield from self._majority_of("record", name, on_each)), self._size)
+        return merged_record(results((yield from self._majority.required("record", name, on_each))), size)
 
     def records(self, prefix: str) -> QuorumProgram:
+        size = self._majority.size
+
         def is_settled(replies: Sequence[Any]) -> bool:
-            found = _by_name(_results(replies))
-            return self._has_majority(replies) and all(is_decided(some, self._size) for some in found.values())
+            return self._majority.has_replied(replies) and are_decided(results(replies), size)
 
         on_each = OnEach(lambda server: server.records(prefix), is_settled=is_settled, is_long=True)
-        found = _by_name((yield from self._majority_of("records", None, on_each)))
-        merged = (merged_record(some, self._size) for some in found.values())
-        return [record for record in merged if record is not None]
+        return merged_records(results((yield from self._majority.required("records", None, on_each))), size)
+
+    def _done(self, operation: str, name: str, call: Call) -> QuorumProgram:
+        """Whether a majority may have done it."""
+        return self._majority.may_have_done((yield from self._majority.required(operation, name, self._on_each(call))))
+
+    def _on_each(
+        self, call: Call, is_settled: Callable[[Sequence[Any]], bool] | None = None, *, is_claim: bool = False
+    ) -> OnEach:
+        """A broadcast of one script."""
+
+        def send(server: QuorumServer) -> Program[Command, Any, Any]:
+            return (yield call)
+
+        return OnEach(send, None, is_settled or self._majority.agrees, is_claim)
 
     def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:
         """Let the servers of a new installation vote at once.
 
         One that is empty beside others that are not has lost what it knew, and stays in quarantine.
         """
-        look = _on_each(Call(script("quorum_join"), (self._node_key,), (b"",)))
+        look = OnEach(lambda _: self._join())
         for _ in range(20):
-            replies = yield from self._majority_of("start_new_quorum", None, look)
+            replies = results((yield from self._majority.required("start_new_quorum", None, look)))
             has_joined = [bool(joined) for joined, _ in replies]
             if not any(has_joined):
                 break
@@ -284,52 +284,27 @@ class QuorumPrograms(StorePrograms):
                 return
             yield Pause(0.1)  # another process may be starting the same quorum
         else:
-            what = (
+            raise ProviderError(
                 f"start_new_quorum: {sum(has_joined)} of {len(replies)} servers have voted before, the others "
-                f"not: this quorum is in use, or was started halfway; those will vote after longest_lease"
+                f"not: this quorum is in use, or was started halfway; those will vote after longest_lease",
+                operation="start_new_quorum",
             )
-            raise ProviderError(what, operation="start_new_quorum")
-        if len(replies) < self._size:
+        if len(replies) < self._majority.size:
             raise self._unreachable("start_new_quorum", None, "a new quorum needs all its servers once")
         run_ids = {run_id for _, run_id in replies}
-        if len(run_ids) < self._size:
+        if len(run_ids) < self._majority.size:
             what = "some of these servers are the same, or do not report a run_id"
             raise ProviderError(f"start_new_quorum: {what}", operation="start_new_quorum")
         for reply in (yield OnEach(lambda _: self._join(run_ids))):
             if isinstance(reply, Exception):
                 raise self._unreachable("start_new_quorum", None, str(reply)) from reply
 
-    def _join(self, run_ids: set[bytes]) -> Program[Command, Any, None]:
-        """Only if the server is still one of those that were empty at the same time."""
-        _, run_id = yield Call(script("quorum_join"), (self._node_key,), (b"",))
+    def _join(self, run_ids: Collection[bytes] = ()) -> Program[Command, Any, Any]:
+        """Whether this server has joined the quorum, and its run id. It joins if it is still one of ``run_ids``."""
+        joined, run_id = yield Call(script("quorum_join"), (self._node_key,), (b"",))
         if run_id in run_ids:
-            yield Call(script("quorum_join"), (self._node_key,), (run_id,))
-
-    # Majorities
-
-    def _agree(self, replies: Sequence[Any]) -> bool:
-        """Whether a majority has replied the same."""
-        return max(Counter(_results(replies)).values(), default=0) >= self._majority
-
-    def _has_majority(self, replies: Sequence[Any]) -> bool:
-        return len(_results(replies)) >= self._majority
-
-    def _may_have_majority(self, results: Sequence[int]) -> bool:
-        """Whether a majority may have replied 1, if the silent servers would."""
-        return results.count(0) <= self._size - self._majority
-
-    def _majority_of(
-        self, operation: str, lock_name: str | None, on_each: OnEach, *, full: bool = False
-    ) -> Program[QuorumCommand, Any, list[Any]]:
-        """The results of those servers that have one; or the replies of all servers, if ``full``.
-
-        :raises ProviderError: no majority has a result.
-        """
-        replies: list[Any] = yield on_each
-        if not self._has_majority(replies):
-            errors = [reply for reply in replies if isinstance(reply, Exception)]
-            raise self._failed(operation, lock_name, errors) from errors[0]
-        return replies if full else _results(replies)
+            joined, run_id = yield Call(script("quorum_join"), (self._node_key,), (run_id,))
+        return joined, run_id
 
     # Errors
 
@@ -338,18 +313,6 @@ class QuorumPrograms(StorePrograms):
 
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
         return ProviderError(describe(operation, lock_name, str(error)), operation=operation, lock_name=lock_name)
-
-    def _failed(
-        self, operation: str, lock_name: str | None, errors: Sequence[Exception], why: str | None = None
-    ) -> Exception:
-        """For too few results: a refusal is a mistake that will be there the next time, silence is not."""
-        refusal = next(filter(is_refusal, errors), None)
-        if isinstance(refusal, ConfigurationError):
-            return refusal
-        why = why or failures(errors, self._size)
-        if refusal is None:
-            return self._unreachable(operation, lock_name, why)
-        return ProviderError(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
 
     def _unreachable(self, operation: str, lock_name: str | None, why: str) -> ProviderUnreachable:
         return ProviderUnreachable(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
@@ -361,27 +324,6 @@ class QuorumPrograms(StorePrograms):
                 f"a lease of {lease} is longer than longest_lease ({self._longest_lease}), for which this quorum keeps "
                 f"a restarted server out: make longest_lease longer, wherever this quorum is used"
             )
-
-
-def _results(replies: Sequence[Any]) -> list[Any]:
-    """The replies that are not errors."""
-    return [reply for reply in replies if not isinstance(reply, Exception)]
-
-
-def _by_name(results: Sequence[Sequence[LockRecord]]) -> dict[str, list[LockRecord | None]]:
-    """For each lock name what each server has on it."""
-    servers = [{record.name: record for record in records} for records in results]
-    names = sorted({name for server in servers for name in server})
-    return {name: [server.get(name) for server in servers] for name in names}
-
-
-def _on_each(
-    call: Call, *, is_settled: Callable[[Sequence[Any]], bool] | None = None, is_claim: bool = False
-) -> OnEach:
-    def send(server: QuorumServer) -> Program[Command, Any, Any]:
-        return (yield call)
-
-    return OnEach(send, None, is_settled, is_claim)
 
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.providers.redis.quorum.majority import failures
 
 # The kinds of reply of quorum_vote.lua
 HELD, VOTED, OTHER, RAN, QUARANTINED, TOO_LATE = 0, 1, 2, 3, 4, 5
@@ -123,20 +123,3 @@ class VoteTally:
     @property
     def cause(self) -> Exception | None:
         return self.errors[0] if self.errors else None
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether a server replied with an error, or the client refused to send anything."""
-    return isinstance(error, ProviderError | ConfigurationError) and not isinstance(error, ProviderUnreachable)
-
-
-def failures(errors: Sequence[Exception], size: int) -> str:
-    """What the servers that failed have in common, with an example of each kind, for people."""
-    refusals = [error for error in errors if is_refusal(error)]
-    silent = [error for error in errors if not is_refusal(error)]
-    reasons = []
-    if refusals:
-        reasons.append(f"{len(refusals)} of {size} servers reported an error ({refusals[0]})")
-    if silent:
-        reasons.append(f"{len(silent)} of {size} servers did not reply ({silent[0]})")
-    return "; ".join(reasons)
