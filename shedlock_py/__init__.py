@@ -53,11 +53,15 @@ from shedlock_py.urls import async_provider_from_url, provider_from_url
 # What most programs do not need is loaded when it is first asked for. Type checkers see plain imports: if they saw
 # __getattr__, they would believe in every misspelt name.
 if TYPE_CHECKING:
-    from shedlock_py.leader import AsyncLeaderElector, LeaderElector, leader_only
+    from shedlock_py.election.async_elector import AsyncLeaderElector
+    from shedlock_py.election.elector import LeaderElector
+    from shedlock_py.election.leader_only import leader_only
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
 else:
     _LATE = {
-        **dict.fromkeys(("AsyncLeaderElector", "LeaderElector", "leader_only"), "shedlock_py.leader"),
+        "AsyncLeaderElector": "shedlock_py.election.async_elector",
+        "LeaderElector": "shedlock_py.election.elector",
+        "leader_only": "shedlock_py.election.leader_only",
         **dict.fromkeys(("AsyncInMemoryLockProvider", "InMemoryLockProvider"), "shedlock_py.providers.memory"),
     }
 

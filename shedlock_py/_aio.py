@@ -14,7 +14,7 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ProviderError, ProviderUnreachable, as_exception
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
-from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
@@ -22,10 +22,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 L = TypeVar("L", Lease, Lease | None)
 
-PATIENCE = 10.0
+ABANDON_SECONDS = 10.0
 """Seconds that a cancelled caller waits for the store to end what was begun; after that it ends in the background."""
 
-_unfinished: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
+_tasks: set[asyncio.Task[Any]] = set()  # the event loop itself keeps only weak references
+
+
+def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start a task that goes on to its end even if no code refers to it."""
+    task = asyncio.create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
 
 
 async def shielded(
@@ -34,7 +42,7 @@ async def shielded(
     """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation goes on.
 
     ``when_abandoned`` is awaited with the lease, if ``work`` got one, that nobody is there to take any more. After a
-    second cancellation, or :data:`PATIENCE`, the rest goes on in the background.
+    second cancellation, or :data:`ABANDON_SECONDS`, the rest goes on in the background.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -50,11 +58,8 @@ async def shielded(
     except asyncio.CancelledError:
         # Cancelled while it waited, so the task keeps what comes of it; or when it was to wake up, having been told.
         source: asyncio.Future[Any] = task if outcome.cancel() or outcome.cancelled() else outcome
-        rest = asyncio.create_task(_finish(source, when_abandoned))
-        _unfinished.add(rest)
-        rest.add_done_callback(_unfinished.discard)
         with suppress(asyncio.CancelledError):
-            await asyncio.wait({rest}, timeout=PATIENCE)
+            await asyncio.wait({start_task(_finish(source, when_abandoned))}, timeout=ABANDON_SECONDS)
         raise
 
 
@@ -175,8 +180,8 @@ class ThreadedProvider(AsyncLockProvider):
 
 
 def _undo(provider: LockProvider, lease: Lease) -> bool:
-    undo: Callable[[Lease], bool] = getattr(provider, "undo", provider.release)
-    return undo(lease)
+    undone: bool = undo_of(provider)(lease)
+    return undone
 
 
 def _log_undo(error: BaseException | None) -> None:

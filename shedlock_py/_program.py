@@ -1,14 +1,14 @@
 """Programs: an algorithm as a generator of commands, written once for sync and async code.
 
 A program yields commands (for SQL a statement with its parameters) and is sent the replies. It holds every decision and
-does no I/O; the two drivers below carry it out. Every exception that a command raises is thrown *into* the program,
+does no I/O; the drivers below carry it out. Every exception that a command raises is thrown *into* the program,
 Ctrl-C and cancellation included: only the program knows what must be undone before the exception goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Command = TypeVar("Command")
 Reply = TypeVar("Reply")
@@ -43,6 +43,29 @@ async def run_async(program: Program[Command, Reply, Result], execute: Callable[
         while True:
             try:
                 reply = await execute(command)
+            except BaseException as error:
+                command = program.throw(error)
+            else:
+                command = program.send(reply)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    except BaseException:
+        program.close()
+        raise
+
+
+def delegate(
+    program: Program[Command, Reply, Result], request: Callable[[Command], Program[Any, Any, Reply]]
+) -> Program[Any, Any, Result]:
+    """:func:`run` inside another program: ``request`` makes a program that carries one command out."""
+    try:
+        command = next(program)
+        while True:
+            try:
+                reply = yield from request(command)
+            except GeneratorExit:
+                raise
             except BaseException as error:
                 command = program.throw(error)
             else:

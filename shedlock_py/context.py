@@ -3,7 +3,7 @@
 Inside is what the guarded task calls or awaits, in the same process, while its lease lives: its own code, the tasks
 that it makes, and threads that run in a copy of its context (``asyncio.to_thread``). A context variable carries the
 lease there. asyncio also copies the context into what the task only sets off: the callbacks of timers, and the tasks
-that those make. They are not inside, nor is a forked child; see :meth:`Held.is_here`.
+that those make. They are not inside, nor is a forked child; see :meth:`ActiveLease.is_here`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Heart(Protocol):
+class KeepAlive(Protocol):
     """What keeps a lease alive, as far as a task that extends the lease itself must know it."""
 
     def is_busy(self, *, is_async: bool) -> bool:
@@ -39,25 +39,25 @@ class Heart(Protocol):
     def resume(self) -> None:
         """The lease was extended, or not; go on from there."""
 
-    def tell_lost(self) -> None:
+    def report_lost(self) -> None:
         """The store does not have the lease any more: tell everybody, unless that is done."""
 
 
-class Held:
+class ActiveLease:
     """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
 
     def __init__(self, lease: Lease, provider: object, owner: OwningProcess) -> None:
         self.lease = lease
         self.provider = provider
-        self.outer = innermost.get()
+        self.parent = current.get()
         self.owner = owner
         self.thread = get_ident()
         self._loop, self._task = _running_task()
         self.finished = False
         self.ended_at = 0.0  # when the task ended, if something was waited for after it
-        self.heart: Heart | None = None
-        self.lost_is_told = False
-        self.stands_for: tuple[object, str] | None = None
+        self.keep_alive: KeepAlive | None = None
+        self.is_loss_reported = False
+        self.alias: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
         """Whether the task is still running and its lease may be believed."""
@@ -79,39 +79,39 @@ class Held:
         return loop is self._loop and task is not None
 
     def enter(self) -> None:
-        if self.outer is not None:
+        if self.parent is not None:
             _forget_finished(self)
         if self._task is not None:
             _wrap_task_factory(self._loop)
         running.add(self)
-        innermost.set(self)
+        current.set(self)
 
     def leave(self) -> None:
         self.finished = True
         self._loop = self._task = None  # whose context refers to this lease
-        innermost.set(_unfinished(innermost.get()))  # locks need not be left in the order of nesting
+        current.set(_unfinished(current.get()))  # locks need not be left in the order of nesting
 
 
-running: set[Held] = set()
+running: set[ActiveLease] = set()
 """The leases whose tasks run, or that are being released, in all threads; in a forked child its parent's as well."""
 
 
-def _unfinished(held: Held | None) -> Held | None:
+def _unfinished(active: ActiveLease | None) -> ActiveLease | None:
     """The innermost that is not finished: a job that starts its own next run must not grow a chain."""
-    while held is not None and held.finished:
-        held = held.outer
-    return held
+    while active is not None and active.finished:
+        active = active.parent
+    return active
 
 
-def _forget_finished(held: Held) -> None:
+def _forget_finished(active: ActiveLease) -> None:
     """All around it, too: that job may end after its next run has begun."""
-    outer: Held | None = held
-    while outer is not None:
-        outer.outer = _unfinished(outer.outer)
-        outer = outer.outer
+    parent: ActiveLease | None = active
+    while parent is not None:
+        parent.parent = _unfinished(parent.parent)
+        parent = parent.parent
 
 
-innermost: ContextVar[Held | None] = ContextVar("shedlock_py_innermost", default=None)
+current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
 
 
 def _running_task() -> tuple[Any, object]:
@@ -145,11 +145,11 @@ class _TaskFactory:
         self._wrapped = wrapped
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
-        if innermost.get() is not None:
+        if current.get() is not None:
             running, maker = _running_task()
             if running is not None and maker is None:
                 context = copy_context()
-                context.run(innermost.set, None)
+                context.run(current.set, None)
                 return context.run(self._make, loop, coro, options)
         return self._make(loop, coro, options)
 
@@ -161,35 +161,35 @@ class _TaskFactory:
         return asyncio.Task(coro, loop=loop, **options)
 
 
-def find_live(name: str | None = None, providers: Sequence[object] = (), mark: object = None) -> Held | None:
+def find_live(name: str | None = None, providers: Sequence[object] = (), spec: object = None) -> ActiveLease | None:
     """The innermost live lease around the running code: of ``name`` and on one of ``providers``, where given.
 
-    Or the one that stands for the lock ``name`` of the function marked ``mark``: see :func:`stand_for`.
+    Or the one that stands for the lock ``name`` of the function with the spec ``spec``: see :func:`add_alias`.
     """
-    held = innermost.get()
-    while held is not None:
-        is_wanted = not providers or any(held.provider is provider for provider in providers)
-        is_named = name is None or (is_wanted and name == held.lease.name)
-        stands_in = mark is not None and held.stands_for == (mark, name)
-        if (is_named or stands_in) and held.is_live() and held.is_here():
-            return held
-        held = held.outer
+    active = current.get()
+    while active is not None:
+        is_wanted = not providers or any(active.provider is provider for provider in providers)
+        is_named = name is None or (is_wanted and name == active.lease.name)
+        stands_in = spec is not None and active.alias == (spec, name)
+        if (is_named or stands_in) and active.is_live() and active.is_here():
+            return active
+        active = active.parent
     return None
 
 
-def stand_for(mark: object, lock_name: str) -> None:
-    """Let the innermost live lease count as the lock ``lock_name`` of the function whose ``__shedlock__`` is ``mark``.
+def add_alias(spec: object, lock_name: str) -> None:
+    """Let the innermost live lease count as the lock ``lock_name`` of the function whose ``__shedlock__`` is ``spec``.
 
     For schedulers that have taken a function's lock in its place, perhaps on another provider object of the same
     store: the function must not find its lock held by itself, and be skipped for ever.
     """
-    _live().stands_for = (mark, lock_name)
+    _live().alias = (spec, lock_name)
 
 
 def current_lease() -> Lease | None:
     """The innermost live lease that the running code is inside of, or None."""
-    held = find_live()
-    return held.lease if held else None
+    active = find_live()
+    return active.lease if active else None
 
 
 def assert_locked(name: str | None = None) -> None:
@@ -207,68 +207,68 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
     :raises LeaseLostError: somebody else has it, or may have it.
     :raises ProviderError: the store failed; the lease is what it was before, at most.
     """
-    held = _live()
-    provider = as_provider(held.provider)
-    with _paused(held.heart):
-        while _is_busy(held.heart):
-            time.sleep(_MOMENT)
-        with _failing(held.lease):
-            return _extended(held, provider.extend(held.lease, lock_at_most_for))
+    active = _live()
+    provider = as_provider(active.provider)
+    with _paused(active.keep_alive):
+        while _is_busy(active.keep_alive):
+            time.sleep(_POLL_SECONDS)
+        with _failing(active.lease):
+            return _extended(active, provider.extend(active.lease, lock_at_most_for))
 
 
 async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
     """:func:`extend_lock` for async tasks."""
     import asyncio  # late: must not be loaded for others
 
-    held = _live()
-    provider = as_async_provider(held.provider)
-    with _paused(held.heart):
-        while _is_busy_async(held.heart):  # noqa: ASYNC110 (the heartbeat may be in a thread)
-            await asyncio.sleep(_MOMENT)
-        with _failing(held.lease):
-            return _extended(held, await provider.extend(held.lease, lock_at_most_for))
+    active = _live()
+    provider = as_async_provider(active.provider)
+    with _paused(active.keep_alive):
+        while _is_busy_async(active.keep_alive):  # noqa: ASYNC110 (the heartbeat may be in a thread)
+            await asyncio.sleep(_POLL_SECONDS)
+        with _failing(active.lease):
+            return _extended(active, await provider.extend(active.lease, lock_at_most_for))
 
 
-_MOMENT = 0.005
+_POLL_SECONDS = 0.005
 
 
 @contextmanager
-def _paused(heart: Heart | None) -> Iterator[None]:
+def _paused(keep_alive: KeepAlive | None) -> Iterator[None]:
     """While the task extends its lease no heartbeat does, which might cut it down again."""
-    if heart is None:
+    if keep_alive is None:
         yield
         return
-    heart.pause()
+    keep_alive.pause()
     try:
         yield
     finally:
-        heart.resume()
+        keep_alive.resume()
 
 
-def _is_busy(heart: Heart | None) -> bool:
-    return heart is not None and heart.is_busy(is_async=False)
+def _is_busy(keep_alive: KeepAlive | None) -> bool:
+    return keep_alive is not None and keep_alive.is_busy(is_async=False)
 
 
-def _is_busy_async(heart: Heart | None) -> bool:
-    return heart is not None and heart.is_busy(is_async=True)
+def _is_busy_async(keep_alive: KeepAlive | None) -> bool:
+    return keep_alive is not None and keep_alive.is_busy(is_async=True)
 
 
-def _live(name: str | None = None) -> Held:
-    held = find_live(name)
-    if held is None:
+def _live(name: str | None = None) -> ActiveLease:
+    active = find_live(name)
+    if active is None:
         what = "any lock" if name is None else f"lock {name!r}"
         raise NotLocked(f"not inside a live lease of {what}: call it inside @scheduler_lock or 'with hold(…)'")
-    return held
+    return active
 
 
-def _extended(held: Held, extended: Lease | None) -> Lease:
-    name = held.lease.name
+def _extended(active: ActiveLease, extended: Lease | None) -> Lease:
+    name = active.lease.name
     if extended is None:
-        if held.heart is not None:
-            held.heart.tell_lost()
+        if active.keep_alive is not None:
+            active.keep_alive.report_lost()
         else:
-            held.lost_is_told = True
-            emit(LeaseLost(name, held.lease, "revoked"))
+            active.is_loss_reported = True
+            emit(LeaseLost(name, active.lease, "revoked"))
         raise LeaseLostError(f"lock {name!r} could not be extended: its lease has ended or was taken over")
     emit(LockExtended(name, extended))
     return extended

@@ -4,9 +4,9 @@
 
     ShedLockError
     ├── ConfigurationError (also a ValueError)   a name, a duration, a URL or a set-up that cannot work
-    │   └── ProviderNotConfigured                nobody said which store to ask
-    ├── ProviderError                            the store answered with an error; the task does not run
-    │   └── ProviderUnreachable                  the store did not answer; the next call tries anew
+    │   └── ProviderNotConfigured                no provider was configured
+    ├── ProviderError                            the store replied with an error; the task does not run
+    │   └── ProviderUnreachable                  the store did not reply; the next call tries again
     └── LeaseError
         ├── LeaseLostError                       the lease ended while something still relied on it
         └── NotLocked                            code that needs a lease ran without one
@@ -28,30 +28,33 @@ class ConfigurationError(ShedLockError, ValueError):
 
 
 class ProviderNotConfigured(ConfigurationError):
-    """A lock was asked for before anybody said which provider to use."""
+    """A lock was requested before a provider was configured."""
 
 
 class ProviderError(ShedLockError):
-    """The store answered with an error. The task did not run.
+    """The store replied with an error. The task did not run.
 
-    ``operation`` is what was asked ("acquire", "release", …), ``lock_name`` the lock it was asked for (or None).
+    ``operation`` is the operation that failed ("acquire", "release", …), ``lock_name`` its lock (or None), ``hint``
+    what the user can do about it, if that is known. ``message`` is the text without the hint; ``str()`` shows both.
     ``__cause__`` is the driver's own error.
     """
 
-    def __init__(self, message: str, *, operation: str, lock_name: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, operation: str, lock_name: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message} — {hint}")
+        self.message = message
         self.operation = operation
         self.lock_name = lock_name
+        self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException's own pickling calls the class with positional arguments only.
-        return (_rebuild, (type(self), str(self), self.operation, self.lock_name))
+        return (_rebuild, (type(self), self.message, self.operation, self.lock_name, self.hint))
 
 
 class ProviderUnreachable(ProviderError):
-    """The store did not answer: it is down, refused, timed out, read-only or out of connections.
+    """The store did not reply: it is down, refused, timed out, read-only or out of connections.
 
-    Whether the operation happened is unknown. The task did not run; the next call tries anew.
+    Whether the operation happened is unknown. The task did not run; the next call tries again.
     """
 
 
@@ -67,8 +70,10 @@ class NotLocked(LeaseError):
     """Code that must run under a lease was called without a live one."""
 
 
-def _rebuild(cls: type[ProviderError], message: str, operation: str, lock_name: str | None) -> ProviderError:
-    return cls(message, operation=operation, lock_name=lock_name)
+def _rebuild(
+    cls: type[ProviderError], message: str, operation: str, lock_name: str | None, hint: str | None
+) -> ProviderError:
+    return cls(message, operation=operation, lock_name=lock_name, hint=hint)
 
 
 def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any, Generic, Never, TypeVar, cast
+from typing import Any, Generic, Never, TypeVar
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess, is_from_signal
@@ -24,7 +24,7 @@ from shedlock_py.config import (
     resolve_async_provider,
     resolve_provider,
 )
-from shedlock_py.context import Held, find_live, innermost, running
+from shedlock_py.context import ActiveLease, current, find_live, running
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
 from shedlock_py.events import (
@@ -38,9 +38,9 @@ from shedlock_py.events import (
     TaskFinished,
     logger,
 )
-from shedlock_py.keepalive import OnLost, beating, beating_async, check_on_lost, check_on_lost_async
+from shedlock_py.keepalive import OnLost, check_on_lost, check_on_lost_async, kept_alive, kept_alive_async
 from shedlock_py.lease import Lease
-from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name
 from shedlock_py.shutdown import refuses_work
@@ -164,7 +164,7 @@ async def run_guarded_async(block: AsyncBlock, task: Callable[[], Awaitable[T]])
 class Guard:
     """What :class:`Block` and :class:`AsyncBlock` decide alike, in the order in which it happens. For one use.
 
-    ``mark`` is the ``__shedlock__`` of the guarded function, if it has one; the provider was checked with it.
+    ``spec`` is the ``__shedlock__`` of the guarded function, if it has one; the provider was checked with it.
     """
 
     _store: LockProvider | AsyncLockProvider
@@ -177,12 +177,12 @@ class Guard:
         provider: object,
         keep_alive: bool | None = None,
         on_lost: OnLost = "continue",
-        mark: Any = None,
+        spec: Any = None,
     ) -> None:
         self.provider = provider
         self.keep_alive = is_kept_alive(keep_alive)
         self.on_lost = on_lost
-        self.mark = mark
+        self.spec = spec
         self._at_most = at_most
         self._at_least = at_least
         self._request: LockRequest | None = None
@@ -191,12 +191,12 @@ class Guard:
         self._skip_reason: SkipReason = "held"
         self._lease: Lease | None = None  # from the grant until the block is left
         self._is_unused = False  # granted, but the task will not run
-        self._held: Held | None = None
+        self._active: ActiveLease | None = None
         if isinstance(lock, LockRequest):
             self.name, self._request, self._template = lock.name, lock, lock.template
         else:
-            self.name, self._template = lock, None if mark is None else mark.filled_template
-        if mark is None:
+            self.name, self._template = lock, None if spec is None else spec.filled_template
+        if spec is None:
             self._check()
 
     def _check(self) -> None:
@@ -222,12 +222,12 @@ class Guard:
             raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
         self._owner = OwningProcess()  # a block may be created before a fork and entered after it
 
-    def around(self) -> Held | None:
+    def around(self) -> ActiveLease | None:
         """The live lease of this very lock that the running code is inside of already."""
-        if innermost.get() is None:
+        if current.get() is None:
             return None
         providers = configured_providers() if self.provider is None else (self.provider,)
-        return find_live(self.name, providers, self.mark)
+        return find_live(self.name, providers, self.spec)
 
     @property
     def skip(self) -> Skipped:
@@ -259,7 +259,7 @@ class Guard:
         self._skip_reason = reason or self._skip_reason
         emit(LockSkipped(self.name, self._skip_reason, self._elapsed()).filled_from(self._template))
 
-    def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Held:
+    def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> ActiveLease:
         """The task begins, unless the grant took so long that it may be over.
 
         :raises ProviderUnreachable: it may.
@@ -276,28 +276,28 @@ class Guard:
             raise error
         provider = getattr(store, "sync_provider", store)  # as the caller knows it
         assert self._owner is not None
-        self._held = held = Held(lease, provider, self._owner)
+        self._active = active = ActiveLease(lease, provider, self._owner)
         emit(LockAcquired(lease.name, lease, self._elapsed()))
-        held.enter()
-        return held
+        active.enter()
+        return active
 
     def finish(self, lease: Lease, failure: BaseException | None) -> None:
         """The task has ended."""
-        held = self._held
-        if held is None:
+        active = self._active
+        if active is None:
             return  # granted too late: nobody was told of this lease
-        held.leave()
+        active.leave()
         if self._is_owner():  # in a forked child, the task is its parent's
-            duration = timedelta(seconds=(held.ended_at or monotonic()) - self._answered_at)
+            duration = timedelta(seconds=(active.ended_at or monotonic()) - self._answered_at)
             emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
         if not lease.is_trusted() and not lease.is_lost() and self.must_release(lease):
-            held.lost_is_told = True
+            active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
     def leave(self) -> None:
         """The lease is released, or will not be: SIGTERM need not wait for it any more."""
-        if self._held is not None:
-            running.discard(self._held)
+        if self._active is not None:
+            running.discard(self._active)
 
     def must_release(self, lease: Lease) -> bool:
         """Not if the task has done it; nor in a forked child that leaves the block: the lease is its parent's."""
@@ -313,16 +313,14 @@ class Guard:
         A lease under which no task ran is undone: free at once, without minimum hold, and its fire time can be granted
         again. A provider without ``undo`` releases it.
         """
-        store: Any = self._store
-        undo: Callable[[Lease], Any] | None = getattr(store, "undo", None) if self._is_unused else None
-        return undo or cast(Callable[[Lease], Any], store.release)
+        return undo_of(self._store) if self._is_unused else self._store.release
 
     def released(self, lease: Lease, was_ours: bool) -> None:
-        if self._held is None:
+        if self._active is None:
             return  # granted too late: nobody was told of this lease
         if was_ours:
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._answered_at)))
-        elif not self._held.lost_is_told:
+        elif not self._active.is_loss_reported:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 
@@ -330,7 +328,7 @@ class Block(Guard):
     """The guard around ordinary code: what :func:`hold` returns."""
 
     _store: LockProvider
-    _beating: AbstractContextManager[None] | None = None
+    _kept_alive: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Lease | None:
         self.begin_use()
@@ -356,11 +354,11 @@ class Block(Guard):
             self.skipped()
             return None
         try:
-            held = self.begin(lease, store)
+            active = self.begin(lease, store)
             if self.keep_alive or self.on_lost != "continue":
-                heart = beating(held, store, self.keep_alive, self.on_lost)
-                heart.__enter__()
-                self._beating = heart
+                keep_alive = kept_alive(active, store, self.keep_alive, self.on_lost)
+                keep_alive.__enter__()
+                self._kept_alive = keep_alive
             return lease
         except BaseException as error:
             self._is_unused = True
@@ -372,8 +370,8 @@ class Block(Guard):
         if lease is None:
             return  # skipped, or inside of a live lease
         try:
-            if self._beating is not None:
-                self._beating.__exit__(kind, error, tb)
+            if self._kept_alive is not None:
+                self._kept_alive.__exit__(kind, error, tb)
         except BaseException as raised:
             error = raised
             raise
@@ -400,7 +398,7 @@ class AsyncBlock(Guard):
     """:class:`Block` for async code: what :func:`hold_async` returns."""
 
     _store: AsyncLockProvider
-    _beating: AbstractAsyncContextManager[None] | None = None
+    _kept_alive: AbstractAsyncContextManager[None] | None = None
 
     async def __aenter__(self) -> Lease | None:
         self.begin_use()
@@ -426,11 +424,11 @@ class AsyncBlock(Guard):
             self.skipped()
             return None
         try:
-            held = self.begin(lease, store)
+            active = self.begin(lease, store)
             if self.keep_alive or self.on_lost != "continue":
-                heart = beating_async(held, store, self.keep_alive, self.on_lost)
-                await heart.__aenter__()
-                self._beating = heart
+                keep_alive = kept_alive_async(active, store, self.keep_alive, self.on_lost)
+                await keep_alive.__aenter__()
+                self._kept_alive = keep_alive
             return lease
         except BaseException as error:
             self._is_unused = True
@@ -446,8 +444,8 @@ class AsyncBlock(Guard):
         if lease is None:
             return  # skipped, or inside of a live lease
         try:
-            if self._beating is not None:
-                await self._beating.__aexit__(kind, error, tb)
+            if self._kept_alive is not None:
+                await self._kept_alive.__aexit__(kind, error, tb)
         except BaseException as raised:
             error = raised
             raise

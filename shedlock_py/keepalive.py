@@ -1,7 +1,7 @@
 """Keep-alive: extending a lease while its task runs, and saying at once when it is lost.
 
-What to do and when is in :class:`_Heart`, which waits for nothing. :func:`beating` carries it out in threads,
-:func:`beating_async` on the event loop.
+What to do and when is in :class:`KeepAlivePlan`, which waits for nothing. :func:`kept_alive` carries it out in threads,
+:func:`kept_alive_async` on the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess, is_from_signal
 from shedlock_py._timers import RETRY_SECONDS, timer, worker_pool
 from shedlock_py.config import emit
-from shedlock_py.context import Held
+from shedlock_py.context import ActiveLease
 from shedlock_py.errors import ConfigurationError, LeaseLostError, as_exception
 from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFailed, logger
 from shedlock_py.lease import HeartbeatPlan, Lease
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 OnLost = str | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a call."""
 
-MOST_UNANSWERED = 3
+MOST_PENDING = 3
 """Heartbeats of one lease that wait for a worker or a reply at the same time."""
-PATIENCE = 10.0
+STOP_SECONDS = 10.0
 """Seconds to wait, at the end of a task, for a heartbeat that the store has not answered."""
 
 
@@ -56,20 +56,20 @@ def check_on_lost_async(on_lost: OnLost) -> None:
         raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
 
 
-class _Heart:
+class KeepAlivePlan:
     """What is known about the lease of one running task, and what is to be done next."""
 
-    def __init__(self, held: Held, *, beats: bool) -> None:
-        self.lease = lease = held.lease
-        self._held = held
-        self.unanswered = 0
+    def __init__(self, active: ActiveLease, *, sends: bool) -> None:
+        self.lease = lease = active.lease
+        self._active = active
+        self.pending = 0
         self.is_queued = False
         """Whether a heartbeat waits for a worker. Over a slow link one is enough: more would delay other leases'."""
         self.has_ended = False
         self.lost: LeaseLost | None = None
         self.pauses = 0
         """While the task itself extends the lease, no heartbeat begins: the store must not do the shorter one last."""
-        self._beats = beats
+        self._sends = sends
         from random import SystemRandom  # late: with what it imports, half a millisecond
 
         # The module's own random numbers go on alike in all children that C has forked.
@@ -77,17 +77,17 @@ class _Heart:
 
     def wakes_at(self) -> float:
         """When there will be something to do."""
-        return min(self._plan.due, self.lease.trusted_until) if self._beats else self.lease.trusted_until
+        return min(self._plan.due, self.lease.trusted_until) if self._sends else self.lease.trusted_until
 
-    def must_beat(self) -> bool:
+    def must_send(self) -> bool:
         """Whether to send a heartbeat now; if so, it counts as sent."""
         now = monotonic()
-        if not self._beats or now < self._plan.due:
+        if not self._sends or now < self._plan.due:
             return False
         self._plan.sent(self.lease.lock_at_most_for, now)
-        if self.unanswered >= MOST_UNANSWERED or self.is_queued or self.pauses:
+        if self.pending >= MOST_PENDING or self.is_queued or self.pauses:
             return False
-        self.unanswered += 1
+        self.pending += 1
         return True
 
     def may_send(self) -> bool:
@@ -121,12 +121,12 @@ class _Heart:
         """Why the lease is over, once it cannot be believed any more."""
         if self.lease.is_trusted():
             return None
-        if self.lease.is_lost() and not self.unanswered:
+        if self.lease.is_lost() and not self.pending:
             return "revoked"  # the task itself has asked the store
         return self._why_over()
 
     def _why_over(self) -> LostReason:
-        return "unreachable" if self._plan.failures or self.unanswered else "overrun"
+        return "unreachable" if self._plan.failures or self.pending else "overrun"
 
     def refused(self, believed_until: float) -> LeaseLost | None:
         """The store does not have the lease, which was believed until then."""
@@ -137,7 +137,7 @@ class _Heart:
         if self.has_ended or self.lost is not None or self.lease.has_ended():
             return None
         self.lease.lose()
-        self._held.lost_is_told = True
+        self._active.is_loss_reported = True
         self.lost = LeaseLost(self.lease.name, self.lease, reason)
         return self.lost
 
@@ -146,21 +146,21 @@ class _Heart:
 
 
 @contextmanager
-def beating(held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> Iterator[None]:
+def kept_alive(active: ActiveLease, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> Iterator[None]:
     """Keep the lease alive, or only watch it, while the block runs. At its end no heartbeat is under way any more."""
-    heart = _ThreadHeart(held, store, keep_alive, on_lost)
-    held.heart = heart
+    keeper = ThreadKeepAlive(active, store, keep_alive, on_lost)
+    active.keep_alive = keeper
     try:
-        heart.start()
+        keeper.start()
         yield
     finally:
-        held.ended_at = monotonic()
-        heart.stop()
+        active.ended_at = monotonic()
+        keeper.stop()
 
 
-class _ThreadHeart:
-    def __init__(self, held: Held, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> None:
-        self._heart = _Heart(held, beats=keep_alive)
+class ThreadKeepAlive:
+    def __init__(self, active: ActiveLease, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> None:
+        self._plan = KeepAlivePlan(active, sends=keep_alive)
         self._store = store
         self._on_lost = on_lost
         self._changed = threading.Condition()
@@ -180,34 +180,34 @@ class _ThreadHeart:
             self._is_reserved = True
             self._pool.reserve()
         try:
-            timer().schedule(self.wake, self._heart.wakes_at())
+            timer().schedule(self.wake, self._plan.wakes_at())
         except RuntimeError as error:
-            raise RuntimeError(f"lock {self._heart.lease.name!r}: the task does not run, unwatched: {error}") from error
+            raise RuntimeError(f"lock {self._plan.lease.name!r}: the task does not run, unwatched: {error}") from error
 
     def wake(self) -> None:
         """In the timer's thread, which must not wait for anything."""
         with self._changed:
-            heart = self._heart
-            if heart.is_alive():
-                reason = heart.over()
+            plan = self._plan
+            if plan.is_alive():
+                reason = plan.over()
                 if reason is None:
-                    if heart.must_beat():
-                        self._submit_beat()
-                    timer().schedule(self.wake, heart.wakes_at())
+                    if plan.must_send():
+                        self._submit_heartbeat()
+                    timer().schedule(self.wake, plan.wakes_at())
                     return
-                self._untold = heart.lose(reason)
+                self._untold = plan.lose(reason)
             if self._untold is not None:
                 self._tell_in_thread()
 
-    def _submit_beat(self) -> None:
-        heart = self._heart
+    def _submit_heartbeat(self) -> None:
+        plan = self._plan
         try:
             assert self._pool is not None
-            self._pool.submit(self._beat).add_done_callback(_log_unexpected)
-            heart.is_queued = True
+            self._pool.submit(self._heartbeat).add_done_callback(_log_unexpected)
+            plan.is_queued = True
         except RuntimeError as error:  # no thread could be started: as if the store had failed, so soon again
-            heart.unanswered -= 1
-            heart.failed()
+            plan.pending -= 1
+            plan.failed()
             self._unreported.append(error)
 
     def _tell_in_thread(self) -> None:
@@ -223,49 +223,49 @@ class _ThreadHeart:
         if lost is not None:
             _tell(lost, self._on_lost)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """In a worker thread. Whatever it calls may raise anything."""
-        heart = self._heart
+        plan = self._plan
         with self._changed:
-            believed_until = heart.lease.trusted_until
-            if not heart.may_send():  # it has waited for a worker
-                heart.unanswered -= 1
+            believed_until = plan.lease.trusted_until
+            if not plan.may_send():  # it has waited for a worker
+                plan.pending -= 1
                 return
             self._in_flight += 1
         lost: LeaseLost | None = None
         error: Exception | None = None
         is_ours: Lease | None = None
         try:
-            is_ours = self._store.extend(heart.lease, heart.lease.lock_at_most_for)
+            is_ours = self._store.extend(plan.lease, plan.lease.lock_at_most_for)
         except BaseException as raised:
-            error = as_exception(raised, "extend", heart.lease.name)
+            error = as_exception(raised, "extend", plan.lease.name)
         with self._changed:
-            heart.unanswered -= 1
+            plan.pending -= 1
             self._in_flight -= 1
             self._changed.notify_all()
-            if not heart.is_alive():
+            if not plan.is_alive():
                 return
             if error is not None:
-                heart.failed()
+                plan.failed()
             elif is_ours is not None:
-                heart.extended()
+                plan.extended()
             else:
-                lost = heart.refused(believed_until)
+                lost = plan.refused(believed_until)
             self._schedule()
         self._report_unsent()
-        _report(heart.lease, error, is_ours)
+        _report(plan.lease, error, is_ours)
         if lost:
             _tell(lost, self._on_lost)
 
     def _schedule(self) -> None:
         with suppress(RuntimeError):  # the timer's thread; it stays scheduled
-            timer().schedule(self.wake, self._heart.wakes_at())
+            timer().schedule(self.wake, self._plan.wakes_at())
 
     def _report_unsent(self) -> None:
         with self._changed:
             errors, self._unreported = self._unreported, []
         for error in errors:
-            _report(self._heart.lease, error, None)
+            _report(self._plan.lease, error, None)
 
     def is_busy(self, *, is_async: bool) -> bool:
         return self._in_flight > 0 and self._owner.is_current()
@@ -273,20 +273,20 @@ class _ThreadHeart:
     def pause(self) -> None:
         if self._owner.is_current():
             with self._changed:
-                self._heart.pauses += 1
+                self._plan.pauses += 1
 
     def resume(self) -> None:
         if self._owner.is_current():
             with self._changed:
-                self._heart.pauses -= 1
-                self._heart.extended()
+                self._plan.pauses -= 1
+                self._plan.extended()
                 self._schedule()
 
-    def tell_lost(self) -> None:
+    def report_lost(self) -> None:
         if not self._owner.is_current():
             return
         with self._changed:
-            lost = self._heart.lose("revoked")
+            lost = self._plan.lose("revoked")
         if lost:
             _tell(lost, self._on_lost)
 
@@ -295,10 +295,10 @@ class _ThreadHeart:
             return  # a forked child that leaves the block: nothing of this runs here
         try:
             with self._changed:
-                self._heart.has_ended = True
+                self._plan.has_ended = True
                 timer().cancel(self.wake)
                 # A heartbeat that came after the release would prolong a minimum hold.
-                self._changed.wait_for(lambda: not self._in_flight, PATIENCE)
+                self._changed.wait_for(lambda: not self._in_flight, STOP_SECONDS)
         finally:
             if self._pool is not None and self._is_reserved:
                 self._is_reserved = False
@@ -343,29 +343,31 @@ def _report(lease: Lease, error: Exception | None, extended: Lease | None) -> No
 
 
 @asynccontextmanager
-async def beating_async(held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> AsyncIterator[None]:
-    """:func:`beating` for async tasks. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
+async def kept_alive_async(
+    active: ActiveLease, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost
+) -> AsyncIterator[None]:
+    """:func:`kept_alive` for async tasks. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
     import asyncio  # late: must not be loaded for others
 
-    heart = _TaskHeart(held, store, keep_alive, on_lost)
-    held.heart = heart
-    heart.start()
+    keeper = TaskKeepAlive(active, store, keep_alive, on_lost)
+    active.keep_alive = keeper
+    keeper.start()
     try:
         yield
     except asyncio.CancelledError as error:
-        if heart.takes_back_its_cancellation():
-            raise LeaseLostError(f"lock {held.lease.name!r} was lost while its task ran") from error
+        if keeper.takes_back_its_cancellation():
+            raise LeaseLostError(f"lock {active.lease.name!r} was lost while its task ran") from error
         raise
     finally:
-        held.ended_at = monotonic()
-        await heart.stop()
+        active.ended_at = monotonic()
+        await keeper.stop()
 
 
-class _TaskHeart:
-    def __init__(self, held: Held, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> None:
+class TaskKeepAlive:
+    def __init__(self, active: ActiveLease, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> None:
         import asyncio
 
-        self._heart = _Heart(held, beats=keep_alive)
+        self._plan = KeepAlivePlan(active, sends=keep_alive)
         self._store = store
         self._on_lost = on_lost
         self._owner = OwningProcess()
@@ -375,7 +377,7 @@ class _TaskHeart:
         self._cancels_before = self._body.cancelling() if self._body else 0
         self._has_cancelled = False
         self._patient_until = 0.0
-        self._beats: set[asyncio.Task[None]] = set()
+        self._heartbeats: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -386,53 +388,53 @@ class _TaskHeart:
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
         """Code that shuts down by cancelling all tasks has cancelled this one, while the guarded task goes on."""
-        if watch.cancelled() and self._heart.is_alive() and self._owner.is_current():
+        if watch.cancelled() and self._plan.is_alive() and self._owner.is_current():
             self.start()
 
     async def _run(self) -> None:
         import asyncio
 
-        heart = self._heart
-        while (reason := heart.over()) is None and heart.lost is None:
-            if heart.must_beat():
-                beat = asyncio.create_task(self._beat())
-                self._beats.add(beat)
-                beat.add_done_callback(self._beats.discard)
+        plan = self._plan
+        while (reason := plan.over()) is None and plan.lost is None:
+            if plan.must_send():
+                heartbeat = asyncio.create_task(self._heartbeat())
+                self._heartbeats.add(heartbeat)
+                heartbeat.add_done_callback(self._heartbeats.discard)
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, heart.wakes_at() - monotonic())):
+                async with asyncio.timeout(max(0.0, plan.wakes_at() - monotonic())):
                     await self._changed.wait()
             self._changed.clear()
         if reason is not None:
-            self._tell(heart.lose(reason))
+            self._tell(plan.lose(reason))
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         import asyncio
 
-        heart, believed_until = self._heart, self._heart.lease.trusted_until
-        self._patient_until = monotonic() + heart.lease.lock_at_most_for.total_seconds() / HeartbeatPlan.REPLY
+        plan, believed_until = self._plan, self._plan.lease.trusted_until
+        self._patient_until = monotonic() + plan.lease.lock_at_most_for.total_seconds() / HeartbeatPlan.REPLY
         lost: LeaseLost | None = None
         error: Exception | None = None
         is_ours: Lease | None = None
         try:
-            is_ours = await self._store.extend(heart.lease, heart.lease.lock_at_most_for)
+            is_ours = await self._store.extend(plan.lease, plan.lease.lock_at_most_for)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as raised:
             if is_from_signal(raised):
                 raise
-            error = as_exception(raised, "extend", heart.lease.name)
+            error = as_exception(raised, "extend", plan.lease.name)
         finally:
-            heart.unanswered -= 1
-        if not heart.is_alive():
+            plan.pending -= 1
+        if not plan.is_alive():
             return
         if error is not None:
-            heart.failed()
+            plan.failed()
         elif is_ours is not None:
-            heart.extended()
+            plan.extended()
         else:
-            lost = heart.refused(believed_until)
+            lost = plan.refused(believed_until)
         self._changed.set()
-        _report(heart.lease, error, is_ours)
+        _report(plan.lease, error, is_ours)
         self._tell(lost)
 
     def _tell(self, lost: LeaseLost | None) -> None:
@@ -445,7 +447,7 @@ class _TaskHeart:
     def _react(self, lost: LeaseLost) -> None:
         import asyncio
 
-        if self._on_lost == "cancel" and self._body is not None and not self._heart.has_ended:
+        if self._on_lost == "cancel" and self._body is not None and not self._plan.has_ended:
             self._has_cancelled = True
             self._body.cancel(f"lock {lost.lock_name!r} was lost")
         answer = _call(self._on_lost, lost)
@@ -464,25 +466,25 @@ class _TaskHeart:
     def is_busy(self, *, is_async: bool) -> bool:
         if not self._owner.is_current():
             return False
-        if is_async or not self._heart.unanswered:
-            return self._heart.unanswered > 0
+        if is_async or not self._plan.pending:
+            return self._plan.pending > 0
         # A blocking call on this event loop, which waits until the heartbeat's own thread is done, or for so long.
-        return self._heart.lease.is_being_extended() and monotonic() < self._patient_until
+        return self._plan.lease.is_being_extended() and monotonic() < self._patient_until
 
     def pause(self) -> None:
         if self._owner.is_current():
-            self._heart.pauses += 1
+            self._plan.pauses += 1
 
     def resume(self) -> None:
         if self._owner.is_current():
-            self._heart.pauses -= 1
-            self._heart.extended()
+            self._plan.pauses -= 1
+            self._plan.extended()
             self._loop.call_soon_threadsafe(self._changed.set)  # the task may extend in a worker thread
 
-    def tell_lost(self) -> None:
+    def report_lost(self) -> None:
         if not self._owner.is_current():
             return
-        lost = self._heart.lose("revoked")
+        lost = self._plan.lose("revoked")
         if lost:
             emit(lost)  # at once: the task is about to end because of it
             self._loop.call_soon_threadsafe(self._react, lost)
@@ -492,12 +494,12 @@ class _TaskHeart:
 
         if not self._owner.is_current():
             return  # as in its twin
-        self._heart.has_ended = True
+        self._plan.has_ended = True
         if self._watch is not None:
             self._watch.cancel()
         # A heartbeat that came after the release would prolong a minimum hold.
-        if self._beats:
-            await asyncio.wait(self._beats, timeout=PATIENCE)
+        if self._heartbeats:
+            await asyncio.wait(self._heartbeats, timeout=STOP_SECONDS)
         if self._has_cancelled and self._body is not None:
             self._body.uncancel()  # the body ended before it could be cancelled
 

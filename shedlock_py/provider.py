@@ -10,7 +10,8 @@ error, both ``from`` the driver's. Never None or False in place of an error, nor
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from shedlock_py.durations import Duration
 from shedlock_py.lease import Lease
@@ -84,3 +85,8 @@ class AsyncLockProvider(Protocol):
 
     async def create_schema(self) -> None:
         """Create what the store needs, if it is missing. Idempotent; safe when ten processes start at once."""
+
+
+def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:
+    """``provider.undo``, which gives an unused acquisition back; ``release`` if the provider cannot undo."""
+    return cast(Callable[[Lease], Any], getattr(provider, "undo", provider.release))

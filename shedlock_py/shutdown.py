@@ -15,12 +15,12 @@ from types import FrameType
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess
-from shedlock_py.context import Held, find_live, running
+from shedlock_py.context import ActiveLease, find_live, running
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 
-_MOMENT = 0.01
+_POLL_SECONDS = 0.01
 _LATE_SECONDS = 1.0
 """For so long the waiting thread's own signal can be on its way; and the log gets so long to write a warning."""
 
@@ -149,25 +149,25 @@ def _before_exit() -> None:
     state.is_ending = True
     with suppress(SystemExit):  # a second SIGTERM
         while state.is_waiting:
-            time.sleep(_MOMENT)
+            time.sleep(_POLL_SECONDS)
 
 
 def _main_thread() -> int:
     return threading.main_thread().ident or 0
 
 
-def _others() -> list[Held]:
+def _others() -> list[ActiveLease]:
     """The guarded tasks of this process that run in other threads than the main one."""
     main = _main_thread()
-    return [held for held in list(running) if held.owner.is_current() and held.thread != main]
+    return [active for active in list(running) if active.owner.is_current() and active.thread != main]
 
 
 def _wait_for_others(until: float) -> None:
     while others := _others():
         if monotonic() >= until:
-            _warn(", ".join(sorted({held.lease.name for held in others})))
+            _warn(", ".join(sorted({active.lease.name for active in others})))
             return
-        time.sleep(_MOMENT)
+        time.sleep(_POLL_SECONDS)
 
 
 def _warn(names: str) -> None:

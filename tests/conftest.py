@@ -1,7 +1,8 @@
 """Fixtures for all tests. One process runs them all: the servers are its children."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.support.availability import database_server, private_server, redis_en
 from tests.support.database import DatabaseServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
+from tests.support.stores import STORES, Store
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +69,28 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
 def mongodb_server() -> Iterator[MongoServer]:
     with mongodb_endpoint() as server:
         yield server
+
+
+# A store for a suite that runs on every store: tests/support/stores.py
+
+
+@pytest.fixture(scope="session")
+def store_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="session")
+def three_redis_servers(redis_nodes: list[RedisServer]) -> list[RedisServer]:
+    return redis_nodes[:3]
+
+
+@pytest.fixture(scope="session")
+def make_store(request: pytest.FixtureRequest) -> Callable[..., Store]:
+    """``make_store("postgres")``: a store with lock records of its own on the server that all tests share."""
+
+    def make(name: str, *drivers: str) -> Store:
+        registration = STORES[name]
+        server = request.getfixturevalue(registration.fixture)
+        return registration.store(server, drivers) if drivers else registration.store(server)
+
+    return make

@@ -27,7 +27,7 @@ from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
 from shedlock_py.guard import Skipped, attempt
 from shedlock_py.lease import Lease
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, undo_of
 from shedlock_py.request import LockRequest
 
 LONGEST_PAUSE = 1.0
@@ -184,11 +184,10 @@ class Guarded:
 
     def _give_back(self, lease: Lease | None) -> None:
         """The command was not started: neither ``--at-least`` nor the period of ``--once-per`` is used up."""
-        undo = getattr(self._provider, "undo", None)
-        if undo is None or lease is None:
-            return  # the guard releases it, as it does after a run
+        if lease is None or self._provider is None:
+            return
         try:
-            if undo(lease):
+            if undo_of(self._provider)(lease):
                 lease.end()  # the guard has nothing to release
         except ProviderError as error:
             self._say(f"could not be given back as if it had not been acquired: {error}")

@@ -23,7 +23,7 @@ from shedlock_py.cli.common import (
 )
 from shedlock_py.cli.show import name_argument, record_or_fail
 from shedlock_py.cli.tables import age, demoted_leader, holder_of, in_words, local_iso, utc
-from shedlock_py.election import demotion, leader_of
+from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
@@ -216,7 +216,7 @@ def demote(name: str, cooldown: timedelta, renew_deadline: timedelta | None, sto
         if former is None:
             fail(f"nobody leads in {name!r}", NO)
         free_for = _longest_belief(provider, former) if renew_deadline is None else renew_deadline
-        request = demotion(name, former.holder, cooldown, free_for)
+        request = Demotion(former.holder, cooldown).request(name, free_for)
         provider.take_over(request)
     click.echo(
         f"{printable(former.holder)} is demoted: nobody leads in {name!r} for {in_words(request.lock_at_most_for)}, "

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from shedlock_py.cli.common import console, printable
 from shedlock_py.cli.periods import LONGEST_LEAD
-from shedlock_py.election import demotion_of
+from shedlock_py.election.demotion import Demotion
 from shedlock_py.record import LockRecord
 
 WIDE = 110
@@ -58,9 +58,8 @@ def local_time(moment: datetime, now: datetime) -> str:
 
 def demoted_leader(record: LockRecord) -> str | None:
     """Who was demoted, if the record is held by nobody so that the demoted leader notices."""
-    if demotion_of(record, "") is None:
-        return None
-    return record.holder.partition("ms ")[2]
+    demotion = Demotion.from_record(record)
+    return None if demotion is None else demotion.leader
 
 
 def holder_of(record: LockRecord) -> str:

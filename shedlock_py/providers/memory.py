@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
@@ -21,8 +21,6 @@ from shedlock_py.providers.kit import (
     parse_tolerance,
 )
 from shedlock_py.record import LockRecord
-
-T = TypeVar("T")
 
 _MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -220,6 +218,3 @@ class AsyncInMemoryLockProvider(AsyncProgramProvider):
     ) -> None:
         store = shared_with._store if shared_with is not None else _Store(clock)
         super().__init__(MemoryPrograms(store, parse_tolerance(fire_time_tolerance, None)), _AsyncStore(store))
-
-    async def _run(self, program: Program[Any, Any, T], when_abandoned: object = None) -> T:
-        return await self._run_here(program)  # it waits for nothing, so it cannot be cancelled half-way

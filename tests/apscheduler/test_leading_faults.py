@@ -234,7 +234,7 @@ def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
     second = Replica("second", store, MemoryJobStore())
     begun(stack, second)
     wait_until(second.elector.is_leader, what="the second leads")
-    assert "has not answered" in caplog.text
+    assert "has not reacted" in caplog.text
     second.lead.stop()
 
     async def lead_again() -> None:

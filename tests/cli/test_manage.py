@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
 from shedlock_py import Lease, LockRequest, provider_from_url
-from shedlock_py.election import demotion
+from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.cli.rig import file_store, insert, run, set_fire_time, take
 from tests.support.database import DatabaseServer
@@ -301,7 +301,7 @@ def test_leader(store: str) -> None:
     done = run("leader", "election", store=store)
     assert done.exit_code == 1
     assert done.stderr.startswith("shedlock: nobody leads in 'election'; node-1 did until 20")
-    provider.take_over(demotion("election", "node-1", timedelta(0), timedelta(minutes=5)))
+    provider.take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(minutes=5)))
     done = run("leader", "election", store=store)
     assert done.exit_code == 1
     assert done.stderr.startswith("shedlock: nobody leads in 'election': node-1 was demoted, the next can lead in 5m")

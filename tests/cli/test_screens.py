@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import provider_from_url
-from shedlock_py.election import demotion
+from shedlock_py.election.demotion import Demotion
 from tests.cli.rig import file_store, insert, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.availability import private_server
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> str:
     provider_from_url(store).release(take(store, "cleanup", holder="web-1:1"))
     take(store, "[red]markup[/red]", "30m", holder="[bold]me[/bold]")
     insert(store, "clear\x1b[2Jscreen", "x\x1b]0;title\x07", ago=timedelta(0), hold=timedelta(hours=1))
-    provider_from_url(store).take_over(demotion("election", "node-1", timedelta(0), timedelta(hours=1)))
+    provider_from_url(store).take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(hours=1)))
     return store
 
 

@@ -17,7 +17,7 @@ from click.shell_completion import ShellComplete
 
 from shedlock_py import LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
-from shedlock_py.election import demotion
+from shedlock_py.election.demotion import Demotion
 from tests.cli.rig import file_store, insert, run, set_fire_time, take
 from tests.guides.examples.scripts import PROJECT, run_python
 from tests.support.ports import free_port
@@ -147,7 +147,7 @@ def test_show_a_record_of_java(store: str) -> None:
 
 
 def test_show_a_demoted_election(store: str) -> None:
-    provider_from_url(store).take_over(demotion("election", "node-1", timedelta(0), timedelta(minutes=1)))
+    provider_from_url(store).take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(minutes=1)))
     assert "state           nobody leads: node-1 was demoted, an election in 1m" in run(
         "show", "election", store=store
     ).stdout.replace("60s", "1m")

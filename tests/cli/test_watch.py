@@ -16,7 +16,7 @@ import pytest
 
 from shedlock_py import InMemoryLockProvider, LockRequest, provider_from_url
 from shedlock_py.cli.changes import Watch
-from shedlock_py.election import demotion
+from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
 from tests.cli.rig import file_store, take
@@ -120,7 +120,7 @@ def test_a_new_lock_that_ran_and_one_that_is_gone(looks: Looks) -> None:
 def test_demoted(looks: Looks) -> None:
     looks.take()
     looks.look()
-    looks.provider.take_over(demotion("job", "me", timedelta(0), timedelta(seconds=5)))
+    looks.provider.take_over(Demotion("me", timedelta(0)).request("job", timedelta(seconds=5)))
     assert looks.look() == [("demoted", "job", "demoted 0ms me")]
 
 

@@ -24,7 +24,7 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
-from shedlock_py.context import stand_for
+from shedlock_py.context import add_alias
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.testing import FakeClock, RecordingListener
 
@@ -199,9 +199,9 @@ def test_a_job_that_ends_only_after_its_next_run_has_begun_grows_no_chain(provid
 def _chain_length() -> int:
     from shedlock_py import context
 
-    length, held = 0, context.innermost.get()
+    length, held = 0, context.current.get()
     while held is not None:
-        length, held = length + 1, held.outer
+        length, held = length + 1, held.parent
     return length
 
 
@@ -211,11 +211,11 @@ class TestStandFor:
         def sync(tenant: str) -> str:
             return tenant
 
-        mark = sync.__shedlock__  # type: ignore[attr-defined]  # what every guarded function carries
+        spec = sync.__shedlock__  # type: ignore[attr-defined]  # what every guarded function carries
         for tenant in ("a", "b"):
             provider.acquire(LockRequest(f"sync-{tenant}", "10m"))
         with hold("other"):
-            stand_for(mark, "sync-a")
+            add_alias(spec, "sync-a")
             assert sync("a") == "a"
             assert sync.attempt("b") == Skipped("sync-b")
             assert sync("a") == "a"

@@ -38,3 +38,12 @@ def test_every_error_survives_pickling(error: type[ShedLockError], protocol: int
 def test_what_a_provider_error_says() -> None:
     error = ProviderUnreachable("no answer", operation="prune")
     assert (error.operation, error.lock_name, str(error)) == ("prune", None, "no answer")
+
+
+def test_a_hint_is_data_and_survives_pickling() -> None:
+    error = ProviderError("acquire: no such table", operation="acquire", lock_name="job", hint="create the table")
+    for same in (error, pickle.loads(pickle.dumps(error))):
+        assert (same.message, same.hint) == ("acquire: no such table", "create the table")
+        assert str(same) == "acquire: no such table — create the table"
+        assert repr(same) == repr(error)
+    assert ProviderError("no reply", operation="prune").hint is None

@@ -29,8 +29,14 @@ LAYERS = [
     ["config", "_aio"],
     ["context"],
     ["keepalive", "shutdown"],
-    ["guard", "election"],
-    ["decorator", "leader"],
+    ["guard"],
+    ["decorator"],
+    ["election.settings", "election.commands", "election.callbacks"],
+    ["election.demotion", "election.observation"],
+    ["election.program"],
+    ["election.base"],
+    ["election.elector", "election.async_elector"],
+    ["election.leader_only"],
 ]
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
@@ -78,15 +84,20 @@ def test_the_version_stands_in_one_place() -> None:
 
 def test_the_list_knows_every_module() -> None:
     known = {name for layer in LAYERS for name in layer} | {"__init__", "__main__", "cli"}
-    assert {str(module) for module in MODULES if len(module.parts) == 1} <= known
+    assert {
+        ".".join(module.parts)
+        for module in MODULES
+        if (len(module.parts) == 1 or module.parts[0] == "election") and module.name != "__init__"
+    } <= known
 
 
 @pytest.mark.parametrize("number", range(len(LAYERS)))
 def test_imports_only_go_down(number: int) -> None:
     allowed = {name for layer in LAYERS[:number] for name in layer}
     for name in LAYERS[number]:
-        if (PACKAGE / f"{name}.py").exists():
-            assert own_imports(Path(name)) - allowed <= ({"_aio"} if name == "config" else set()), name
+        module = Path(name.replace(".", "/"))
+        if (PACKAGE / module).with_suffix(".py").exists():
+            assert own_imports(module) - allowed <= ({"_aio"} if name == "config" else set()), name
 
 
 @pytest.mark.parametrize("name", sorted(PURE))
@@ -106,7 +117,7 @@ def test_providers_see_the_rules_and_the_kit_only(module: Path) -> None:
     store = module.with_suffix("").parts[1]
     assert seen <= FOR_PROVIDERS
     other_stores = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
-    assert other_stores <= (set() if store == "kit" else {"kit"})
+    assert other_stores <= {"kit"}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +134,7 @@ def test_integrations_and_testing_see_public_names(module: Path) -> None:
 def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
     eager = {str(module) for module in MODULES if "asyncio" in imports_of(module, late=False)}
     core = {name for name in eager if name.partition("/")[0] not in ("integrations", "testing", "providers")}
-    assert core == {"_aio"}
+    assert core == {"_aio", "election/async_elector"}
     assert "providers/memory" not in eager
     for module in MODULES:
         if str(module) not in eager and module.parts[0] not in ("integrations", "testing", "providers"):
@@ -167,13 +178,12 @@ def python(script: str) -> list[str]:
 
 
 def test_these_names_are_late() -> None:
-    electors, providers = (
-        "AsyncLeaderElector LeaderElector leader_only",
-        "AsyncInMemoryLockProvider InMemoryLockProvider",
-    )
     expected = {
-        **dict.fromkeys(electors.split(), "shedlock_py.leader"),
-        **dict.fromkeys(providers.split(), "shedlock_py.providers.memory"),
+        "AsyncLeaderElector": "shedlock_py.election.async_elector",
+        "LeaderElector": "shedlock_py.election.elector",
+        "leader_only": "shedlock_py.election.leader_only",
+        "AsyncInMemoryLockProvider": "shedlock_py.providers.memory",
+        "InMemoryLockProvider": "shedlock_py.providers.memory",
     }
     assert expected == LATE
     assert expected == shedlock_py._LATE  # type: ignore[attr-defined]  # type checkers are not to see it

@@ -17,14 +17,10 @@ PAIRS = [
     ("_program.py", "run", "run_async"),
     ("guard.py", "Block", "AsyncBlock"),
     ("context.py", "extend_lock", "extend_lock_async"),
-    *(
-        ("leader.py", f"LeaderElector.{method}", f"AsyncLeaderElector.{method}")
-        for method in ("leader", "resign", "demote")
-    ),
     ("config.py", "_Unlocked", "_AsyncUnlocked"),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
-        ("providers/kit.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
+        ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
         for method in (*FACADE, "undo", "forget_fire_time")
     ),
     ("providers/mongodb/provider.py", "MongoLockProvider", "AsyncMongoLockProvider"),

@@ -145,7 +145,7 @@ async def failing_keep_alive_async(*_: object) -> AsyncIterator[None]:
 def test_a_keep_alive_that_cannot_start(
     store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "beating", failing_keep_alive)
+    monkeypatch.setattr(guard, "kept_alive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt(REQUEST, never, keep_alive=True)
     assert_undone(store)
@@ -155,7 +155,7 @@ def test_a_keep_alive_that_cannot_start(
 async def test_a_keep_alive_that_cannot_start_async(
     store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "beating_async", failing_keep_alive_async)
+    monkeypatch.setattr(guard, "kept_alive_async", failing_keep_alive_async)
     with pytest.raises(MemoryError):
         async with hold_async(REQUEST, keep_alive=True):
             never()
@@ -202,7 +202,7 @@ def test_an_interruption_of_the_acquire_itself_is_no_event(
 
 def test_a_provider_without_undo_releases(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(ProgramProvider, "undo")
-    monkeypatch.setattr(guard, "beating", failing_keep_alive)
+    monkeypatch.setattr(guard, "kept_alive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt("job", never, keep_alive=True)
     assert not provider.records()[0].is_held
@@ -215,7 +215,7 @@ def test_i8_an_undo_that_fails_is_told_and_does_not_replace_the_error(
         raise ProviderUnreachable("no answer", operation="undo", lock_name=lease.name)
 
     store.undo = failing_undo  # type: ignore[method-assign]  # a fault
-    monkeypatch.setattr(guard, "beating", failing_keep_alive)
+    monkeypatch.setattr(guard, "kept_alive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt(REQUEST, never, keep_alive=True)
     assert [event.operation for event in heard.of(ProviderFailed)] == ["release"]

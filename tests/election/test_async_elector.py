@@ -207,10 +207,10 @@ def test_started_again_after_its_event_loop_was_closed(heard: RecordingListener)
     """Closed while it led, and with somebody who waited: neither stops it on the next loop."""
     elector = patient_elector()
     first = asyncio.new_event_loop()
-    waiting = first.create_task(elector._wait_while(lambda: True, None))
+    waiting = first.create_task(elector._wait_for(lambda: False, None))
     first.run_until_complete(elector.start())
     assert first.run_until_complete(elector.wait_until_leader("10s"))
-    first.run_until_complete(until(lambda: not any(waiter.is_set() for waiter in elector._waiters)))
+    first.run_until_complete(until(lambda: not any(waiter._event.is_set() for waiter in elector._waiters)))
     first.close()
     assert not waiting.done()
 
@@ -239,7 +239,7 @@ async def test_a_campaign_that_fails_ends_the_leadership(
         raise RuntimeError("nobody expects it")
 
     elector = make_elector(lease_duration="1h", renew_deadline="50m")
-    elector._was_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
+    elector._callbacks.call_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
     await elector.start()
     assert await elector.wait_until_leader("10s")
     await until(lambda: heard.of(LeadershipStopped))

@@ -181,7 +181,7 @@ def test_a_callback_that_calls_sys_exit_ends_the_program_and_the_leadership(
         with pytest.raises(SystemExit):
             loop.run_until_complete(asyncio.wait_for(asyncio.sleep(20), 20))
         assert loop.run_until_complete(asyncio.wait_for(elector.stop(), 10))
-        assert not elector._is_busy()
+        assert not elector._callbacks.are_running()
         assert not elector.is_leader()
         for task in asyncio.all_tasks(loop):
             task.cancel()

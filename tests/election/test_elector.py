@@ -349,7 +349,7 @@ def test_a_campaign_that_fails_ends_the_leadership(
         raise RuntimeError("nobody expects it")
 
     elector = make_elector(lease_duration="1h", renew_deadline="50m")
-    elector._was_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
+    elector._callbacks.call_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
     elector.start()
     assert elector.wait_until_leader("10s")
     wait_until(lambda: heard.of(LeadershipStopped))
@@ -437,9 +437,8 @@ def test_i1_whoever_leads_between_the_look_and_the_take_over_is_waited_for(store
             return lease
 
     elector = LeaderElector(Late(store.inner), "election", holder="me", **DURATIONS)  # type: ignore[arg-type]  # durations
-    elector._wish("take_over")
     elector.start()
-    elector._wish("take_over")
+    elector._request("take_over")
     while not elector.is_leader():
         assert not (rival.is_leader() and elector.is_leader())
     assert not rival.is_leader()

@@ -198,7 +198,7 @@ def test_callbacks_that_never_got_a_thread_are_called_at_the_end(
     elector = make_elector(on_stopped_leading=lambda: called.append("stopped"))
     elector.start()
     assert elector.wait_until_leader("10s")
-    wait_until(lambda: not elector._is_busy())
+    wait_until(lambda: not elector._callbacks.are_running())
     NoThreads(monkeypatch)
     store.fail()  # the lease ends while the callback waits for a thread
     assert elector.stop("10s")
@@ -219,7 +219,7 @@ def test_a_callback_that_raises_anything_leaves_nobody_busy(
     elector = make_elector(on_started_leading=fail, on_stopped_leading=fail, **LONG)
     elector.start()
     assert elector.wait_until_leader("10s")
-    wait_until(lambda: not elector._is_busy(), what="the callback has ended")
+    wait_until(lambda: not elector._callbacks.are_running(), what="the callback has ended")
     assert elector.is_leader()
     assert elector.stop("10s")
     assert caplog.text.count("of a callback") >= 2
@@ -250,7 +250,7 @@ def test_a_campaign_that_ends_in_any_way_ends_the_leadership(
         raise error("nobody expects it")
 
     elector = make_elector(**LONG)
-    elector._was_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
+    elector._callbacks.call_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
     elector.start()
     assert elector.wait_until_leader("10s")
     wait_until(lambda: heard.of(LeadershipStopped))

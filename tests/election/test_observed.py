@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from random import random
 from typing import Any
 
 import pytest
 
 from shedlock_py import InMemoryLockProvider
-from shedlock_py.election import PENDING, Do, Election, ElectionSettings, Wait
+from shedlock_py.election.commands import PENDING, Do, Wait
+from shedlock_py.election.program import Election
+from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.testing import FakeClock
 
@@ -64,9 +67,9 @@ class Stepped:
         self.is_cut_off = False
         self.asked: list[str] = []
         self._world = world
-        settings = ElectionSettings.parsed("election", lease, deadline, retry, holder, "observed")
+        settings = ElectionSettings.parse("election", lease, deadline, retry, holder, "observed")
         nothing = lambda *_: None  # noqa: E731 (three callbacks that do nothing)
-        self.election = Election(settings, world.clock, nothing, nothing, nothing, lambda: False)
+        self.election = Election(settings, world.clock, random, nothing, nothing, nothing, lambda: False)
         self._program = self.election.run()
         self.next: Any = next(self._program)
 
@@ -99,7 +102,7 @@ class Stepped:
         """End its wait: at a wish, or when a callback has ended."""
         assert isinstance(self.next, Wait)
         if wish:
-            self.election.wishes.add(wish)
+            self.election.intents.add(wish)
         self.step()
 
 
@@ -154,7 +157,7 @@ def test_i6_a_seizure_that_is_late_makes_no_second_leader(world: World) -> None:
     world.lead_with(dead)
     world.pass_time(2 * RETRY, dead, one, late)
     world.jump(-HOUR)
-    while not (late.asked[-1] == "record" and late.election._is_overdue()):  # it looks, and is about to do it
+    while not (late.asked[-1] == "record" and late.election.observation.is_overdue()):  # it is about to take over
         if isinstance(late.next, Do) or late.next.until <= world.clock():
             late.step()
         else:

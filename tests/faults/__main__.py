@@ -2,7 +2,7 @@
 
     python -m tests.faults [--minutes N] [--only SCENARIO] [--store STORE] [--jobs J] [--seed S]
 
-Exits with 1 if a promise was broken, or a planted fault not found. A run without --only and --store rewrites the tables
+Exits with 1 if a promise was broken, or a mutant was not found. A run without --only and --store rewrites the tables
 in docs/reliability.md.
 """
 
@@ -19,11 +19,11 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
-from tests.faults import stores
 from tests.faults.controls import run_controls
 from tests.faults.registry import all_scenarios
 from tests.faults.report import Control, Row, tables, write_page
 from tests.faults.runner import NOT_THERE, is_chosen, run_store, say
+from tests.support import stores
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missed = [control.fault for control in controls if control.caught_by is None]
     print(f"{violations} violations in {seconds / 60:.1f} minutes, seed {seed}")
     if missed:
-        print(f"planted faults that were not found: {', '.join(missed)}")
+        print(f"mutants that were not found: {', '.join(missed)}")
     return 1 if violations or missed else 0
 
 
@@ -72,7 +72,7 @@ def _controls(seed: int) -> list[Control]:
     try:
         return run_controls(seed, say)
     except NOT_THERE as missing:
-        say(f"MISSING for the planted faults: {missing}")
+        say(f"MISSING for the mutants: {missing}")
         return [Control("any", str(missing), None, 0)]
 
 

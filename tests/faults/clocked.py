@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import text
 
 from tests.faults.clocks import Clock, ServerClock, WorkerClock
-from tests.faults.fleet import Nursery
-from tests.faults.stores import MongoStore, QuorumStore, RedisStore, SqliteStore, Store, mariadb_store, postgres_store
+from tests.faults.fleet import ForkServer
 from tests.support.availability import private_server
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.redis import RedisServer
 from tests.support.servers import MariaDbServer, PostgresServer
+from tests.support.stores import MongoStore, QuorumStore, RedisStore, SqliteStore, Store, mariadb_store, postgres_store
 
 SERVERS: dict[str, type[Any]] = {
     "postgres": PostgresServer,
@@ -64,15 +64,15 @@ def clocked(
 
 
 @contextmanager
-def worker_clocks(number: int, *environments: Mapping[str, str]) -> Iterator[list[tuple[WorkerClock, Nursery]]]:
+def worker_clocks(number: int, *environments: Mapping[str, str]) -> Iterator[list[tuple[WorkerClock, ForkServer]]]:
     """Clocks for workers, and where to start those that have them; the environments are given out in turn."""
     with ExitStack() as stack:
         found = []
         for index in range(number):
             clock = stack.enter_context(WorkerClock())
             more = environments[index % len(environments)] if environments else {}
-            nursery = stack.enter_context(closing(Nursery({**clock.environment, **more})))
-            found.append((clock, nursery))
+            fork_server = stack.enter_context(closing(ForkServer({**clock.environment, **more})))
+            found.append((clock, fork_server))
         yield found
 
 

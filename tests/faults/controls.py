@@ -1,4 +1,4 @@
-"""Negative controls: planted faults that the checker must find, and the sound copy in the same circumstances."""
+"""Negative controls: mutants that the checker must find, and the sound copy in the same circumstances."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults import stores
 from tests.faults.checker import Report, check
 from tests.faults.faulty import NO_DELAY, Delay, FaultyProxy
 from tests.faults.fleet import Fleet
 from tests.faults.report import Control
 from tests.faults.rules import rules_of
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
+from tests.support import stores
+from tests.support.stores import Store
 
 MOST_TRIALS = 5
 
 
 @dataclass(frozen=True)
-class Plant:
+class Mutant:
     """One fault, and circumstances under which it breaks a promise."""
 
     variant: str
@@ -45,76 +45,79 @@ _LONG = Behaviour(at_most=0.4, work=(0.6, 0.8), pause=(0.0, 0.02), extends=0.0)
 _SHORT = Behaviour(at_most=0.3, work=(0.0, 0.1), pause=(0.0, 0.02))
 _KEPT = Behaviour(at_most=0.6, work=(1.2, 1.4), pause=(0.0, 0.02), keeps_alive=1.0)
 
-PLANTS = (
-    Plant("ReadThenWrite", "acquire reads, then writes", "eager workers", _EXCLUSION, _EAGER),
-    Plant("ReleasesAnybodys", "release without the claim id", "tasks that outlive their leases", _EXCLUSION, _OVERRUNS),
-    Plant("ClientClock", "the client's wall clock decides", "one worker's clock is 2 s fast",
+MUTANTS = (
+    Mutant("ReadThenWrite", "acquire reads, then writes", "eager workers", _EXCLUSION, _EAGER),
+    Mutant("ReleasesAnybodys", "release without claim id", "tasks that outlive their leases", _EXCLUSION, _OVERRUNS),
+    Mutant("ClientClock", "the client's wall clock decides", "one worker's clock is 2 s fast",
           _EXCLUSION | {"grant lost"}, _EAGER,
           arguments={"offset": 2.0}),
-    Plant("RestartingCounter", "a fencing counter that restarts", "eager workers", _EXCLUSION, _EAGER),
-    Plant("DeadlineFromReply", "the deadline is counted from the reply", "replies that take up to 0.3 s",
+    Mutant("RestartingCounter", "a fencing counter that restarts", "eager workers", _EXCLUSION, _EAGER),
+    Mutant("DeadlineFromReply", "the deadline is counted from the reply", "replies that take up to 0.3 s",
           frozenset({"overlap"}), _LONG, slow_replies=(0.0, 0.3), seconds=2.5),
-    Plant("DeadHeart", "a heartbeat dies of one exception", "every third extension fails", frozenset({"keep-alive"}),
+    Mutant("StoppedKeepAlive", "one exception ends keep-alive", "every third extension fails",
+          frozenset({"keep-alive"}),
           _KEPT, sound="Flaky", seconds=2.5),
-    Plant("NoMinimumHold", "a release ends the minimum hold", "short tasks", frozenset({"minimum hold"}),
+    Mutant("NoMinimumHold", "a release ends the minimum hold", "short tasks", frozenset({"minimum hold"}),
           Behaviour(at_most=0.5, at_least=0.2, work=(0.0, 0.02), pause=(0.0, 0.02))),
-    Plant("HoldsTooLong", "the store holds three times the lease", "kill -9 of holders", frozenset({"crash bound"}),
+    Mutant("HoldsTooLong", "the store holds three times the lease", "kill -9 of holders", frozenset({"crash bound"}),
           _SHORT, kills=True),
-    Plant("QuorumHoldsTooLong", "a quorum holds three times the lease", "kill -9 of holders",
+    Mutant("QuorumHoldsTooLong", "a quorum holds three times the lease", "kill -9 of holders",
           frozenset({"crash bound", "grant lost"}), _SHORT, sound="SoundQuorum", kills=True, store="quorum"),
-    Plant("NeverNarrows", "a shorter extension is believed longer", "extensions by a third of the lease",
+    Mutant("NeverNarrows", "a shorter extension is believed longer", "extensions by a third of the lease",
           frozenset({"trust window"}),
           Behaviour(at_most=0.6, work=(0.0, 0.02), pause=(0.0, 0.02), extends=1.0, varies=1.0, lengths=(0.3, 0.4))),
 )  # fmt: skip
 
 
-def run(plant: Plant, store: Store, seed: int, *, planted: bool = True) -> Report:
-    """One trial, with the planted fault or with the sound copy."""
-    variant = plant.variant if planted else plant.sound
+def run(mutant: Mutant, store: Store, seed: int, *, is_mutated: bool = True) -> Report:
+    """One trial, with the mutant or with the sound copy."""
+    variant = mutant.variant if is_mutated else mutant.sound
     with ExitStack() as stack:
         fleet = Fleet(
             store,
             size=0,
-            behaviour=plant.behaviour,
+            behaviour=mutant.behaviour,
             seed=seed,
-            provider="tests.faults.planted:open_variant",
+            provider="tests.faults.mutants:open_variant",
             arguments={"variant": variant},
         )
         stack.enter_context(fleet)
         via = []
-        if plant.slow_replies != NO_DELAY:
+        if mutant.slow_replies != NO_DELAY:
             proxy = stack.enter_context(FaultyProxy(store.addresses[0]))
-            proxy.delay(to_client=plant.slow_replies)
+            proxy.delay(to_client=mutant.slow_replies)
             via.append(proxy.address)
         for _ in range(3):
             fleet.add(via=via)
-        fleet.add(via=via, arguments=plant.arguments if planted else None)
-        if plant.kills:
+        fleet.add(via=via, arguments=mutant.arguments if is_mutated else None)
+        if mutant.kills:
             fleet.kill(fleet.wait_for_holder())
-        fleet.run_for(plant.seconds)
+        fleet.run_for(mutant.seconds)
         return check(fleet.end(), rules_of(store))
 
 
-def control(plant: Plant, store: Store, seed: int) -> Control:
+def control(mutant: Mutant, store: Store, seed: int) -> Control:
     """Whether, and by which rule, the fault is found; and that nothing is found without it."""
-    sound = run(plant, store, seed, planted=False)
+    sound = run(mutant, store, seed, is_mutated=False)
     if sound.findings:
-        return Control(plant.fault, plant.circumstances, None, 1, f"the sound copy has {sound.findings[0]}")
+        return Control(mutant.fault, mutant.circumstances, None, 1, f"the sound copy has {sound.findings[0]}")
     for trial in range(MOST_TRIALS):
-        found = {finding.rule for finding in run(plant, store, seed + trial).findings}
-        if found & plant.rules:
-            return Control(plant.fault, plant.circumstances, ", ".join(sorted(found)), trial + 1)
-    return Control(plant.fault, plant.circumstances, None, MOST_TRIALS)
+        found = {finding.rule for finding in run(mutant, store, seed + trial).findings}
+        if found & mutant.rules:
+            return Control(mutant.fault, mutant.circumstances, ", ".join(sorted(found)), trial + 1)
+    return Control(mutant.fault, mutant.circumstances, None, MOST_TRIALS)
 
 
 def run_controls(seed: int, say: Callable[[str], None]) -> list[Control]:
     """All of them, on servers of their own."""
     results = []
     with ExitStack() as stack:
-        opened = {name: stack.enter_context(stores.OPEN[name]()) for name in {plant.store for plant in PLANTS}}
-        for plant in PLANTS:
-            result = control(plant, opened[plant.store], seed)
+        opened = {
+            name: stack.enter_context(stores.STORES[name].open()) for name in {mutant.store for mutant in MUTANTS}
+        }
+        for mutant in MUTANTS:
+            result = control(mutant, opened[mutant.store], seed)
             results.append(result)
             verdict = f"found by: {result.caught_by}" if result.caught_by else f"NOT FOUND {result.trouble}"
-            say(f"control  {plant.fault:42} {verdict}")
+            say(f"control  {mutant.fault:42} {verdict}")
     return results

@@ -19,7 +19,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from shedlock_py import scheduler_lock
 from shedlock_py._clock import monotonic
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
-from tests.faults.stores import open_provider
+from tests.support.stores import open_provider
 
 
 @scheduler_lock("cron", lock_at_most_for="1m")

@@ -21,21 +21,21 @@ from uuid import uuid4
 
 from shedlock_py._clock import monotonic
 from tests.faults.history import History, Logbook, Reader
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour, Config
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.processes import is_running
+from tests.support.stores import Store
 
 PATIENCE = 30.0
 """Seconds, on a busy machine."""
 
 
-class Nursery:
+class ForkServer:
     """A process that forks workers; they die with it. ``environment`` is added to ours (for ``LD_PRELOAD``, say)."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        # Appended to: our reading must not move where they write. Open as long as the nursery.
+        # Appended to: our reading must not move where they write. Open as long as the fork server.
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115  # closed in close()
         self._read = 0
         self._process = subprocess.Popen(
@@ -76,16 +76,16 @@ class Nursery:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the nursery of workers has ended:\n{self.complaints()}")
+            raise RuntimeError(f"the fork_server of workers has ended:\n{self.complaints()}")
         return line.strip()
 
 
 @cache
-def shared_nursery() -> Nursery:
+def shared_fork_server() -> ForkServer:
     """One for all fleets of this process: it takes a second to start."""
-    nursery = Nursery()
-    atexit.register(nursery.close)
-    return nursery
+    fork_server = ForkServer()
+    atexit.register(fork_server.close)
+    return fork_server
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Fleet:
     """``size`` workers on a store, with lock names of their own. Read the history while they run, or after ``end()``.
 
     :param names: how many lock names they share.
-    :param nursery: what forks the workers; by default one that all fleets of this process share.
+    :param fork_server: what forks the workers; by default one that all fleets of this process share.
     :param provider, arguments: a variant of the provider for all workers; by default the store's own.
     """
 
@@ -115,7 +115,7 @@ class Fleet:
         names: int = 1,
         behaviour: Behaviour | None = None,
         seed: int = 0,
-        nursery: Nursery | None = None,
+        fork_server: ForkServer | None = None,
         provider: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
@@ -124,8 +124,8 @@ class Fleet:
         self.random = random.Random(seed)
         self.behaviour = behaviour or Behaviour()
         self._provider, self._arguments = provider, dict(arguments or {})
-        self._nursery = nursery or shared_nursery()
-        self._nurseries = {self._nursery}
+        self._fork_server = fork_server or shared_fork_server()
+        self._fork_servers = {self._fork_server}
         self._temporary = tempfile.TemporaryDirectory(prefix="shedlock-fleet-")
         self._directory = Path(self._temporary.name)
         self._logbook = Logbook(self._directory / "history", "fleet")
@@ -152,13 +152,13 @@ class Fleet:
         *,
         via: Sequence[Address] = (),
         behaviour: Behaviour | None = None,
-        nursery: Nursery | None = None,
+        fork_server: ForkServer | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> WorkerProcess:
         """One more worker, through proxies of its own (one for each of ``store.addresses``), if there are any."""
         name = f"w{len(self._all) + 1}"
-        chosen = nursery or self._nursery
-        self._nurseries.add(chosen)
+        chosen = fork_server or self._fork_server
+        self._fork_servers.add(chosen)
         config = Config(
             worker=name,
             history=str(self._directory / "history"),
@@ -166,7 +166,7 @@ class Fleet:
             names=self.names,
             seed=self.random.getrandbits(32),
             is_async=self.store.is_async,
-            provider=self._provider or self.store.provider,
+            provider=self._provider or self.store.provider_reference,
             arguments={**self.store.arguments(via), **self._arguments, **(arguments or {})},
             behaviour=behaviour or self.behaviour,
         )
@@ -304,7 +304,7 @@ class Fleet:
             raise AssertionError("a worker has ended by itself")
 
     def _check_complaints(self) -> None:
-        complaints = "".join(nursery.complaints() for nursery in self._nurseries)
+        complaints = "".join(fork_server.complaints() for fork_server in self._fork_servers)
         if complaints:
             raise AssertionError(f"a worker failed:\n{complaints}")
 

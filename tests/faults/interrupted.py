@@ -16,10 +16,10 @@ from typing import Any
 from uuid import uuid4
 
 from shedlock_py import LockProvider, LockRequest, release_on_sigterm
-from tests.faults.stores import Store, open_provider
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.proxy import TcpProxy, _Link
+from tests.support.stores import Store, open_provider
 
 LONG = "1h"
 """As long as a lease on a quorum may be, unless it is told otherwise."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tests.faults import scenarios
 from tests.faults.checker import Report
-from tests.faults.stores import ALL, Store
+from tests.support.stores import ALL, Store
 
 
 class Budget:

@@ -27,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Control:
-    """A planted fault: what it is, and which rule of the checker found it; None if none did."""
+    """A mutant: what is wrong with it, and which rule of the checker found it; None if none did."""
 
     fault: str
     scenario: str
@@ -85,7 +85,7 @@ def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, secon
     notes = [f"- {row.scenario}, {row.store}: {note}" for row in rows for note in row.report.notes]
     if notes:
         lines += ["", *notes]
-    lines += ["", "| planted fault | in | found by the rule | trials |", "|---|---|---|--:|"]
+    lines += ["", "| mutant | in | found by the rule | trials |", "|---|---|---|--:|"]
     for control in controls:
         lines.append(
             f"| {control.fault} | {control.scenario} | {control.caught_by or '**not found**'} | {control.trials} |"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from shedlock_py.providers.redis.quorum.clients import GRACE_SECONDS
 from shedlock_py.providers.redis.quorum.programs import VOTE
 from tests.faults.checker import Rules
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 LATE = 2.0
 """Seconds until a server, however busy the machine, has done what a process sent to it that gave up or died.

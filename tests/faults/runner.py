@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.faults import stores
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, Scenario, all_scenarios
 from tests.faults.report import Row, line
+from tests.support import stores
 
 NOT_THERE = (pytest.skip.Exception, pytest.fail.Exception)
 """What the tests' servers raise if their programs are not installed."""
@@ -29,7 +29,7 @@ def run_store(name: str, only: str | None, share: float, seed: int) -> list[Row]
     chosen = [scenario for scenario in all_scenarios() if is_chosen(scenario, only) and name in scenario.stores]
     with ExitStack() as stack:
         try:
-            store = stack.enter_context(stores.OPEN[name]())
+            store = stack.enter_context(stores.STORES[name].open())
         except NOT_THERE as missing:
             say(f"MISSING {name}: {missing}")
             return [Row(s.number, s.name, name, _failed(str(missing))) for s in chosen]

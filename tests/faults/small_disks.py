@@ -23,11 +23,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from tests.faults.fleet import PATIENCE
-from tests.faults.stores import SqliteStore, SqlServerStore, Store, mariadb_store, postgres_store
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 from tests.support.servers import MariaDbServer, PostgresServer
+from tests.support.stores import SqliteStore, SqlServerStore, Store, mariadb_store, postgres_store
 
 Small = tuple[Store, Callable[[], AbstractContextManager[None]]]
 """A store, and what fills its disk for as long as a block lasts."""

@@ -19,12 +19,12 @@ from shedlock_py._clock import monotonic
 from tests.faults.checker import Finding, Report
 from tests.faults.clocked import ClockedStore, clocked, server_time, worker_clocks
 from tests.faults.clocks import ServerClock, WorkerClock, offset_to
-from tests.faults.fleet import Nursery
+from tests.faults.fleet import ForkServer
 from tests.faults.registry import Budget
 from tests.faults.scenarios import clocks, elections, time_zones
 from tests.faults.scenarios.clocks import HOUR, MINUTE, Jump, is_excused
-from tests.faults.stores import Store
 from tests.support.polling import wait_until
+from tests.support.stores import Store
 
 SLOW = 10.0
 """Seconds that an answer may take on a busy machine."""
@@ -174,30 +174,30 @@ def no_findings(report: Report) -> bool:
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[list[tuple[WorkerClock, Nursery]]]:
+def workers() -> Iterator[list[tuple[WorkerClock, ForkServer]]]:
     """In three time zones."""
     with worker_clocks(3, *({"TZ": zone} for zone in time_zones.ZONES)) as workers:
         yield workers
 
 
-@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
-def test_i10_clocks_of_workers(fault_store: Store, workers: list[tuple[WorkerClock, Nursery]]) -> None:
-    report = clocks.jump_workers(fault_store, workers, 1, jumps=6)
+@pytest.mark.parametrize("store", ["redis sync"], indirect=True)
+def test_i10_clocks_of_workers(store: Store, workers: list[tuple[WorkerClock, ForkServer]]) -> None:
+    report = clocks.jump_workers(store, workers, 1, jumps=6)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 1
 
 
-@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
-def test_i7_clock_of_the_store(fault_store: Store) -> None:
-    report = clocks.store_jumps(fault_store, ONCE, 1)
+@pytest.mark.parametrize("store", ["redis sync"], indirect=True)
+def test_i7_clock_of_the_store(store: Store) -> None:
+    report = clocks.store_jumps(store, ONCE, 1)
     assert no_findings(report)
     assert "3 times" in report.notes[0]
     assert report.counts["acquire granted"] > 3
 
 
-@pytest.mark.parametrize("fault_store", ["quorum sync"], indirect=True)
-def test_i1_clocks_of_a_minority(fault_store: Store) -> None:
-    report = clocks.minority_wrong(fault_store, ONCE, 1)
+@pytest.mark.parametrize("store", ["quorum sync"], indirect=True)
+def test_i1_clocks_of_a_minority(store: Store) -> None:
+    report = clocks.minority_wrong(store, ONCE, 1)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 1
 
@@ -235,9 +235,9 @@ def test_a_lease_of_a_bare_majority_ends_when_one_of_its_clocks_jumps() -> None:
             assert second is None or second.fencing_token > lease.fencing_token
 
 
-@pytest.mark.parametrize("fault_store", ["redis async"], indirect=True)
-def test_never_two_leaders_by_the_observed_rule(fault_store: Store) -> None:
-    report = elections.elections(fault_store, ONCE, 1, "observed", sizes=())
+@pytest.mark.parametrize("store", ["redis async"], indirect=True)
+def test_never_two_leaders_by_the_observed_rule(store: Store) -> None:
+    report = elections.elections(store, ONCE, 1, "observed", sizes=())
     assert no_findings(report)
     assert report.counts["reign"] > elections.ELECTIONS
     assert report.takeovers, "a dead leader was followed although the clock had been set back"
@@ -254,16 +254,16 @@ def test_moments_are_changes_of_the_clocks(moment: time_zones.Moment) -> None:
     assert before != after
 
 
-@pytest.mark.parametrize("fault_store", ["mariadb sync"], indirect=True)
-def test_time_zones(fault_store: Store, workers: list[tuple[WorkerClock, Nursery]]) -> None:
-    report = time_zones.pass_moment(fault_store, workers, time_zones.MOMENTS[2], 0)
+@pytest.mark.parametrize("store", ["mariadb sync"], indirect=True)
+def test_time_zones(store: Store, workers: list[tuple[WorkerClock, ForkServer]]) -> None:
+    report = time_zones.pass_moment(store, workers, time_zones.MOMENTS[2], 0)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 5
 
 
-@pytest.mark.parametrize(("fault_store", "seed"), [("sqlite sync", 1)], indirect=["fault_store"])
-def test_i11_cron_triggers(fault_store: Store, seed: int) -> None:
-    report = time_zones.cron(fault_store, ONCE, seed)
+@pytest.mark.parametrize(("store", "seed"), [("sqlite sync", 1)], indirect=["store"])
+def test_i11_cron_triggers(store: Store, seed: int) -> None:
+    report = time_zones.cron(store, ONCE, seed)
     assert no_findings(report)
     assert report.counts["run"] > 1
     assert report.counts["run skipped"] > 0, "there are three replicas"

@@ -3,15 +3,15 @@
 import pytest
 
 from tests.faults import controls
-from tests.faults.controls import PLANTS, Plant
-from tests.faults.stores import Store
+from tests.faults.controls import MUTANTS, Mutant
+from tests.support.stores import Store
 
 
 @pytest.mark.parametrize(
-    ("plant", "fault_store"),
-    [pytest.param(plant, f"{plant.store} sync", id=plant.variant) for plant in PLANTS],
-    indirect=["fault_store"],
+    ("mutant", "store"),
+    [pytest.param(mutant, f"{mutant.store} sync", id=mutant.variant) for mutant in MUTANTS],
+    indirect=["store"],
 )
-def test_planted_fault(fault_store: Store, plant: Plant) -> None:
-    result = controls.control(plant, fault_store, seed=1)
+def test_mutant_is_found(store: Store, mutant: Mutant) -> None:
+    result = controls.control(mutant, store, seed=1)
     assert result.caught_by, result.trouble

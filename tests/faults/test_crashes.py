@@ -4,16 +4,16 @@ import pytest
 
 from tests.faults.registry import Budget
 from tests.faults.scenarios import crashes
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 
 @pytest.mark.parametrize(
-    "fault_store",
+    "store",
     ["sqlite sync", "postgres async", "mariadb sync", "redis sync", "quorum sync", "mongodb async"],
     indirect=True,
 )
-def test_killed_holders(fault_store: Store) -> None:
-    report = crashes.kills(fault_store, Budget(0), seed=1)
+def test_killed_holders(store: Store) -> None:
+    report = crashes.kills(store, Budget(0), seed=1)
     assert report.findings == []
     assert report.counts["killed"] == crashes.KILLS_PER_TRIAL
     assert report.takeovers, "somebody took over from a holder that was killed"

@@ -4,11 +4,11 @@ import pytest
 
 from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import cuts
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 
 @pytest.mark.parametrize(
-    ("run", "fault_store"),
+    ("run", "store"),
     [
         (cuts.both_ways, "postgres async"),
         (cuts.to_the_store, "mariadb sync"),
@@ -17,10 +17,10 @@ from tests.faults.stores import Store
         (cuts.both_ways, "quorum sync"),
         (cuts.closed, "redis sync"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_cut_off(fault_store: Store, run: Run) -> None:
-    report = run(fault_store, Budget(0), 1)
+def test_cut_off(store: Store, run: Run) -> None:
+    report = run(store, Budget(0), 1)
     assert report.findings == []
     assert report.counts["cut"] == report.counts["healed"] == 1
     assert report.takeovers

@@ -5,25 +5,25 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults import stores
 from tests.faults.history import History, Mark, Operation
 from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import deletions
-from tests.faults.stores import Store
+from tests.support import stores
+from tests.support.stores import Store
 
 
 @pytest.mark.parametrize(
-    ("run", "fault_store"),
+    ("run", "store"),
     [
         (deletions.record_deleted, "sqlite sync"),
         (deletions.record_deleted, "mariadb async"),
         (deletions.record_deleted, "mongodb sync"),
         (deletions.dropped, "postgres async"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_records_and_tables(fault_store: Store, run: Run) -> None:
-    _assert_noticed(run, fault_store)
+def test_records_and_tables(store: Store, run: Run) -> None:
+    _assert_noticed(run, store)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def test_records_and_tables(fault_store: Store, run: Run) -> None:
     [(deletions.dropped, "redis", True), (deletions.quorum_emptied, "quorum", False)],
 )
 def test_flushed(run: Run, name: str, is_async: bool) -> None:
-    with stores.OPEN[name]() as store:
+    with stores.STORES[name].open() as store:
         _assert_noticed(run, store.asynchronous() if is_async else store)
 
 
 def test_one_of_a_quorum() -> None:
-    with stores.OPEN["quorum"]() as store:
+    with stores.STORES["quorum"].open() as store:
         report = deletions.minority_emptied(store, Budget(0), 1)
     assert report.findings == []
     assert report.counts["emptied"] == 1
@@ -87,5 +87,5 @@ def _extend(outcome: str) -> Operation:
 
 
 @pytest.fixture
-def fault_sqlite(_stores: Callable[[str], Store]) -> Store:
-    return _stores("sqlite")
+def fault_sqlite(shared_store: Callable[[str], Store]) -> Store:
+    return shared_store("sqlite")

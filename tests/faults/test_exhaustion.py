@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults import small_disks, stores
+from tests.faults import small_disks
 from tests.faults.checker import Report
 from tests.faults.history import Operation
-from tests.faults.own import on_own_server
+from tests.faults.private import on_private_server
 from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import exhaustion
-from tests.faults.stores import RedisStore, Store
+from tests.support import stores
 from tests.support.availability import private_server
 from tests.support.redis import ExternalRedis, RedisServer
+from tests.support.stores import RedisStore, Store
 
 
 @pytest.fixture(scope="module")
@@ -26,31 +27,31 @@ def mounts() -> None:
 
 @pytest.mark.usefixtures("mounts")
 @pytest.mark.parametrize(
-    ("run", "fault_store"),
+    ("run", "store"),
     [
         (exhaustion.full, "sqlite async"),
         (exhaustion.full, "postgres async"),
         (exhaustion.full_log, "postgres sync"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_disk_full(fault_store: Store, run: Run) -> None:
+def test_disk_full(store: Store, run: Run) -> None:
     """In `make faults` only: MariaDB, whose commits hang for half a minute then."""
-    _assert_refused(run, fault_store)
+    _assert_refused(run, store)
 
 
 @pytest.mark.parametrize(
-    ("run", "fault_store"),
+    ("run", "store"),
     [
         (exhaustion.full, "redis async"),
         (exhaustion.read_only, "redis sync"),
         (exhaustion.read_only, "postgres async"),
         (exhaustion.read_only, "mariadb sync"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_no_writes_for_a_while(fault_store: Store, run: Run) -> None:
-    _assert_refused(run, fault_store)
+def test_no_writes_for_a_while(store: Store, run: Run) -> None:
+    _assert_refused(run, store)
 
 
 def _assert_refused(run: Run, store: Store) -> None:
@@ -69,19 +70,19 @@ def test_a_server_of_somebody_else_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault_store",
+    "store",
     ["sqlite sync", "postgres sync", "postgres async", "mariadb async", "redis sync", "redis async", "quorum sync"],
     indirect=True,
 )
-def test_no_file_descriptors(fault_store: Store) -> None:
-    assert exhaustion.no_descriptors(fault_store, Budget(0), 1).findings == []
+def test_no_file_descriptors(store: Store) -> None:
+    assert exhaustion.no_descriptors(store, Budget(0), 1).findings == []
 
 
 @pytest.fixture
 def own_store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """With a server that may be stopped: what Redis has is gone then."""
     name, kind = request.param.split()
-    with stores.OPEN[name]() as store, on_own_server(store) as own:
+    with stores.STORES[name].open() as store, on_private_server(store) as own:
         yield own.asynchronous() if kind == "async" else own
 
 

@@ -9,23 +9,23 @@ import pytest
 
 from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import failover
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 TRIALS = 5
 
 
 @pytest.mark.parametrize(
-    ("run", "fault_store"),
+    ("run", "store"),
     [
-        (failover.waits_for_another, "redis sync"),
+        (failover.replica_behind, "redis sync"),
         (failover.redis_split, "redis async"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_what_the_standby_lacks_is_given_away_and_tokens_tell(fault_store: Store, run: Run) -> None:
+def test_what_the_standby_lacks_is_given_away_and_tokens_tell(store: Store, run: Run) -> None:
     """Two leases at once are not forbidden here, and one of a few trials can tell."""
     for seed in range(1, TRIALS + 1):
-        report = run(fault_store, Budget(0), seed)
+        report = run(store, Budget(0), seed)
         assert report.findings == []
         assert report.notes
         if report.worst_overlap > 0:
@@ -34,17 +34,17 @@ def test_what_the_standby_lacks_is_given_away_and_tokens_tell(fault_store: Store
 
 
 @pytest.mark.parametrize(
-    ("run", "fault_store", "happened"),
+    ("run", "store", "happened"),
     [
         (failover.cancelled_acquire, "postgres sync", "commit cancel"),
         (failover.synchronous_split, "postgres async", "cut"),
         (failover.majority, "quorum sync", "acquire error"),
         (failover.emptied_and_split, "quorum async", "cut"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_nothing_is_granted_twice(fault_store: Store, run: Run, happened: str) -> None:
-    report = run(fault_store, Budget(0), 1)
+def test_nothing_is_granted_twice(store: Store, run: Run, happened: str) -> None:
+    report = run(store, Budget(0), 1)
     assert report.findings == []
     assert report.worst_overlap == 0
     assert report.counts[happened] > 0

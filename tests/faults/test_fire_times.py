@@ -12,16 +12,16 @@ from tests.faults.checker import Rules
 from tests.faults.history import History, Mark, Operation
 from tests.faults.registry import Budget
 from tests.faults.scenarios import fire_times
-from tests.faults.stores import Store, open_provider
+from tests.support.stores import Store, open_provider
 
 
 @pytest.mark.parametrize(
-    "fault_store",
+    "store",
     ["sqlite async", "postgres sync", "mariadb async", "redis sync", "quorum async", "mongodb sync"],
     indirect=True,
 )
-def test_one_fire_time_one_run(fault_store: Store) -> None:
-    report = fire_times.fire_times(fault_store, Budget(0), seed=1)
+def test_one_fire_time_one_run(store: Store) -> None:
+    report = fire_times.fire_times(store, Budget(0), seed=1)
     assert report.findings == []
     assert report.counts["killed"] == fire_times.KILLS_PER_TRIAL
     assert report.counts["acquire granted"] >= fire_times.FIRE_TIMES_PER_TRIAL
@@ -38,9 +38,9 @@ def open_forgetful(**arguments: Any) -> Any:
     return provider
 
 
-@pytest.mark.parametrize("fault_store", ["redis sync", "redis async"], indirect=True)
-def test_a_plain_lock_is_found(fault_store: Store) -> None:
-    report = fire_times.one_trial(fault_store, 1, provider=f"{__name__}:open_forgetful", kills=0)
+@pytest.mark.parametrize("store", ["redis sync", "redis async"], indirect=True)
+def test_a_plain_lock_is_found(store: Store) -> None:
+    report = fire_times.one_trial(store, 1, provider=f"{__name__}:open_forgetful", kills=0)
     assert {finding.rule for finding in report.findings} == {"fire time"}
 
 

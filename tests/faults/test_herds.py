@@ -9,25 +9,25 @@ from tests.faults.checker import Report
 from tests.faults.registry import Budget
 from tests.faults.scenarios import herds
 from tests.faults.scenarios.herds import Outcome
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 NAMES = 100
 
 
 @pytest.mark.parametrize(
-    "fault_store",
+    "store",
     ["sqlite sync", "postgres async", "mariadb sync", "redis sync", "mongodb sync"],
     indirect=True,
 )
-def test_200_attempts_at_one_instant(fault_store: Store) -> None:
-    report = herds.herd(fault_store, Budget(0), 1)
+def test_200_attempts_at_one_instant(store: Store) -> None:
+    report = herds.herd(store, Budget(0), 1)
     assert report.findings == []
     _assert_all_answered(report, names=2, attempts=2 * herds.PROCESSES * herds.EACH)  # cold, and warm
 
 
-@pytest.mark.parametrize("fault_store", ["postgres async"], indirect=True)
-def test_many_names(fault_store: Store) -> None:
-    report = herds.race(fault_store, Budget(0), NAMES)
+@pytest.mark.parametrize("store", ["postgres async"], indirect=True)
+def test_many_names(store: Store) -> None:
+    report = herds.race(store, Budget(0), NAMES)
     assert report.findings == []
     _assert_all_answered(report, names=NAMES, attempts=4 * NAMES)
 
@@ -56,12 +56,12 @@ def test_what_is_found(outcome: Outcome, rule: str) -> None:
     assert rule in {finding.rule for finding in report.findings}
 
 
-@pytest.mark.parametrize("fault_store", ["sqlite sync"], indirect=True)
-def test_after_a_crowd_that_failed_there_is_another(fault_store: Store) -> None:
-    unknown = herds.Crowd({**fault_store.arguments(), "family": "unknown"}, [["a"]], processes=1, each=1)
-    with pytest.raises(AssertionError, match="a crowd failed"):
-        herds.run(fault_store, unknown)
-    (outcome,), _ = herds.run(fault_store, herds.Crowd(fault_store.arguments(), [["a"]], processes=1, each=1))
+@pytest.mark.parametrize("store", ["sqlite sync"], indirect=True)
+def test_after_a_herd_that_failed_there_is_another(store: Store) -> None:
+    unknown = herds.Herd({**store.arguments(), "family": "unknown"}, [["a"]], processes=1, each=1)
+    with pytest.raises(AssertionError, match="a herd failed"):
+        herds.run(store, unknown)
+    (outcome,), _ = herds.run(store, herds.Herd(store.arguments(), [["a"]], processes=1, each=1))
     assert outcome.granted == ["a"]
 
 

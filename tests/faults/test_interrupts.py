@@ -9,16 +9,16 @@ import pytest
 from tests.faults.interrupted import SIGNALS, interrupt
 from tests.faults.registry import Budget
 from tests.faults.scenarios import interrupts
-from tests.faults.stores import SqlServerStore, Store
 from tests.support.database import DatabaseServer
+from tests.support.stores import SqlServerStore, Store
 
 STORES = ["postgres sync", "mariadb sync", "redis sync", "quorum sync", "mongodb sync"]
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("fault_store", STORES, indirect=True)
-def test_i12_an_interrupted_acquire(fault_store: Store, number: signal.Signals) -> None:
-    assert interrupt(fault_store, number) == ""
+@pytest.mark.parametrize("store", STORES, indirect=True)
+def test_i12_an_interrupted_acquire(store: Store, number: signal.Signals) -> None:
+    assert interrupt(store, number) == ""
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
@@ -27,8 +27,8 @@ def test_i12_an_interrupted_acquire_with_psycopg2(postgres_server: DatabaseServe
     assert interrupt(store, number) == ""
 
 
-@pytest.mark.parametrize("fault_store", ["redis sync"], indirect=True)
-def test_the_scenario(fault_store: Store) -> None:
-    report = interrupts.interrupts(fault_store, Budget(0), 1)
+@pytest.mark.parametrize("store", ["redis sync"], indirect=True)
+def test_the_scenario(store: Store) -> None:
+    report = interrupts.interrupts(store, Budget(0), 1)
     assert report.findings == []
     assert report.counts["interrupted"] == 1

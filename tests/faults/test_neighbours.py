@@ -4,12 +4,12 @@ import pytest
 
 from tests.faults.registry import Budget
 from tests.faults.scenarios import neighbours
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 
-@pytest.mark.parametrize("fault_store", ["postgres sync", "redis sync"], indirect=True)
-def test_a_silent_store_beside_a_healthy_one(fault_store: Store) -> None:
-    report = neighbours.silent_neighbour(fault_store, Budget(0), seed=1)
+@pytest.mark.parametrize("store", ["postgres sync", "redis sync"], indirect=True)
+def test_a_silent_store_beside_a_healthy_one(store: Store) -> None:
+    report = neighbours.silent_neighbour(store, Budget(0), seed=1)
     assert report.findings == []
     assert report.counts["heartbeat"] >= 6
     assert report.counts["poller without an answer"] >= 8, "the store was not silent"

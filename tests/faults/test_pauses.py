@@ -4,12 +4,12 @@ import pytest
 
 from tests.faults.registry import Budget
 from tests.faults.scenarios import pauses
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 
-@pytest.mark.parametrize("fault_store", ["sqlite async", "postgres sync", "redis async"], indirect=True)
-def test_stopped_holders(fault_store: Store) -> None:
-    report = pauses.stops(fault_store, Budget(0), seed=1)
+@pytest.mark.parametrize("store", ["sqlite async", "postgres sync", "redis async"], indirect=True)
+def test_stopped_holders(store: Store) -> None:
+    report = pauses.stops(store, Budget(0), seed=1)
     assert report.findings == []
     assert report.counts["stopped"] == report.counts["resumed"] == pauses.STOPS_PER_TRIAL
     assert report.counts["write refused"] > 0, "careless workers tried to write"

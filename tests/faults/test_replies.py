@@ -4,11 +4,11 @@ import pytest
 
 from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import replies
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 
 @pytest.mark.parametrize(
-    ("run", "fault_store"),
+    ("run", "store"),
     [
         (replies.acquire, "postgres async"),
         (replies.extend, "mariadb sync"),
@@ -16,9 +16,9 @@ from tests.faults.stores import Store
         (replies.release, "mongodb sync"),
         (replies.extend, "quorum async"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_lost_replies(fault_store: Store, run: Run) -> None:
-    report = run(fault_store, Budget(0), 1)
+def test_lost_replies(store: Store, run: Run) -> None:
+    report = run(store, Budget(0), 1)
     assert report.findings == []
     assert report.counts["reply lost"] >= replies.LOSSES_PER_TRIAL

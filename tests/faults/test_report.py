@@ -12,7 +12,7 @@ from tests.faults import runner
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import all_scenarios
 from tests.faults.report import BEGIN, END, PAGE, Control, Row, line, percentile, tables, write_page
-from tests.faults.stores import ALL
+from tests.support.stores import ALL
 
 REPORT = Report(
     trials=7,

@@ -4,13 +4,13 @@ import pytest
 
 from tests.faults.registry import Budget
 from tests.faults.scenarios import schedulers
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("fault_store", ["sqlite sync", "postgres sync"], indirect=True)
-def test_a_job_store_that_fails(fault_store: Store) -> None:
-    report = schedulers.job_store_fails(fault_store, Budget(0), seed=1)
+@pytest.mark.parametrize("store", ["sqlite sync", "postgres sync"], indirect=True)
+def test_a_job_store_that_fails(store: Store) -> None:
+    report = schedulers.job_store_fails(store, Budget(0), seed=1)
     assert report.findings == []
     assert report.counts["update failed"] >= 4
     assert report.counts["run"] >= 20

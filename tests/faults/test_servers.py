@@ -11,36 +11,36 @@ from tests.faults.drained import unserved
 from tests.faults.history import History, Mark, Operation
 from tests.faults.registry import Budget, Run
 from tests.faults.scenarios import servers
-from tests.faults.stores import Store
 from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK
+from tests.support.stores import Store
 
 MOST_TRIALS = 5
 
 
 @pytest.mark.parametrize(
-    ("run", "fault_store"),
+    ("run", "store"),
     [
         (servers.killed, "postgres sync"),
         (servers.stopped, "mongodb async"),
         (servers.restarted, "mariadb async"),
         (servers.minority, "quorum sync"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_an_outage_costs_nothing_but_time(fault_store: Store, run: Run) -> None:
-    report = run(fault_store, Budget(0), 1)
+def test_an_outage_costs_nothing_but_time(store: Store, run: Run) -> None:
+    report = run(store, Budget(0), 1)
     assert report.findings == []
     assert report.worst_overlap == 0
     assert report.counts["cut"] == 1
 
 
-@pytest.mark.parametrize("fault_store", ["redis async"], indirect=True)
-def test_a_redis_that_forgets_gives_the_lock_away_and_tokens_tell(fault_store: Store) -> None:
+@pytest.mark.parametrize("store", ["redis async"], indirect=True)
+def test_a_redis_that_forgets_gives_the_lock_away_and_tokens_tell(store: Store) -> None:
     """How much two of them share is a matter of luck; that the scenario can tell is not."""
     report = Report()
     for seed in range(MOST_TRIALS):
-        report.add(servers.forgetful(fault_store, Budget(0), seed))
+        report.add(servers.forgetful(store, Budget(0), seed))
         if report.worst_overlap > 0 and report.counts["write refused"] > 0:
             break
     assert report.findings == []
@@ -87,5 +87,5 @@ def test_a_request_of_whom_has_given_up_is_seen_until_it_is_served() -> None:
 
 
 @pytest.fixture
-def fault_sqlite(_stores: Callable[[str], Store]) -> Store:
-    return _stores("sqlite")
+def fault_sqlite(shared_store: Callable[[str], Store]) -> Store:
+    return shared_store("sqlite")

@@ -11,12 +11,12 @@ from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.faults.checker import Report
 from tests.faults.history import History, Operation
-from tests.faults.own import on_own_server
+from tests.faults.private import on_private_server
 from tests.faults.scenarios import settings
-from tests.faults.stores import Store, postgres_store
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.pgbouncer import PgBouncer
+from tests.support.stores import Store, postgres_store
 
 SETTINGS = {
     "postgres": {setting.name: setting for setting in settings.POSTGRES},
@@ -25,20 +25,20 @@ SETTINGS = {
 
 
 @pytest.fixture
-def own_store(fault_store: Store) -> Iterator[Store]:
+def own_store(store: Store) -> Iterator[Store]:
     """Not on a server that somebody else runs."""
-    with on_own_server(fault_store) as own:
+    with on_private_server(store) as own:
         yield own
 
 
 @pytest.fixture(scope="module")
 def own_postgres(postgres_server: DatabaseServer) -> Iterator[DatabaseServer]:
-    with on_own_server(postgres_store(postgres_server)) as own:
+    with on_private_server(postgres_store(postgres_server)) as own:
         yield own.servers[0]
 
 
 @pytest.mark.parametrize(
-    ("fault_store", "setting", "by_engine"),
+    ("store", "setting", "by_engine"),
     [
         ("postgres sync", "serializable", True),
         ("postgres async", "serializable", False),
@@ -47,7 +47,7 @@ def own_postgres(postgres_server: DatabaseServer) -> Iterator[DatabaseServer]:
         ("mariadb sync", "no autocommit", False),
         ("mariadb sync", "no autocommit", True),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
 def test_not_noticed(own_store: Store, setting: str, by_engine: bool) -> None:
     chosen = SETTINGS[own_store.name][setting]
@@ -55,14 +55,14 @@ def test_not_noticed(own_store: Store, setting: str, by_engine: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault_store", "setting"),
+    ("store", "setting"),
     [
         ("postgres async", "time limits"),
         ("postgres sync", "few connections"),
         ("mariadb sync", "time limits"),
         ("mariadb async", "few connections"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
 def test_fails_closed_and_works_again(own_store: Store, setting: str) -> None:
     report = settings.one_setting(own_store, SETTINGS[own_store.name][setting], 1, by_engine=False)
@@ -97,13 +97,13 @@ def pooler(own_postgres: DatabaseServer) -> Iterator[PgBouncer]:
 
 
 @pytest.mark.parametrize(
-    ("fault_store", "driver", "by_engine"),
+    ("store", "driver", "by_engine"),
     [
         ("postgres sync", "postgresql+psycopg", True),
         ("postgres sync", "postgresql+psycopg2", False),
         ("postgres async", "postgresql+psycopg", False),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
 def test_transaction_pooling(own_store: Store, pooler: PgBouncer, driver: str, by_engine: bool) -> None:
     history, report = settings.through_pooler(own_store, pooler, driver, 1, by_engine=by_engine)
@@ -111,7 +111,7 @@ def test_transaction_pooling(own_store: Store, pooler: PgBouncer, driver: str, b
     assert [operation.error for operation in history.operations if operation.outcome == "error"] == []
 
 
-@pytest.mark.parametrize("fault_store", ["postgres async"], indirect=True)
+@pytest.mark.parametrize("store", ["postgres async"], indirect=True)
 def test_asyncpg_prepares_statements_and_fails_closed(own_store: Store, pooler: PgBouncer) -> None:
     """Every failure is an error that says why; what is granted is granted once."""
     history, report = settings.through_pooler(own_store, pooler, "postgresql+asyncpg", 1, by_engine=False)

@@ -11,7 +11,7 @@ from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.faults.checker import Report
 from tests.faults.scenarios import soak
 from tests.faults.scenarios.soak import Sample
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 GRANTS = 60
 """To each of the three workers."""
@@ -22,19 +22,19 @@ COUNTS = {"descriptors": 20, "threads": 20, "connections": 15}
 
 
 @pytest.mark.parametrize(
-    "fault_store",
+    "store",
     ["sqlite sync", "postgres async", "mariadb sync", "redis async", "mongodb sync"],
     indirect=True,
 )
-def test_nothing_grows(fault_store: Store) -> None:
-    report = _short(fault_store)
+def test_nothing_grows(store: Store) -> None:
+    report = _short(store)
     assert report.findings == []
     assert report.counts["acquire granted"] >= soak.SIZE * GRANTS
 
 
-@pytest.mark.parametrize("fault_store", ["sqlite sync"], indirect=True)
-def test_a_leak_is_found(fault_store: Store) -> None:
-    report = _short(fault_store, f"{__name__}:open_leaking")
+@pytest.mark.parametrize("store", ["sqlite sync"], indirect=True)
+def test_a_leak_is_found(store: Store) -> None:
+    report = _short(store, f"{__name__}:open_leaking")
     assert [finding.rule for finding in report.findings] == ["flat"]
     assert report.findings[0].text.startswith("descriptors grew")
 

@@ -1,10 +1,10 @@
 """A replica of an application, as a process: it acquires, works, writes with its fencing token, extends, releases, …
 
     python -m tests.faults.worker CONFIG.json    one worker, until SIGTERM
-    python -m tests.faults.worker                a nursery: forks a worker for each line of JSON that it reads
+    python -m tests.faults.worker                a fork server: forks a worker for each line of JSON that it reads
 
-A nursery has imported everything once, so that its workers start in milliseconds; they die with it, and it dies when
-its standard input ends.
+A fork server has imported everything once, so that its workers start in milliseconds. They die with it, and it dies
+when its standard input ends.
 """
 
 from __future__ import annotations
@@ -254,10 +254,10 @@ def run(config: Config) -> None:
         worker.run()
 
 
-def nursery() -> None:
+def fork_server() -> None:
     """Fork a worker for each line, and answer with its process id."""
-    import tests.faults.planted
-    import tests.faults.stores  # noqa: F401  # whatever workers may ask for is imported once, here
+    import tests.faults.mutants
+    import tests.support.stores  # noqa: F401  # whatever workers may ask for is imported once, here
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, who ends us
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the dead
@@ -289,4 +289,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         run(Config.from_json(Path(sys.argv[1]).read_text()))
     else:
-        nursery()
+        fork_server()

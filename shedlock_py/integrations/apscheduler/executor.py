@@ -35,7 +35,7 @@ from shedlock_py.integrations.apscheduler.options import (
     check_scheduler,
     choose,
     explicit_id,
-    find_mark,
+    find_lock_spec,
     has_automatic_id,
     is_news,
     is_predictable,
@@ -163,8 +163,8 @@ class ShedLockExecutor(BaseExecutor):
             once_per_fire_time=self._once_per_fire_time,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
-            # With lead() the scheduler itself asks, right before: a job that it has submitted is gone from the store.
-            elector=None if getattr(self._scheduler, "asks_elector", False) else self._elector,
+            # With lead() the scheduler has just checked: a job that it has submitted is gone from the store.
+            elector=None if getattr(self._scheduler, "runs_on_leader_only", False) else self._elector,
         )
         self._inner.submit_job(StandIn(work, plan, run_times), run_times[-1:])
 
@@ -224,8 +224,8 @@ class ShedLockExecutor(BaseExecutor):
         """The lock to take for this job, without a fire time. :raises ConfigurationError: there is none that works."""
         if job.id in self._locks:
             lock = self._locks[job.id]
-        elif mark := find_mark(job.func):
-            lock = mark
+        elif spec := find_lock_spec(job.func):
+            lock = spec
         else:
             try:
                 lock = parse_lock(self._lock_extractor and self._lock_extractor(job), "what lock_extractor returns")

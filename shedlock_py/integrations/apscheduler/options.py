@@ -52,14 +52,14 @@ def check_scheduler(scheduler: Any, call: str) -> None:
     raise ConfigurationError(f"{call} needs a scheduler: {kind} is not a scheduler of APScheduler 3")
 
 
-def find_mark(function: Any) -> LockSpec | None:
+def find_lock_spec(function: Any) -> LockSpec | None:
     """What ``@scheduler_lock`` left on a job's function, method, partial or callable object."""
     while isinstance(function, partial):
         function = function.func
-    for marked in (function, type(function).__call__):
-        mark = getattr(marked, "__shedlock__", None)
-        if isinstance(mark, LockSpec):
-            return mark
+    for candidate in (function, type(function).__call__):
+        spec = getattr(candidate, "__shedlock__", None)
+        if isinstance(spec, LockSpec):
+            return spec
     return None
 
 

@@ -18,9 +18,9 @@ from apscheduler.executors.base import run_job
 
 from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped, attempt, attempt_async
 from shedlock_py.config import emit
-from shedlock_py.context import stand_for
+from shedlock_py.context import add_alias
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, error_event
-from shedlock_py.integrations.apscheduler.options import find_mark, fire_time_of
+from shedlock_py.integrations.apscheduler.options import find_lock_spec, fire_time_of
 from shedlock_py.urls import provider_from_text
 
 try:
@@ -51,21 +51,21 @@ class Plan:
         The provider is the decorator's own, the executor's, or None: the configured one.
         """
         provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
-        mark = find_mark(self.job.func)
-        if mark is None:
+        spec = find_lock_spec(self.job.func)
+        if spec is None:
             return {"provider": provider}
-        own = mark.provider
+        own = spec.provider
         return {
             "provider": provider if own is None else own,
-            "keep_alive": mark.keep_alive,
-            "on_lost": mark.on_lost,
+            "keep_alive": spec.keep_alive,
+            "on_lost": spec.on_lost,
         }
 
     def stand_for_decorator(self) -> None:
         """Inside the lock: it is the one of ``@scheduler_lock`` as well, which must not ask for its own."""
-        mark = find_mark(self.job.func)
-        if mark is not None:
-            stand_for(mark, mark.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
+        spec = find_lock_spec(self.job.func)
+        if spec is not None:
+            add_alias(spec, spec.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
 
     def refused(self, run_time: datetime) -> list[JobExecutionEvent]:
         """The event of a run that must not begin here: too late, or not on the leader. Empty: it may."""

@@ -13,9 +13,8 @@ from typing import Any
 
 import redis
 
-from shedlock_py._clock import monotonic
 from shedlock_py._timers import WorkerPool
-from shedlock_py.providers.kit import NotSent, Permits, TimedOut, call_within, within
+from shedlock_py.providers.kit import NotSent, Permits, TimedOut, call_within, seconds_left, within
 from shedlock_py.providers.redis.errors import is_temporary
 
 FREE_CONNECTION = "a free connection"
@@ -97,7 +96,7 @@ class Connections(_Connections):
             connection.disconnect()
 
     def _reply(self, connection: Any, until: float) -> Any:
-        seconds = _left(until)
+        seconds = seconds_left(until)
         # redis-py itself reports a shorter socket_timeout of the URL.
         if seconds <= self._reply_seconds and not connection.can_read(seconds):
             raise TimedOut(REPLY, sent=True)
@@ -105,14 +104,14 @@ class Connections(_Connections):
 
     def _opened(self, until: float) -> Any:
         def connect() -> Any:
-            if not _left(until):
+            if not seconds_left(until):
                 raise TimedOut(CONNECTION, sent=False)  # the thread came too late: the caller has gone
             connection = self._make()
             connection.connect()
             return connection
 
         try:
-            return call_within(self._openers, _left(until), CONNECTION, connect, lambda late: late.disconnect())
+            return call_within(self._openers, seconds_left(until), CONNECTION, connect, lambda late: late.disconnect())
         except (redis.RedisError, OSError) as error:
             raise NotSent from error
 
@@ -146,7 +145,7 @@ class AsyncConnections(_Connections):
             await connection.disconnect()
 
     async def _reply(self, connection: Any, words: tuple[Any, ...], until: float) -> Any:
-        seconds = _left(until)
+        seconds = seconds_left(until)
         try:
             async with within(min(seconds, self._reply_seconds), REPLY, sent=True):
                 await connection.send_command(*words)
@@ -159,7 +158,7 @@ class AsyncConnections(_Connections):
     async def _opened(self, until: float) -> Any:
         connection = self._make()
         try:
-            async with within(_left(until), CONNECTION, sent=False):
+            async with within(seconds_left(until), CONNECTION, sent=False):
                 await connection.connect()
         except BaseException as error:
             await _disconnect(connection)  # it may be connected, and not authenticated yet
@@ -173,7 +172,7 @@ class AsyncConnections(_Connections):
 async def _one_until(permits: asyncio.Semaphore, until: float) -> AsyncIterator[None]:
     """Hold a permit. :raises TimedOut: there was none until that moment."""
     if permits.locked():
-        async with within(_left(until), FREE_CONNECTION, sent=False):
+        async with within(seconds_left(until), FREE_CONNECTION, sent=False):
             await permits.acquire()
     else:
         await permits.acquire()  # at once
@@ -201,7 +200,3 @@ def _emptied(connections: list[Any]) -> list[Any]:
     while (connection := _pop(connections)) is not None:
         found.append(connection)
     return found
-
-
-def _left(until: float) -> float:
-    return max(0.0, until - monotonic())

@@ -14,15 +14,16 @@ from typing import Any, ClassVar, NamedTuple
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ProviderError
 from shedlock_py.events import logger
 from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     Failure,
     StorePrograms,
-    describe,
     fire_time_too_late,
+    refused,
+    unreachable,
 )
 from shedlock_py.providers.redis.errors import classify, is_refusal, reason
 from shedlock_py.providers.redis.scripts import Script, script
@@ -72,7 +73,7 @@ class Keys:
         return b"".join(b"\\" + bytes([byte]) if byte in b"*?[]^\\" else bytes([byte]) for byte in literal) + b"*}"
 
     def name(self, key: bytes) -> str | None:
-        """The lock name of ``key``; None if it is none of ours."""
+        """The lock name of ``key``; None if another program uses the key."""
         if not key.startswith(self._start) or not key.endswith(b"}"):
             return None
         try:
@@ -156,9 +157,7 @@ class RedisPrograms(StorePrograms):
         try:
             return to_record(name, row, now)
         except (ValueError, OverflowError) as error:
-            raise ProviderError(
-                describe("record", name, _odd(key, error)), operation="record", lock_name=name
-            ) from error
+            raise refused("record", name, _odd(key, error)) from error
 
     def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
         keys = yield from self._scan(prefix)
@@ -185,16 +184,20 @@ class RedisPrograms(StorePrograms):
     def classify(self, error: Exception) -> Failure:
         return classify(error, has_retries=self._has_retries)
 
+    def reason(self, error: Exception) -> str:
+        return self._redact(reason(error))
+
+    def hint(self, error: Exception) -> str | None:
+        is_foreign = "WRONGTYPE" in str(error)
+        return "another program uses this key: choose another key_prefix" if is_foreign else None
+
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        message = describe(operation, lock_name, self._redact(reason(error)))
-        if "WRONGTYPE" in str(error):
-            message += " — somebody else's key has this name: choose another key_prefix"
-        kind = ProviderError if is_refusal(error) else ProviderUnreachable
-        return kind(message, operation=operation, lock_name=lock_name)
+        make = refused if is_refusal(error) else unreachable
+        return make(operation, lock_name, self.reason(error), hint=self.hint(error))
 
 
 def claim_args(claim: Claim) -> tuple[bytes | int, ...]:
-    """Who claims, for how many ms, and for which fire time (us, or nothing)."""
+    """``locked_by``, the length of the lease in ms, and the fire time in us, or nothing."""
     request = claim.request
     return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), optional_microseconds(request.fire_time)
 
@@ -258,7 +261,7 @@ def _moment(microseconds: int) -> datetime:
 
 
 def _odd(key: bytes, error: Exception) -> str:
-    """What is wrong with a record that somebody else has written."""
+    """What is wrong with a record that another program has written."""
     return (
         f"a field of this lock record is not a number of microseconds or a token ({reason(error)}). Look at it with "
         f"HGETALL {key.decode()}, and delete the key if nobody holds the lock."

@@ -131,7 +131,7 @@ class SqlAlchemyLockProvider(ProgramProvider):
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
-        self._run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
+        self.run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
         with explained_conflicts():
             row = connection.execute(text(self.programs.verify_sql), identifiers(lease)).first()
         _require(lease, row)
@@ -233,7 +233,7 @@ class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
-        await self._run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
+        await self.run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
         with explained_conflicts():
             row = (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first()
         _require(lease, row)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from shedlock_py import LeaseLost, NotLocked, extend_lock, extend_lock_async, hold, hold_async
-from shedlock_py.context import innermost
-from shedlock_py.keepalive import _TaskHeart, _ThreadHeart
+from shedlock_py.context import current
+from shedlock_py.keepalive import TaskKeepAlive, ThreadKeepAlive
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.forks import in_a_loop_of_its_own, in_child
@@ -30,32 +30,32 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(heard: RecordingL
     store.hang("extend")
     block = hold_async("job", lock_at_most_for="10m", keep_alive=True, provider=store)
     async with block:
-        held = innermost.get()
+        held = current.get()
         assert held is not None
-        heart = held.heart
-        assert isinstance(heart, _TaskHeart)
-        heart._heart._plan.due = 0
-        heart._changed.set()
+        keep_alive = held.keep_alive
+        assert isinstance(keep_alive, TaskKeepAlive)
+        keep_alive._plan._plan.due = 0
+        keep_alive._changed.set()
         await until(lambda: store.calls["extend"] == 1)
 
         async def work() -> None:
-            innermost.set(held)
+            current.set(held)
             async with asyncio.timeout(5):
                 with pytest.raises(NotLocked):  # the lease is its parent's
                     await extend_lock_async("20m")
                 await block.__aexit__(None, None, None)
 
         def child() -> None:
-            del heart._loop  # it is the parent's, and whoever wakes it wakes the parent
+            del keep_alive._loop  # it is the parent's, and whoever wakes it wakes the parent
             store.hanging.clear()
             in_a_loop_of_its_own(work)
-            assert heart._heart.pauses == 0
+            assert keep_alive._plan.pauses == 0
             assert not heard.of(LeaseLost)
-            assert not heart._heart.has_ended
+            assert not keep_alive._plan.has_ended
 
         in_child(child)
         store.recover()
-        await until(lambda: not heart.is_busy(is_async=True))
+        await until(lambda: not keep_alive.is_busy(is_async=True))
         await extend_lock_async("20m")
 
 
@@ -65,16 +65,16 @@ def test_a_child_does_not_wait_for_its_parents_thread(heard: RecordingListener) 
     told: list[LeaseLost] = []
     block = hold("job", lock_at_most_for="10m", keep_alive=True, on_lost=told.append, provider=store)
     with block:
-        held = innermost.get()
+        held = current.get()
         assert held is not None
-        heart = held.heart
-        assert isinstance(heart, _ThreadHeart)
-        heart._heart._plan.due = 0
-        heart.start()
+        keep_alive = held.keep_alive
+        assert isinstance(keep_alive, ThreadKeepAlive)
+        keep_alive._plan._plan.due = 0
+        keep_alive.start()
         wait_until(lambda: store.calls["extend"] == 1)
 
         def child() -> None:
-            del heart._changed  # a thread of the parent may have it for ever
+            del keep_alive._changed  # a thread of the parent may have it for ever
             store.hanging.clear()
             with pytest.raises(NotLocked):  # the lease is its parent's
                 extend_lock("20m")

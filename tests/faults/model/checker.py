@@ -24,7 +24,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True)
 class Model:
-    """``changes`` are planted in the algorithm: each must be found out."""
+    """``changes`` are mutations of the algorithm: each must be found."""
 
     dialect: str = "sql"
     claims: int = 2

@@ -13,7 +13,7 @@ from tests.faults.model.states import NOBODY, Claim, Message, Record, State, wit
 
 @dataclass(frozen=True)
 class Store:
-    """``changes`` are planted: each makes one decision wrong."""
+    """``changes`` are mutations: each makes one decision wrong."""
 
     dialect: str
     at_most: int

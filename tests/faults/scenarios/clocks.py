@@ -11,12 +11,12 @@ from shedlock_py._clock import monotonic
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import ClockedStore, clocked, worker_clocks
 from tests.faults.clocks import Clock, WorkerClock
-from tests.faults.fleet import Fleet, Nursery
+from tests.faults.fleet import Fleet, ForkServer
 from tests.faults.history import History
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
-from tests.faults.stores import WITH_NETWORK, Store
 from tests.faults.worker import Behaviour
+from tests.support.stores import WITH_NETWORK, Store
 
 MINUTE, HOUR = 60.0, 3600.0
 SIZES = (HOUR, -HOUR, MINUTE, -MINUTE, 0.0)
@@ -49,7 +49,9 @@ def worker_jumps(store: Store, budget: Budget, seed: int) -> Report:
     return report
 
 
-def jump_workers(store: Store, clocks: Sequence[tuple[WorkerClock, Nursery]], seed: int, jumps: int = JUMPS) -> Report:
+def jump_workers(
+    store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], seed: int, jumps: int = JUMPS
+) -> Report:
     """One trial, with three clocks."""
     for (clock, _), offset in zip(clocks, (0.0, HOUR, -HOUR), strict=True):
         clock.set(offset)
@@ -72,7 +74,7 @@ def sqlite_workers_differ(store: Store, budget: Budget, seed: int) -> Report:
         for trial in budget.trials():
             with _fleet(store, clocks[:1], seed + trial) as fleet:
                 fleet.wait_for_holder()
-                ahead = fleet.add(nursery=clocks[1][1])
+                ahead = fleet.add(fork_server=clocks[1][1])
                 fleet.wait_for_grants(2, worker=ahead)
                 one = _checked(fleet, clocks, off=FORWARD | BACK)
             stolen += one.worst_overlap > 0
@@ -85,18 +87,20 @@ def sqlite_workers_differ(store: Store, budget: Budget, seed: int) -> Report:
     return report
 
 
-def _fleet(store: Store, clocks: Sequence[tuple[WorkerClock, Nursery]], seed: int) -> Fleet:
+def _fleet(store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], seed: int) -> Fleet:
     """A worker for each clock."""
-    fleet = Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, nursery=clocks[0][1])
-    for _, nursery in clocks:
-        fleet.add(nursery=nursery)
+    fleet = Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, fork_server=clocks[0][1])
+    for _, fork_server in clocks:
+        fleet.add(fork_server=fork_server)
     return fleet
 
 
-def _checked(fleet: Fleet, clocks: Sequence[tuple[WorkerClock, Nursery]], off: frozenset[str] = frozenset()) -> Report:
+def _checked(
+    fleet: Fleet, clocks: Sequence[tuple[WorkerClock, ForkServer]], off: frozenset[str] = frozenset()
+) -> Report:
     history = fleet.end()
-    for _, nursery in clocks:
-        complaints = nursery.complaints()
+    for _, fork_server in clocks:
+        complaints = fork_server.complaints()
         assert not complaints, complaints
     return check(history, rules_of(fleet.store, off=off))
 
@@ -131,12 +135,12 @@ def store_jumps(store: Store, budget: Budget, seed: int) -> Report:
     """
     report = Report()
     figures = Figures()
-    with clocked(store.name, is_async=store.is_async) as ours, closing(Nursery(ours.environment)) as nursery:
+    with clocked(store.name, is_async=store.is_async) as ours, closing(ForkServer(ours.environment)) as fork_server:
         for trial in budget.trials():
             size = (MINUTE, HOUR)[trial % 2]
             low = random.Random(seed + trial).choice((0.0, -size))
             ours.set(low)
-            with Fleet(ours.store, size=3, behaviour=BEHAVIOUR, seed=seed + trial, nursery=nursery) as fleet:
+            with Fleet(ours.store, size=3, behaviour=BEHAVIOUR, seed=seed + trial, fork_server=fork_server) as fleet:
                 jumps = _back_and_forth(fleet, ours, low, low + size)
                 history = fleet.end()
             one = check(history, rules_of(store))

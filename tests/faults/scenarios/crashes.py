@@ -6,8 +6,8 @@ from tests.faults.checker import Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
+from tests.support.stores import Store
 
 BEHAVIOUR = Behaviour(at_most=0.7, at_least=0.1, work=(0.0, 0.2), pause=(0.0, 0.04), extends=0.5, keeps_alive=0.3)
 KILLS_PER_TRIAL = 4

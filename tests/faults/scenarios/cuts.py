@@ -11,8 +11,8 @@ from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import GRACE, rules_of
-from tests.faults.stores import WITH_NETWORK, Store
 from tests.faults.worker import Behaviour
+from tests.support.stores import WITH_NETWORK, Store
 
 OTHERS = Behaviour(at_most=0.6, work=(0.0, 0.05), pause=(0.03, 0.1))
 VICTIM = Behaviour(at_most=0.6, work=(0.3, 1.2), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5)

@@ -22,8 +22,8 @@ from tests.faults.history import History, Mark
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
+from tests.support.stores import Store
 
 BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
@@ -193,7 +193,7 @@ def _marks(history: History, kind: str) -> list[Mark]:
 
 @contextmanager
 def _database(store: Store) -> Iterator[Connection]:
-    engine = create_engine(store._sync_where(), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    engine = create_engine(store.where(is_async=False), poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         yield connection
 

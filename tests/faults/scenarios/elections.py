@@ -17,8 +17,8 @@ from tests.election.fleet import Fleet, Reign, now
 from tests.faults.checker import Finding, Report
 from tests.faults.clocked import ClockedStore, clocked
 from tests.faults.registry import Budget, scenario
-from tests.faults.stores import Store
 from tests.support.polling import wait_until
+from tests.support.stores import Store
 
 LEASE, DEADLINE, RETRY = 1.5, 1.0, 0.25
 DURATIONS = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}s", "retry_period": f"{RETRY}s"}

@@ -22,20 +22,20 @@ from uuid import uuid4
 
 from shedlock_py import AsyncLeaderElector, LeaderElector, LockRecord, LockRequest, ProviderError
 from shedlock_py._clock import monotonic
-from shedlock_py.election import Command, Wait
+from shedlock_py.election.commands import Command, Wait
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import PATIENCE, Fleet, WorkerProcess
 from tests.faults.history import Logbook, Operation, Reader
-from tests.faults.own import on_own_server
+from tests.faults.private import on_private_server
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios.settings import Setting, mariadb_user
 from tests.faults.small_disks import mariadb_log, postgres_log, postgres_table, sqlite_file
-from tests.faults.stores import SqlServerStore, Store, open_provider
 from tests.faults.worker import Behaviour
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
+from tests.support.stores import SqlServerStore, Store, open_provider
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.2)
 EVERYBODY = WorkerProcess("everybody", 0)
@@ -79,7 +79,7 @@ def _has_failed(fleet: Fleet, target: int) -> bool:
 def _refusing(store: Store, budget: Budget, seed: int, how: Refusing, *, late: float = 0.5) -> Report:
     """``late``: for how long an attempt that failed may still be carried out, as of ``rules_of``."""
     report = Report()
-    with on_own_server(store) as own:
+    with on_private_server(store) as own:
         for trial in budget.trials():
             with (
                 how(own) as (changed, refuse),
@@ -306,7 +306,7 @@ MOST_ALIKE = 0.4
 def outage(store: Store, budget: Budget, seed: int) -> Report:
     """Fifty electors of one election; the store is gone for 30 s."""
     report = Report()
-    with on_own_server(store) as own:
+    with on_private_server(store) as own:
         for _ in budget.trials():
             report.add(outage_of(own, 30.0))
     return report

@@ -17,16 +17,15 @@ from tests.faults.pairs import Pair, PostgresPair, RedisPair, Standby, waiting_f
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios.servers import FORGOTTEN, LONGEST_LEASE, kind, own_quorum, wait_for_answers
-from tests.faults.stores import QuorumStore, RedisStore, Store, postgres_store
 from tests.faults.worker import Behaviour
 from tests.support.servers import PostgresServer
+from tests.support.stores import QuorumStore, RedisStore, Store, postgres_store
 
 OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.5), pause=(0.1, 0.3), extends=0.0)
 HOLDER = Behaviour(at_most=2.0, work=(1.0, 1.8), pause=(0.0, 0.02), extends=0.3)
 WAITS = replace(HOLDER, extends=0.0)
 LATE = 3.0
 """Seconds: a commit that waits for its standby may be done long after its client has given up."""
-WAITING = "tests.faults.waiting:open_waiting"
 BEHIND = FORGOTTEN | {"grant lost"}
 """What cannot be kept where the standby lacks the last commits: of acquires, and of releases."""
 
@@ -44,7 +43,6 @@ def fail_overs(
     follow: Callable[[], Standby[Any]],
     others: Behaviour = OTHERS,
     holds: Behaviour = HOLDER,
-    provider: str | None = None,
     off: frozenset[str] = frozenset(),
 ) -> Report:
     """Each trial: workers on the primary, ``losing`` before its end, a fail-over, and work as before."""
@@ -53,14 +51,12 @@ def fail_overs(
     arguments = store.arguments([pair.address])
     for trial in budget.trials():
         standby = follow()
-        with Fleet(store, size=2, behaviour=others, seed=seed + trial, provider=provider, arguments=arguments) as fleet:
+        with Fleet(store, size=2, behaviour=others, seed=seed + trial, arguments=arguments) as fleet:
             holder = fleet.add(behaviour=holds)
             fleet.wait_for_grants(1)
             report.counts += losing(fleet, standby, trial)
             with fleet.marked("cut", (fleet.holders() or [holder])[0]):
                 pair.fail_over(standby)
-            if provider == WAITING:
-                pair.follow()  # it grants nothing that nobody confirms
             wait_for_answers(fleet)
             fleet.wait_for_grants(1)
             one = check(fleet.end(), rules_of(store, late=LATE, off=off))
@@ -94,10 +90,6 @@ def granted_more(fleet: Fleet, worker: WorkerProcess, server: Any) -> None:
     fleet.wait_for_grants(2, worker=worker)
 
 
-def refused(fleet: Fleet, worker: WorkerProcess, server: Any) -> None:
-    fleet.wait_for_count("acquire", "error", 1, worker=worker)
-
-
 def nothing(fleet: Fleet, worker: WorkerProcess, server: PostgresServer) -> None:
     """Its commit hangs."""
     fleet.wait(lambda: waiting_for_standby(server), "a commit that waits for the standby")
@@ -111,7 +103,6 @@ def splits(
     *,
     follow: Callable[[], Standby[Any]],
     told: Told,
-    provider: str | None = None,
     off: frozenset[str] = frozenset(),
 ) -> Report:
     """Each trial: the standby is promoted while the primary is well, and one worker goes on asking that one.
@@ -123,14 +114,12 @@ def splits(
     for trial in budget.trials():
         standby = follow()
         arguments = store.arguments([pair.address])
-        with Fleet(store, size=2, behaviour=OTHERS, seed=seed + trial, provider=provider, arguments=arguments) as fleet:
+        with Fleet(store, size=2, behaviour=OTHERS, seed=seed + trial, arguments=arguments) as fleet:
             stays = fleet.add(behaviour=WAITS, arguments=store.arguments([pair.primary.address]))
             fleet.wait_for_grants(1, worker=stays)
             fleet.wait_until_working(stays)
             with fleet.marked("cut", stays):
                 old = pair.split(standby)
-            if provider == WAITING:
-                pair.follow()
             told(fleet, stays, old)
             fleet.wait_for_grants(3, but=stays.name)
             old.kill()
@@ -235,45 +224,6 @@ def replica_behind(store: Store, budget: Budget, seed: int) -> Report:
 def redis_split(store: Store, budget: Budget, seed: int) -> Report:
     with RedisPair() as pair:
         return splits(pair, _on_redis(pair, store), budget, seed, follow=pair.follow, told=granted_more, off=BEHIND)
-
-
-@scenario(9, "split brain, WAIT after acquire", stores=("redis",), least=2)
-def waiting_split(store: Store, budget: Budget, seed: int) -> Report:
-    """``WAIT 1`` of an old primary that has lost its one replica: it grants nothing more."""
-    with RedisPair() as pair:
-        return splits(
-            pair, _on_redis(pair, store), budget, seed,
-            follow=lambda: pair.at_least(1), told=refused, provider=WAITING, off=frozenset({"grant lost"}),
-        )  # fmt: skip
-
-
-@scenario(9, "fail-over, WAIT after acquire", stores=("redis",), least=3)
-def waits(store: Store, budget: Budget, seed: int) -> Report:
-    """``WAIT 1``, and the one replica is promoted: what it has not heard of was not granted. Releases do not wait."""
-
-    def losing(fleet: Fleet, standby: Standby[Any], trial: int) -> Counter[str]:
-        standby.fall_behind()
-        fleet.wait_for_count("acquire", "error", 1)
-        return Counter()
-
-    with RedisPair() as pair:
-        own = _on_redis(pair, store)
-        return fail_overs(
-            pair, own, budget, seed, losing,
-            follow=lambda: pair.at_least(1), holds=WAITS, provider=WAITING, off=frozenset({"grant lost"}),
-        )  # fmt: skip
-
-
-@scenario(9, "fail-over, WAIT, another promoted *", stores=("redis",), least=3)
-def waits_for_another(store: Store, budget: Budget, seed: int) -> Report:
-    """``WAIT 1`` of two replicas: it is the other one that has heard."""
-
-    with RedisPair() as pair:
-        own = _on_redis(pair, store)
-        return fail_overs(
-            pair, own, budget, seed, fall_behind,
-            follow=lambda: pair.at_least(2), holds=WAITS, provider=WAITING, off=BEHIND,
-        )  # fmt: skip
 
 
 def _on_redis(pair: RedisPair, store: Store) -> Store:

@@ -14,8 +14,8 @@ from tests.faults.fleet import Fleet
 from tests.faults.history import History, Operation
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
+from tests.support.stores import Store
 
 EVERY = 0.2
 """Seconds from one fire time to the next."""

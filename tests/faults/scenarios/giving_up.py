@@ -11,7 +11,7 @@ from uuid import uuid4
 from shedlock_py import LockRequest, ProviderError
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
-from tests.faults.stores import Store, open_provider
+from tests.support.stores import Store, open_provider
 
 CALLERS = 20
 """That give up, in each trial."""

@@ -2,7 +2,7 @@
 
     python -m tests.faults.scenarios.herds
 
-is where crowds come from. For each line of JSON that it reads it forks the processes of one, lets all of them attempt
+is where herds come from. For each line of JSON that it reads it forks the processes of one, lets all of them attempt
 at one moment, and prints what came of it.
 """
 
@@ -29,9 +29,9 @@ from shedlock_py import Lease, LockRequest, ProviderUnreachable
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import percentile
-from tests.faults.stores import Store, open_provider
 from tests.support.connections import MostConnections
 from tests.support.mongodb import PrivateMongoServer
+from tests.support.stores import Store, open_provider
 
 PROCESSES, EACH = 8, 25
 NAMES, FEW_NAMES, OF_A_ROUND = 5000, 300, 100
@@ -48,7 +48,7 @@ MOST_CONNECTIONS = {"sqlite": 0, "postgres": 5, "mariadb": 5, "redis": 20, "quor
 
 
 @dataclass(frozen=True)
-class Crowd:
+class Herd:
     """``each`` threads or tasks in each of the ``processes``; one moment for each of ``rounds``."""
 
     arguments: dict[str, Any]
@@ -87,7 +87,7 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
     report, slowest, most = Report(), [], 0
     for _ in budget.trials():
         rounds = [[f"herd-{uuid4().hex[:8]}"] for _ in range(2)]
-        outcomes, connections = run(store, Crowd(store.arguments(), rounds))
+        outcomes, connections = run(store, Herd(store.arguments(), rounds))
         most = max(most, connections)
         report.trials += 1
         for names, outcome in zip(rounds, outcomes, strict=True):
@@ -115,7 +115,7 @@ def race(store: Store, budget: Budget, number: int) -> Report:
         prefix = f"many-{uuid4().hex[:8]}-"
         names = [f"{prefix}{i}" for i in range(number)]
         rounds = [names[i : i + OF_A_ROUND] for i in range(0, number, OF_A_ROUND)]
-        outcomes, connections = run(store, Crowd(store.arguments(), rounds, processes, each=5))
+        outcomes, connections = run(store, Herd(store.arguments(), rounds, processes, each=5))
         outcome = _sum(outcomes)
         seconds = sum(max(one.seconds) for one in outcomes)
         report.trials += 1
@@ -134,16 +134,16 @@ def race(store: Store, budget: Budget, number: int) -> Report:
     return report
 
 
-def run(store: Store, crowd: Crowd) -> tuple[list[Outcome], int]:
+def run(store: Store, herd: Herd) -> tuple[list[Outcome], int]:
     """What came of each round, and how many connections there were at most."""
     source = _living_source()
     with MostConnections(store.addresses) as connections:
-        outcomes = [Outcome(**facts) for facts in json.loads(source.ask(json.dumps(asdict(crowd))))]
+        outcomes = [Outcome(**facts) for facts in json.loads(source.ask(json.dumps(asdict(herd))))]
     return outcomes, connections.most
 
 
 class _Source:
-    """The process that forks crowds; it takes a second or more to start."""
+    """The process that forks herds; it takes a second or more to start."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -163,7 +163,7 @@ class _Source:
         answer = self._process.stdout.readline()
         if not answer:
             self._process.wait()
-            raise AssertionError("a crowd failed; what it said is on the standard error")
+            raise AssertionError("a herd failed; what it said is on the standard error")
         return answer
 
     @property
@@ -179,7 +179,7 @@ class _Source:
 
 
 _source: _Source | None = None
-"""One for all crowds of this process, until one of them fails."""
+"""One for all herds of this process, until one of them fails."""
 
 
 def _living_source() -> _Source:
@@ -218,25 +218,25 @@ def _connections(store: Store, most: int) -> str:
     return f"at most {most} connections" if store.addresses else "a file"
 
 
-# The crowd
+# The herd
 
 
 def main() -> None:
     for line in sys.stdin:
-        print(json.dumps([asdict(outcome) for outcome in _gather(Crowd(**json.loads(line)))]), flush=True)
+        print(json.dumps([asdict(outcome) for outcome in _gather(Herd(**json.loads(line)))]), flush=True)
 
 
-def _gather(crowd: Crowd) -> list[Outcome]:
+def _gather(herd: Herd) -> list[Outcome]:
     context = multiprocessing.get_context("fork")  # no provider is opened before, and no thread runs
     members = []
-    for _ in range(crowd.processes):
+    for _ in range(herd.processes):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_member, args=(crowd, theirs), daemon=True)
+        process = context.Process(target=_member, args=(herd, theirs), daemon=True)
         process.start()
         theirs.close()
         members.append((process, ours))
     outcomes = []
-    for _ in crowd.rounds:
+    for _ in herd.rounds:
         for _, pipe in members:
             _hear(pipe)  # it is ready
         moment = time.monotonic() + _LEAD
@@ -255,15 +255,15 @@ def _gather(crowd: Crowd) -> list[Outcome]:
 def _hear(pipe: Any) -> Any:
     """What a member says; :raises TimeoutError: nothing, for too long."""
     if not pipe.poll(PATIENCE):
-        raise TimeoutError("a member of the crowd hangs")
+        raise TimeoutError("a member of the herd hangs")
     return pipe.recv()
 
 
-def _member(crowd: Crowd, pipe: Connection) -> None:
-    if crowd.arguments["is_async"]:
-        asyncio.run(_member_async(crowd, pipe))
+def _member(herd: Herd, pipe: Connection) -> None:
+    if herd.arguments["is_async"]:
+        asyncio.run(_member_async(herd, pipe))
         return
-    provider: Any = open_provider(**crowd.arguments)
+    provider: Any = open_provider(**herd.arguments)
 
     def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
         time.sleep(max(0.0, moment - time.monotonic()))
@@ -274,21 +274,21 @@ def _member(crowd: Crowd, pipe: Connection) -> None:
                 answer = error
             _note(outcome, name, moment, answer)
 
-    with ThreadPoolExecutor(crowd.each) as threads:
-        everybody = threading.Barrier(crowd.each)
-        list(threads.map(lambda _: everybody.wait(PATIENCE), range(crowd.each)))  # all threads are there
-        for names in crowd.rounds:
+    with ThreadPoolExecutor(herd.each) as threads:
+        everybody = threading.Barrier(herd.each)
+        list(threads.map(lambda _: everybody.wait(PATIENCE), range(herd.each)))  # all threads are there
+        for names in herd.rounds:
             pipe.send("ready")
             moment = pipe.recv()
-            outcomes = [Outcome() for _ in range(crowd.each)]
-            parts = [_part(names, i, crowd.each) for i in range(crowd.each)]
-            list(threads.map(attempt, parts, [moment] * crowd.each, outcomes))
+            outcomes = [Outcome() for _ in range(herd.each)]
+            parts = [_part(names, i, herd.each) for i in range(herd.each)]
+            list(threads.map(attempt, parts, [moment] * herd.each, outcomes))
             pipe.send(_sum(outcomes))
     provider.close()
 
 
-async def _member_async(crowd: Crowd, pipe: Connection) -> None:
-    provider: Any = open_provider(**crowd.arguments)
+async def _member_async(herd: Herd, pipe: Connection) -> None:
+    provider: Any = open_provider(**herd.arguments)
 
     async def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
         await asyncio.sleep(max(0.0, moment - time.monotonic()))
@@ -299,12 +299,12 @@ async def _member_async(crowd: Crowd, pipe: Connection) -> None:
                 answer = error
             _note(outcome, name, moment, answer)
 
-    for names in crowd.rounds:
+    for names in herd.rounds:
         pipe.send("ready")
         moment = await asyncio.to_thread(pipe.recv)
-        outcomes = [Outcome() for _ in range(crowd.each)]
+        outcomes = [Outcome() for _ in range(herd.each)]
         await asyncio.gather(
-            *(attempt(_part(names, i, crowd.each), moment, outcome) for i, outcome in enumerate(outcomes))
+            *(attempt(_part(names, i, herd.each), moment, outcome) for i, outcome in enumerate(outcomes))
         )
         pipe.send(_sum(outcomes))
     await provider.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.faults.checker import Finding, Report
 from tests.faults.interrupted import SIGNALS, interrupt
 from tests.faults.registry import Budget, scenario
-from tests.faults.stores import WITH_NETWORK, Store
+from tests.support.stores import WITH_NETWORK, Store
 
 
 @scenario(16, "acquire interrupted by a signal", stores=WITH_NETWORK, kinds=("sync",), weight=0.5, least=2)

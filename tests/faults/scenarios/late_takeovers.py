@@ -12,8 +12,8 @@ from shedlock_py import LockProvider, LockRequest
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
-from tests.faults.stores import Store, open_provider
 from tests.support.holding import HoldingProxy
+from tests.support.stores import Store, open_provider
 
 AT_MOST = "1m"
 

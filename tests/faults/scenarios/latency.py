@@ -9,8 +9,8 @@ from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import LATE, rules_of
-from tests.faults.stores import WITH_NETWORK, Store
 from tests.faults.worker import Behaviour
+from tests.support.stores import WITH_NETWORK, Store
 
 LEASE = 0.6
 BEHAVIOUR = Behaviour(at_most=LEASE, work=(0.0, 0.4), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.3, forgets=0.1)

@@ -12,7 +12,7 @@ from shedlock_py._clock import monotonic
 from tests.faults.checker import Finding, Report
 from tests.faults.faulty import FaultyProxy
 from tests.faults.registry import Budget, scenario
-from tests.faults.stores import WITH_NETWORK, Store, open_provider
+from tests.support.stores import WITH_NETWORK, Store, open_provider
 
 POLLERS = 30
 LEASE = 0.9

@@ -9,8 +9,8 @@ from tests.faults.fleet import Fleet
 from tests.faults.history import History
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
+from tests.support.stores import Store
 
 # Careless: they go on and write, whatever their lease says, so that the fencing token must catch it.
 BEHAVIOUR = Behaviour(at_most=0.6, work=(0.05, 0.3), pause=(0.0, 0.04), extends=0.3, keeps_alive=0.3, is_careless=True)

@@ -15,7 +15,7 @@ from tests.faults.checker import Report
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.scenarios.deletions import with_deletions
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 
 def replace_file(store: Store, fleet: Fleet) -> None:

@@ -10,9 +10,9 @@ from tests.faults.checker import Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
-from tests.faults.stores import WITH_NETWORK, Store
 from tests.faults.worker import Behaviour
 from tests.support.lossy import LossyProxy
+from tests.support.stores import WITH_NETWORK, Store
 
 OTHERS = Behaviour(at_most=0.6, work=(0.0, 0.05), pause=(0.02, 0.08))
 VICTIM = Behaviour(at_most=0.6, at_least=0.05, work=(0.02, 0.15), pause=(0.0, 0.02), extends=0.5)

@@ -23,8 +23,8 @@ from shedlock_py import LeaderElector
 from shedlock_py.integrations.apscheduler import lead
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
-from tests.faults.stores import Store
 from tests.support.polling import wait_until
+from tests.support.stores import Store
 
 DURATIONS: dict[str, Any] = {"lease_duration": "10s", "renew_deadline": "8s", "retry_period": "200ms"}
 STEP = 0.25

@@ -14,10 +14,10 @@ from tests.faults.history import History
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import GRACE, rules_of
 from tests.faults.scenarios.deletions import ALL_RULES, without_deleted
-from tests.faults.stores import QuorumStore, RedisStore, Store
 from tests.faults.worker import Behaviour
 from tests.support.availability import private_server
 from tests.support.redis import RedisServer
+from tests.support.stores import QuorumStore, RedisStore, Store
 
 DURABLE = ("postgres", "mariadb", "mongodb")
 """They have on disk what they have answered. Redis and the quorum have scenarios of their own below."""

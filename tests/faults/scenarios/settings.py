@@ -23,14 +23,14 @@ from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlc
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.history import History
-from tests.faults.own import on_own_server
+from tests.faults.private import on_private_server
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
-from tests.faults.stores import SqlServerStore, Store
 from tests.faults.worker import Behaviour
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.pgbouncer import PgBouncer
+from tests.support.stores import SqlServerStore, Store
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.2)
 SLOW = replace(BEHAVIOUR, pause=(0.0, 0.3))
@@ -135,7 +135,7 @@ def hostile_defaults(store: Store, budget: Budget, seed: int) -> Report:
     """One setting after the other, by URL and by engine."""
     report = Report()
     settings = POSTGRES if store.name == "postgres" else MARIADB
-    with on_own_server(store) as own:
+    with on_private_server(store) as own:
         for trial in budget.trials():
             setting = settings[trial // 2 % len(settings)]
             report.add(one_setting(own, setting, seed + trial, by_engine=trial % 2 == 1))
@@ -189,7 +189,7 @@ def _judge_errors(report: Report, history: History, where: str) -> None:
 def transaction_pooling(store: Store, budget: Budget, seed: int) -> Report:
     """PgBouncer with two sessions for everybody, and the drivers that docs/providers/postgresql.md says to take."""
     report = Report()
-    with on_own_server(store) as own, _pooler_before(own) as pooler:
+    with on_private_server(store) as own, _pooler_before(own) as pooler:
         for trial in budget.trials():
             driver = ("postgresql+psycopg", "postgresql+psycopg2")[trial % 2 if not store.is_async else 0]
             by_engine = trial // 2 % 2 == 1
@@ -207,7 +207,7 @@ def transaction_pooling(store: Store, budget: Budget, seed: int) -> Report:
 def asyncpg_pooling(store: Store, budget: Budget, seed: int) -> Report:
     """It prepares statements, which are then in another session: errors, and never two leases."""
     report = Report()
-    with on_own_server(store) as own, _pooler_before(own) as pooler:
+    with on_private_server(store) as own, _pooler_before(own) as pooler:
         for trial in budget.trials():
             _, part = through_pooler(own, pooler, "postgresql+asyncpg", seed + trial, by_engine=trial % 2 == 1)
             report.add(part)
@@ -245,8 +245,8 @@ class HostileStore(SqlServerStore):
         self._database = database
         super().__init__(server, name, drivers)
 
-    def where(self, via: Any = ()) -> str:
-        url = make_url(super().where(via)).set(username=self._user, password=PASSWORD)
+    def where(self, via: Any = (), *, is_async: bool | None = None) -> str:
+        url = make_url(super().where(via, is_async=is_async)).set(username=self._user, password=PASSWORD)
         if self._database is not None:
             url = url.set(database=self._database)
         return url.render_as_string(hide_password=False)
@@ -266,7 +266,7 @@ class PooledStore(SqlServerStore):
         provider.create_schema()
         provider.close()
 
-    def where(self, via: Any = ()) -> str:
+    def where(self, via: Any = (), *, is_async: bool | None = None) -> str:
         assert self._pooler is not None
         return self._pooler.url(self._drivers[0])
 

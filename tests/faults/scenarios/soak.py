@@ -16,9 +16,9 @@ from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import percentile
 from tests.faults.rules import rules_of
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
 from tests.support.connections import connections_to
+from tests.support.stores import Store
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.005), pause=(0.0, 0.005), extends=0.3, keeps_alive=0.3, forgets=0.01)
 SIZE = 3

@@ -13,10 +13,10 @@ from tests.faults.checker import Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
-from tests.faults.stores import OPEN, Store
 from tests.faults.worker import Behaviour
 from tests.support.polling import wait_until
 from tests.support.proxy import TcpProxy
+from tests.support.stores import STORES, Store
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.01, 0.05), extends=0.2)
 NOT_REPLICATED = frozenset({"overlap", "refused write", "minimum hold", "grant lost", "stale write"})
@@ -41,7 +41,7 @@ TURN_READ_ONLY: dict[str, Callable[[Store, bool], None]] = {"postgres": _postgre
 @contextmanager
 def _another(store: Store) -> Iterator[Store]:
     """A second server of the same kind, with the same table."""
-    opened: AbstractContextManager[Store] = OPEN[store.name]()
+    opened: AbstractContextManager[Store] = STORES[store.name].open()
     with opened as other:
         other.options.update(store.options)
         other.prepare()

@@ -20,12 +20,12 @@ from sqlalchemy import text
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import clocked, worker_clocks
 from tests.faults.clocks import WorkerClock, offset_to
-from tests.faults.fleet import Fleet, Nursery
+from tests.faults.fleet import Fleet, ForkServer
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
 from tests.support.polling import wait_until
+from tests.support.stores import Store
 
 ZONES = ("America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia")
 BEHAVIOUR = Behaviour(at_most=0.8, at_least=0.05, work=(0.0, 0.2), pause=(0.0, 0.03), extends=0.4, keeps_alive=0.3)
@@ -76,7 +76,7 @@ def time_zones(store: Store, budget: Budget, seed: int) -> Report:
     return report
 
 
-def pass_moment(store: Store, clocks: Sequence[tuple[WorkerClock, Nursery]], moment: Moment, trial: int) -> Report:
+def pass_moment(store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], moment: Moment, trial: int) -> Report:
     """One trial: a worker for each clock, from shortly before the moment until shortly after it."""
     with clocked(store.name, is_async=store.is_async, environment={"TZ": moment.zone}) as ours:
         start = moment.at - timedelta(seconds=BEFORE)
@@ -85,15 +85,15 @@ def pass_moment(store: Store, clocks: Sequence[tuple[WorkerClock, Nursery]], mom
         for clock in [*ours.clocks, *(clock for clock, _ in clocks)]:
             clock.set(offset)
         _set_zone(ours.store, moment.zone, trial)
-        with Fleet(ours.store, size=0, names=2, behaviour=BEHAVIOUR, seed=trial, nursery=clocks[0][1]) as fleet:
-            for _, nursery in clocks:
-                fleet.add(nursery=nursery)
+        with Fleet(ours.store, size=0, names=2, behaviour=BEHAVIOUR, seed=trial, fork_server=clocks[0][1]) as fleet:
+            for _, fork_server in clocks:
+                fleet.add(fork_server=fork_server)
             fleet.wait(lambda: time.monotonic() > began + BEFORE, "the moment over")
             for _ in range(3):
                 fleet.wait_for_each_name()
             report = check(fleet.end(), rules_of(store))
-        for _, nursery in clocks:
-            assert not nursery.complaints(), nursery.complaints()
+        for _, fork_server in clocks:
+            assert not fork_server.complaints(), fork_server.complaints()
         ended = start + timedelta(seconds=time.monotonic() - began)
         report.findings += _wrong_times(ours.store, start, ended, moment)
     return report

@@ -9,7 +9,7 @@ from tests.faults.fleet import PATIENCE, Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios import fire_times
-from tests.faults.stores import Store
+from tests.support.stores import Store
 
 AHEAD = 86_400.0
 """Seconds."""

@@ -39,7 +39,7 @@ def execute(provider: MongoLockProvider, command: commands.Command) -> commands.
     def program() -> Program[commands.Command, commands.Answer, commands.Answer]:
         return (yield command)
 
-    return provider._run(program())  # a single command has no public name
+    return provider.run(program())
 
 
 def assert_ours(witness: LockProvider, lease: Lease | None) -> Lease:

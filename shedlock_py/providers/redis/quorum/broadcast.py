@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shedlock_py._program import Program
-from shedlock_py.errors import ProviderError, ProviderUnreachable
-from shedlock_py.providers.kit import Failure, TimedOut, describe
+from shedlock_py.errors import ProviderError
+from shedlock_py.providers.kit import TimedOut, unreachable
 from shedlock_py.providers.redis.programs import Command, Redact, RedisPrograms
 
 
@@ -31,13 +31,12 @@ class QuorumServer(RedisPrograms):
         except ProviderError as error:
             if error.operation == self.place:
                 raise
-            raise type(error)(f"{self.place}: {error}", operation=self.place) from error  # of a record, for example
+            # It is about a record, for example.
+            raise type(error)(f"{self.place}: {error.message}", operation=self.place, hint=error.hint) from error
 
-    def explained(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        if isinstance(error, TimedOut):  # without the time limit, which is that of the whole operation
-            what = describe(operation, lock_name, f"waited for {error.waiting_for}")
-            return ProviderUnreachable(what, operation=operation, lock_name=lock_name)
-        return super().explained(error, failure, operation, lock_name)
+    def explain_timeout(self, error: TimedOut, operation: str, lock_name: str | None) -> ProviderError:
+        # Without the time limit, which is that of the whole operation.
+        return unreachable(operation, lock_name, f"waited for {error.waiting_for}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
-from shedlock_py.providers.kit import describe
+from shedlock_py.providers.kit import refused, unreachable
 from shedlock_py.providers.redis.quorum.broadcast import OnEach, QuorumCommand
 
 
@@ -51,9 +51,8 @@ class Majority:
         refusal = next(filter(is_refusal, errors), None)
         if isinstance(refusal, ConfigurationError):
             return refusal
-        kind = ProviderUnreachable if refusal is None else ProviderError
-        what = describe(operation, lock_name, why or failures(errors, self.size))
-        return kind(what, operation=operation, lock_name=lock_name)
+        make = unreachable if refusal is None else refused
+        return make(operation, lock_name, why or failures(errors, self.size))
 
 
 def results(replies: Sequence[Any]) -> list[Any]:

@@ -23,15 +23,16 @@ from typing import Any, ClassVar, NamedTuple
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     Failure,
     StorePrograms,
     Undo,
-    describe,
     fire_time_too_late,
+    refused,
+    unreachable,
 )
 from shedlock_py.providers.redis.programs import (
     KEPT_MS,
@@ -117,8 +118,7 @@ class QuorumPrograms(StorePrograms):
             is_ahead = False
             match tally.verdict():
                 case Verdict.WON if tally.same_server:
-                    what = describe("acquire", name, "two of these servers are one and the same")
-                    raise ProviderError(what, operation="acquire", lock_name=name)
+                    raise refused("acquire", name, "two of these servers are one and the same")
                 case Verdict.WON:
                     if (yield from self._confirm("acquire", claim, tally.token, dict.fromkeys(tally.voters, ()))):
                         return tally.token
@@ -136,7 +136,7 @@ class QuorumPrograms(StorePrograms):
                     if tally.voters and not is_ahead:
                         yield from self._give_way(claim)
             if is_last:
-                raise self._unreachable("acquire", name, "no claim got a majority: the servers are divided")
+                raise unreachable("acquire", name, "no claim got a majority: the servers are divided")
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
@@ -197,7 +197,7 @@ class QuorumPrograms(StorePrograms):
         errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAddressed)]
         if confirmed < self._majority.count <= confirmed + len(errors):
             why = f"{confirmed} of {size} servers have confirmed, {failures(errors, size)}"
-            raise self._unreachable(operation, claim.request.name, why) from errors[0]
+            raise unreachable(operation, claim.request.name, why) from errors[0]
         return confirmed >= self._majority.count
 
     def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
@@ -207,7 +207,7 @@ class QuorumPrograms(StorePrograms):
 
     def _undo(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
         with suppress(ProviderError):  # what cannot be undone now ends by itself
-            yield from self._undone(claim.request.name, claim.locked_by, claim.request.fire_time)
+            yield from self.undo_for(claim.request.name, claim.locked_by, claim.request.fire_time)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
         args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
@@ -224,7 +224,7 @@ class QuorumPrograms(StorePrograms):
             return True
         if self._majority.may_have_done(replies):
             silent = len(replies) - len(results(replies))
-            raise self._unreachable("extend", lease.name, f"{silent} of {self._majority.size} servers did not reply")
+            raise unreachable("extend", lease.name, f"{silent} of {self._majority.size} servers did not reply")
         return False
 
     def force_release(self, name: str) -> QuorumProgram:
@@ -284,20 +284,20 @@ class QuorumPrograms(StorePrograms):
                 return
             yield Pause(0.1)  # another process may be starting the same quorum
         else:
-            raise ProviderError(
-                f"start_new_quorum: {sum(has_joined)} of {len(replies)} servers have voted before, the others "
-                f"not: this quorum is in use, or was started halfway; those will vote after longest_lease",
-                operation="start_new_quorum",
+            why = (
+                f"{sum(has_joined)} of {len(replies)} servers have voted before, the others not: this quorum is in "
+                f"use, or was started halfway; those will vote after longest_lease"
             )
+            raise refused("start_new_quorum", None, why)
         if len(replies) < self._majority.size:
-            raise self._unreachable("start_new_quorum", None, "a new quorum needs all its servers once")
+            raise unreachable("start_new_quorum", None, "a new quorum needs all its servers once")
         run_ids = {run_id for _, run_id in replies}
         if len(run_ids) < self._majority.size:
-            what = "some of these servers are the same, or do not report a run_id"
-            raise ProviderError(f"start_new_quorum: {what}", operation="start_new_quorum")
+            why = "some of these servers are the same, or do not report a run_id"
+            raise refused("start_new_quorum", None, why)
         for reply in (yield OnEach(lambda _: self._join(run_ids))):
             if isinstance(reply, Exception):
-                raise self._unreachable("start_new_quorum", None, str(reply)) from reply
+                raise unreachable("start_new_quorum", None, str(reply)) from reply
 
     def _join(self, run_ids: Collection[bytes] = ()) -> Program[Command, Any, Any]:
         """Whether this server has joined the quorum, and its run id. It joins if it is still one of ``run_ids``."""
@@ -310,12 +310,6 @@ class QuorumPrograms(StorePrograms):
 
     def classify(self, error: Exception) -> Failure:
         return Failure.NOT_A_STORE_ERROR  # those of the servers are in the replies
-
-    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        return ProviderError(describe(operation, lock_name, str(error)), operation=operation, lock_name=lock_name)
-
-    def _unreachable(self, operation: str, lock_name: str | None, why: str) -> ProviderUnreachable:
-        return ProviderUnreachable(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
 
     def _check_length(self, lease: timedelta) -> None:
         """:raises ConfigurationError: the lease is longer than ``longest_lease``."""

@@ -63,7 +63,7 @@ class RedisQuorumLockProvider(ProgramProvider):
         Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
         *all* lost their data look new: so this is for people, once, and not for the start of an application.
         """
-        return self._run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
+        return self.run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
 
     def close(self) -> None:
         """Close the connections that the provider has opened; those of the application's clients stay as they are."""
@@ -95,7 +95,7 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
 
     async def start_new_quorum(self) -> None:
         """See :meth:`RedisQuorumLockProvider.start_new_quorum`."""
-        return await self._run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
+        return await self.run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
 
     async def close(self) -> None:
         """Close the connections that this event loop opened; those of the application's clients stay as they are."""

@@ -55,7 +55,7 @@ class Sound(LockProvider):
 
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         self._client = redis.Redis.from_url(where, socket_timeout=2)
-        self._prefix = f"{options['key_prefix']}-planted"
+        self._prefix = f"{options['key_prefix']}-mutant"
 
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, monotonic)
@@ -209,21 +209,21 @@ class Flaky(Sound):
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         if next(self._count) % 3 == 1:
-            raise ProviderUnreachable("planted", operation="extend", lock_name=lease.name) from OSError("planted")
+            raise ProviderUnreachable("mutant", operation="extend", lock_name=lease.name) from OSError("mutant")
         return super().extend(lease, lock_at_most_for)
 
 
-class DeadHeart(Flaky):
+class StoppedKeepAlive(Flaky):
     """The heartbeat of the whole process dies of one exception."""
 
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         super().__init__(where, options)
 
-        def die(heart: keepalive._Heart) -> None:
-            heart._plan.failures += 1
-            heart._plan.due = float("inf")
+        def die(keep_alive: keepalive.KeepAlivePlan) -> None:
+            keep_alive._plan.failures += 1
+            keep_alive._plan.due = float("inf")
 
-        keepalive._Heart.failed = die  # type: ignore[method-assign, assignment]  # planted, in this process
+        keepalive.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
 
 
 class SoundQuorum(RedisQuorumLockProvider):
@@ -246,7 +246,7 @@ VARIANTS: dict[str, Callable[..., LockProvider]] = {
     variant.__name__: variant
     for variant in (
         Sound, ReadThenWrite, ReleasesAnybodys, ClientClock, RestartingCounter, DeadlineFromReply, NoMinimumHold,
-        HoldsTooLong, NeverNarrows, Flaky, DeadHeart, SoundQuorum, QuorumHoldsTooLong,
+        HoldsTooLong, NeverNarrows, Flaky, StoppedKeepAlive, SoundQuorum, QuorumHoldsTooLong,
     )
 }  # fmt: skip
 

@@ -23,39 +23,39 @@ from tests.faults.history import History, Operation
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
-from tests.faults.stores import Store
 from tests.faults.worker import Behaviour
+from tests.support.stores import Store
 
 # Some go on and write, whatever their lease says, so that the fencing token must catch it.
 CAREFUL = Behaviour(at_most=0.8, at_least=0.05, work=(0.05, 0.3), pause=(0.0, 0.03), extends=0.7, keeps_alive=0.3)
 CARELESS = replace(CAREFUL, keeps_alive=0.0, is_careless=True)
-MEDDLER = Behaviour(
+OPERATOR = Behaviour(
     at_most=0.8, work=(0.0, 0.1), pause=(0.02, 0.12), extends=0.3, force_releases=0.4, prunes=0.6, takes_over=1.0
 )
 RELEASED = frozenset({"overlap", "refused write", "minimum hold", "crash bound", "grant lost"})
 """Rules that take whoever was freed or taken over for released; to all others it makes no difference."""
 INFINITY = float("inf")
-MEDDLES = (("force_release", "done", 2), ("take_over", "granted", 1), ("prune", "done", 1))
+ACTIONS = (("force_release", "done", 2), ("take_over", "granted", 1), ("prune", "done", 1))
 """So many are waited for in each trial, at least."""
 
 
 @scenario(10, "freed, taken over, pruned in mid-hold", weight=1.5, least=2)
-def meddling(store: Store, budget: Budget, seed: int) -> Report:
-    return _meddling(store, budget, seed, has_tokens=True)
+def operators(store: Store, budget: Budget, seed: int) -> Report:
+    return _operators(store, budget, seed, has_tokens=True)
 
 
-@scenario(10, "meddling, Java's table", stores=("sqlite", "postgres", "mariadb"), least=2)
+@scenario(10, "operator, Java's table", stores=("sqlite", "postgres", "mariadb"), least=2)
 def without_extra_columns(store: Store, budget: Budget, seed: int) -> Report:
     """The same on a table that keeps no tokens: nothing is fenced, all else holds."""
     with javas_table(store) as plain:
-        return _meddling(plain, budget, seed, has_tokens=False)
+        return _operators(plain, budget, seed, has_tokens=False)
 
 
-def _meddling(store: Store, budget: Budget, seed: int, *, has_tokens: bool) -> Report:
+def _operators(store: Store, budget: Budget, seed: int, *, has_tokens: bool) -> Report:
     report, worst = Report(), 0.0
     for trial in budget.trials():
         with Fleet(store, size=0, names=2, seed=seed + trial) as fleet:
-            for behaviour in (CAREFUL, CARELESS, CARELESS, MEDDLER):
+            for behaviour in (CAREFUL, CARELESS, CARELESS, OPERATOR):
                 fleet.add(behaviour=behaviour)
             fleet.wait(partial(_is_enough, fleet, has_tokens), "force releases, and what follows from them")
             fleet.wait_for_each_name()
@@ -67,7 +67,7 @@ def _meddling(store: Store, budget: Budget, seed: int, *, has_tokens: bool) -> R
 
 
 def _is_enough(fleet: Fleet, has_tokens: bool) -> bool:
-    is_done = all(fleet.count(kind, outcome) >= number for kind, outcome, number in MEDDLES)
+    is_done = all(fleet.count(kind, outcome) >= number for kind, outcome, number in ACTIONS)
     is_noticed = fleet.count("extend", "lost") + fleet.count("release", "lost") > 0
     return is_done and is_noticed and (not has_tokens or fleet.count("write", "refused") > 0)
 
@@ -80,7 +80,7 @@ def javas_table(store: Store) -> Iterator[Store]:
     plain.options = {"table_name": table, "extra_columns": False}
     plain.prepare()
     yield plain
-    engine = create_engine(store._sync_where(), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    engine = create_engine(store.where(is_async=False), poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with closing(engine.raw_connection()) as connection:
         connection.cursor().execute(f"DROP TABLE {table}")
         connection.commit()
@@ -93,7 +93,7 @@ def javas_table(store: Store) -> Iterator[Store]:
 class Met:
     """What a force release or a take-over does to one lease."""
 
-    meddle: Operation
+    action: Operation
     is_certain: bool
     """The holder had its lease before, and has it no more after. Otherwise the lease may have come later."""
 
@@ -121,16 +121,16 @@ def as_acquires(history: History) -> History:
 def met_leases(history: History, late: float) -> dict[str, list[Met]]:
     """By claim: what was done to the lock while the lease may have been there, in the order in which it began."""
     met: dict[str, list[Met]] = {}
-    meddles = history.of("force_release", "take_over")
+    actions = history.of("force_release", "take_over")
     released = {release.claim: release.end for release in reversed(history.of("release"))}
     for lease in history.of("acquire", "take_over", outcome="granted"):
-        for meddle in meddles:
-            has_answer = meddle.outcome in ("done", "free", "granted")
-            until = meddle.end if has_answer else meddle.end + late
-            is_meant = meddle.name == lease.name and meddle.claim != lease.claim
-            if is_meant and lease.started <= until and meddle.started <= released.get(lease.claim, INFINITY):
-                is_certain = has_answer and lease.end < meddle.started
-                met.setdefault(lease.claim, []).append(Met(meddle, is_certain))
+        for action in actions:
+            has_answer = action.outcome in ("done", "free", "granted")
+            until = action.end if has_answer else action.end + late
+            is_meant = action.name == lease.name and action.claim != lease.claim
+            if is_meant and lease.started <= until and action.started <= released.get(lease.claim, INFINITY):
+                is_certain = has_answer and lease.end < action.started
+                met.setdefault(lease.claim, []).append(Met(action, is_certain))
     return met
 
 
@@ -138,10 +138,10 @@ def as_released(history: History, met: dict[str, list[Met]]) -> History:
     """Leases that were ended by force were released then; where it is not certain, only not trusted any more."""
     operations = []
     for operation in history.operations:
-        meddles = [each.meddle for each in met.get(operation.claim, ())]
-        certain = [each.meddle for each in met.get(operation.claim, ()) if each.is_certain]
-        if meddles:
-            until = meddles[0].started
+        actions = [each.action for each in met.get(operation.claim, ())]
+        certain = [each.action for each in met.get(operation.claim, ()) if each.is_certain]
+        if actions:
+            until = actions[0].started
             operation = replace(
                 operation,
                 trusted_until=min(operation.trusted_until, until),
@@ -160,15 +160,15 @@ def _own_writes(history: History, met: dict[str, list[Met]]) -> Iterator[Finding
     """I2: whoever was freed or taken over extends and releases nothing any more."""
     for operation in history.of("extend", "release", outcome="done"):
         before = [each for each in met.get(operation.claim, ()) if each.is_certain]
-        if any(each.meddle.end < operation.started for each in before):
-            text = f"{operation.worker}'s {operation.kind} was done after a {before[0].meddle.kind} of its lock"
+        if any(each.action.end < operation.started for each in before):
+            text = f"{operation.worker}'s {operation.kind} was done after a {before[0].action.kind} of its lock"
             yield Finding("own writes", operation.name, text, operation.started)
 
 
 def _lost_by_nobody(history: History, met: dict[str, list[Met]]) -> Iterator[Finding]:
     """Who is told that a lease is lost that is still trusted knows that somebody ended it; pruning does not."""
     for operation in history.of("extend", "release", outcome="lost"):
-        was_met = any(each.meddle.started < operation.end for each in met.get(operation.claim, ()))
+        was_met = any(each.action.started < operation.end for each in met.get(operation.claim, ()))
         if operation.end < operation.believed and not was_met:
             text = f"{operation.worker}'s {operation.kind} says lost, but its lease was trusted and nobody ended it"
             yield Finding("lost", operation.name, text, operation.started)
@@ -179,9 +179,9 @@ def _not_held(history: History, met: dict[str, list[Met]]) -> Iterator[Finding]:
     asked = {o.claim: o.started for o in reversed(history.of("extend", "release"))}
     for lease in history.of("acquire", outcome="granted"):
         for each in met.get(lease.claim, ())[:1]:
-            meddle = each.meddle
-            is_alone = all(other.meddle.started > meddle.end for other in met[lease.claim][1:])
-            is_trusted = meddle.end < min(lease.trusted_until, asked.get(lease.claim, INFINITY))
-            if each.is_certain and meddle.outcome == "free" and is_alone and is_trusted:
+            action = each.action
+            is_alone = all(other.action.started > action.end for other in met[lease.claim][1:])
+            is_trusted = action.end < min(lease.trusted_until, asked.get(lease.claim, INFINITY))
+            if each.is_certain and action.outcome == "free" and is_alone and is_trusted:
                 text = f"a force release found {lease.name} free, and {lease.worker} trusted its lease"
-                yield Finding("force release", lease.name, text, meddle.started)
+                yield Finding("force release", lease.name, text, action.started)

@@ -9,31 +9,31 @@ import pytest
 from tests.faults.checker import Rules
 from tests.faults.history import NEVER, History, Operation
 from tests.faults.registry import Budget, Run
-from tests.faults.scenarios import meddling
-from tests.faults.stores import Store
+from tests.faults.scenarios import operators
+from tests.support.stores import Store
 
 
 @pytest.mark.parametrize(
-    ("run", "fault_store"),
+    ("run", "store"),
     [
-        (meddling.meddling, "sqlite sync"),
-        (meddling.meddling, "postgres async"),
-        (meddling.meddling, "mariadb sync"),
-        (meddling.meddling, "redis async"),
-        (meddling.meddling, "quorum sync"),
-        (meddling.meddling, "mongodb async"),
-        (meddling.without_extra_columns, "postgres sync"),
-        (meddling.without_extra_columns, "mariadb async"),
+        (operators.operators, "sqlite sync"),
+        (operators.operators, "postgres async"),
+        (operators.operators, "mariadb sync"),
+        (operators.operators, "redis async"),
+        (operators.operators, "quorum sync"),
+        (operators.operators, "mongodb async"),
+        (operators.without_extra_columns, "postgres sync"),
+        (operators.without_extra_columns, "mariadb async"),
     ],
-    indirect=["fault_store"],
+    indirect=["store"],
 )
-def test_in_mid_hold(run: Run, fault_store: Store) -> None:
-    report = run(fault_store, Budget(0), 1)
+def test_in_mid_hold(run: Run, store: Store) -> None:
+    report = run(store, Budget(0), 1)
     assert report.findings == []
-    for kind, outcome, number in meddling.MEDDLES:
+    for kind, outcome, number in operators.ACTIONS:
         assert report.counts[f"{kind} {outcome}"] >= number
     assert report.counts["extend lost"] + report.counts["release lost"] >= 1
-    assert report.counts["write refused"] >= 1 or run is meddling.without_extra_columns
+    assert report.counts["write refused"] >= 1 or run is operators.without_extra_columns
 
 
 # The judge itself
@@ -49,11 +49,11 @@ PRUNED = Operation("m", "prune", "", 0.4, 0.5, "done")
 
 def rules_found(*operations: Operation) -> list[str]:
     history = History(tuple(sorted(operations, key=lambda operation: operation.started)))
-    return [finding.rule for finding in meddling.judge(history, Rules(late=0.5))[0].findings]
+    return [finding.rule for finding in operators.judge(history, Rules(late=0.5))[0].findings]
 
 
 def test_a_force_release_and_what_it_costs() -> None:
-    report, overlap = meddling.judge(History((HELD, FREED, NEXT, TOLD)), Rules())
+    report, overlap = operators.judge(History((HELD, FREED, NEXT, TOLD)), Rules())
     assert (report.findings, report.worst_overlap) == ([], 0.0)
     assert overlap == pytest.approx(0.1), "from the next grant until the holder asks"
     assert report.counts["force_release done"] == 1

@@ -1,0 +1,55 @@
+"""How a demotion is written into a lock record and read from one, and which records name a leader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shedlock_py.durations import in_milliseconds
+from shedlock_py.election.settings import DRIFT_FACTOR
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LONGEST_HOLDER, LockRequest
+
+_PREFIX = "demoted"
+
+
+@dataclass(frozen=True, slots=True)
+class Demotion:
+    """A lock record that keeps an election without a leader for a while. Its holder reads ``demoted 10000ms node-1``.
+
+    :ivar leader: the node that was demoted.
+    :ivar cooldown: how long that node is not a candidate.
+    """
+
+    leader: str
+    cooldown: timedelta
+
+    @property
+    def holder(self) -> str:
+        """The demotion as the holder of a record; a long name of the leader is cut off."""
+        return f"{_PREFIX} {in_milliseconds(self.cooldown)}ms {self.leader}"[:LONGEST_HOLDER]
+
+    @classmethod
+    def from_record(cls, record: LockRecord) -> Demotion | None:
+        """The demotion that a record holds; None if a node holds the record."""
+        prefix, _, rest = record.holder.partition(" ")
+        milliseconds, _, leader = rest.partition("ms ")
+        if prefix != _PREFIX or not milliseconds.isdecimal():
+            return None
+        return cls(leader, timedelta(milliseconds=int(milliseconds)))
+
+    def request(self, name: str, renew_deadline: timedelta) -> LockRequest:
+        """The request that takes the lease until the demoted leader has stopped trusting its own."""
+        return LockRequest(name, renew_deadline * DRIFT_FACTOR, holder=self.holder)
+
+    def cooldown_of(self, holder: str) -> timedelta:
+        """How long ``holder`` is not a candidate; zero if another node was demoted."""
+        is_meant = self.holder == Demotion(holder, self.cooldown).holder
+        return self.cooldown if is_meant else timedelta(0)
+
+
+def leader_of(record: LockRecord | None) -> LockRecord | None:
+    """``record``, if it names a leader."""
+    if record is None or not record.is_held or Demotion.from_record(record) is not None:
+        return None
+    return record

@@ -1,0 +1,220 @@
+"""The elector for threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from shedlock_py._clock import monotonic
+from shedlock_py._program import run
+from shedlock_py._timers import request_in_worker
+from shedlock_py.config import as_provider, emit, is_async_provider
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.election.base import Elector, parse_timeout
+from shedlock_py.election.callbacks import Callback, ThreadedCallbacks
+from shedlock_py.election.commands import PENDING, Command, Do, Wait
+from shedlock_py.election.demotion import leader_of
+from shedlock_py.election.program import Election
+from shedlock_py.election.settings import ElectionSettings
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import Event, logger
+from shedlock_py.provider import LockProvider
+from shedlock_py.record import LockRecord
+from shedlock_py.urls import provider_from_url
+
+
+class LeaderElector(Elector):
+    """Elects one of the nodes that use the same store and ``name``.
+
+    ::
+
+        with LeaderElector(provider, "scheduler") as elector:
+            while True:
+                if elector.is_leader():
+                    work(fencing_token=elector.term)
+
+    If a leader dies, another node leads after ``lease_duration`` at the latest; if it stops cleanly, after about one
+    ``retry_period``. A leader that cannot reach the store stops leading ``renew_deadline`` after its last renewal,
+    before another node can be elected.
+
+    Callbacks get no arguments (``on_new_leader``: the leader's holder), run in threads of their own, and never delay a
+    renewal. The leader releases its lease only when they have returned: stop your work in ``on_stopped_leading``.
+
+    :param provider: the store, as a provider or a URL.
+    :param name: the name of the election; a lock name.
+    :param lease_duration: how long the store keeps the lease of a silent leader. This and the next two must be the same
+        on every node.
+    :param renew_deadline: how long a leader trusts its lease without a renewal; at most 90 % of ``lease_duration``.
+    :param retry_period: how often a leader renews its lease, and a follower reads the record (with up to 20 % jitter).
+    :param holder: how the lock record names this node; ``host:pid`` by default.
+    :param takeover: "expired": a follower may lead when the lease is over by the store's clock. "observed": only when
+        it has seen the same lease for a whole ``lease_duration`` of its own clock, so a jump of the store's clock
+        cannot make two leaders; a follower that has just started waits that long. A node that finds no record, or
+        cannot be sure which lease its own has replaced, has the lease for ``renew_deadline`` before it leads.
+    :raises ConfigurationError: durations under which a leader could overlap its successor, or another bad value.
+    """
+
+    def __init__(
+        self,
+        provider: LockProvider | str,
+        name: str,
+        *,
+        lease_duration: Duration = "15s",
+        renew_deadline: Duration = "10s",
+        retry_period: Duration = "2s",
+        holder: str | None = None,
+        takeover: str = "expired",
+        on_started_leading: Callback | None = None,
+        on_stopped_leading: Callback | None = None,
+        on_new_leader: Callable[[str], Any] | None = None,
+    ) -> None:
+        provider = provider_from_url(provider) if isinstance(provider, str) else provider
+        if is_async_provider(provider):
+            raise ConfigurationError(
+                f"{type(provider).__name__} is an async provider, which LeaderElector cannot await: use"
+                " AsyncLeaderElector, or give LeaderElector a provider for ordinary functions"
+            )
+        self._provider = as_provider(provider)
+        self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
+        self._changed = threading.Condition()
+        settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)
+        self._threads = ThreadedCallbacks(name, self._wake, on_started_leading, on_stopped_leading, on_new_leader)
+        super().__init__(settings, self._threads)
+
+    def start(self) -> None:
+        """Take part in the election, in a daemon thread.
+
+        :raises RuntimeError: the elector takes part already; or no thread could be started, and ``start()`` may be
+            repeated.
+        """
+        is_child = not self._is_here()
+        if not is_child and self._thread is not None and self._thread.is_alive():
+            raise RuntimeError(f"{self!r} was started already")
+        if is_child and self._is_started:  # a thread of the parent process may have locked it
+            self._changed = threading.Condition()
+        self._woken = threading.Event()
+        election = self._prepare_start()
+        name = f"shedlock-elector-{self.name}"
+        self._thread = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError) as error:
+            self._is_started = False
+            raise RuntimeError(
+                f"{self!r} could not start its thread ({error}), perhaps because of a limit on processes or threads:"
+                " it takes no part in the election; call start() again when there is room"
+            ) from error
+
+    def stop(self, timeout: Duration | None = None) -> bool:
+        """Leave the election. A leader calls its callbacks, waits until they have returned, and then resigns.
+
+        ``is_leader()`` is False at once. In one of its own callbacks ``stop()`` does not wait for that callback.
+
+        :param timeout: how long to wait for that; None: as long as it takes; 0: do not wait. If the time is over, the
+            result is False, and the elector goes on in the background.
+        """
+        seconds = parse_timeout(timeout)
+        thread = self._thread
+        if thread is None or not self._is_here():
+            return True
+        self._request("stop")
+        is_listener = thread is threading.current_thread()
+        if is_listener or self._callbacks.include_current_code():
+            return False
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def wait_until_leader(self, timeout: Duration | None = None) -> bool:
+        """Wait until this node leads. False: it did not within ``timeout``, or was stopped.
+
+        Another thread may start the elector within ``timeout``; without a timeout, an elector that was not started
+        returns False at once.
+        """
+        seconds = parse_timeout(timeout)
+        if seconds is not None or self._is_here():
+            self._wait_for(self._is_decided, seconds)
+        return self.is_leader()
+
+    def leader(self) -> LockRecord | None:
+        """Read from the store which node leads; None: no node does."""
+        return leader_of(self._provider.record(self.name))
+
+    def take_over(self, timeout: Duration | None = None) -> bool:
+        """Lead by force. The store refuses the former leader at once; waits until that node has stopped trusting.
+
+        That takes ``renew_deadline`` at most, if a node led or, with ``takeover="observed"``, may have led. False: this
+        node did not lead within ``timeout``, another took over from it at once, or it takes no part in the election.
+        """
+        seconds = parse_timeout(timeout)
+        if not self._is_here():
+            return False
+        if not self.is_leader():
+            self._request("take_over")
+        self._wait_for(self._has_taken_over, seconds)
+        self._election.intents.discard("take_over")
+        return self.is_leader()
+
+    def demote(self, cooldown: Duration = "0s") -> bool:
+        """Force a re-election. The demoted node is not a candidate for ``cooldown``.
+
+        No node leads until ``renew_deadline`` from now, when the demoted one has stopped trusting its lease. False: no
+        node led.
+        """
+        pause = parse_duration(cooldown, "cooldown", zero=True)
+        former = self.leader()
+        if former is None:
+            return False
+        self._provider.take_over(self._demotion(former, pause))
+        return True
+
+    # The election's thread
+
+    def _campaign(self, election: Election) -> None:
+        try:
+            run(election.run(), self._execute)
+        except BaseException as error:  # also SystemExit: a thread that ends must not leave a leader behind
+            self._fail(election, error)
+        finally:
+            election.is_over = True
+            self._notify_waiters()
+            self._threads.run_without_threads()
+
+    def _execute(self, command: Command) -> Any:
+        match command:
+            case Wait(until):
+                self._threads.start_threads()
+                self._woken.wait(max(0.0, until - monotonic()))
+                self._woken.clear()
+                return None
+            case Do(operation, args, seconds):
+                request = partial(getattr(self._provider, operation), *args)
+                return request() if seconds is None else request_in_worker(self._provider, request, seconds, PENDING)
+
+    def _emit(self, event: Event) -> None:
+        try:
+            emit(event)
+        except BaseException:  # sys.exit() would end this thread, and not the program
+            logger.exception("election %r: a listener failed on %r", self.name, event)
+
+    def _wait_for(self, condition: Callable[[], bool], seconds: float | None) -> None:
+        with self._changed:
+            self._changed.wait_for(condition, seconds)
+
+    def _wake(self) -> None:
+        self._woken.set()
+        self._notify_waiters()
+
+    def _notify_waiters(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,64 @@
+"""The provider kit: what all stores share. Public, for built-in and third-party stores alike.
+
+A store supplies three things. :class:`StorePrograms` has a few small programs: generators that yield the store's
+commands and are sent the replies. A client carries a single command out, sync or async. ``classify`` says what an error
+means. The kit supplies the rest: acquire, take over, extend and release, the retry after a broken connection, the undo
+of an acquire whose outcome is unknown, the time limit of each operation, and the methods of both providers.
+
+A program of a store only decides. The kit retries each command where that is safe, and throws a :class:`ProviderError`
+into the program where it is not::
+
+    def claim(self, claim, *, before, force):
+        rows = yield Query(ACQUIRE, name=claim.request.name, locked_by=claim.locked_by, ...)
+        return rows[0].token if rows else None
+"""
+
+from shedlock_py.providers.kit.facades import AsyncProgramProvider, AsyncStoreClient, ProgramProvider, StoreClient
+from shedlock_py.providers.kit.failures import (
+    Failure,
+    NotSent,
+    TimedOut,
+    describe,
+    fire_time_too_late,
+    refused,
+    unreachable,
+)
+from shedlock_py.providers.kit.limits import Permits, call_within, seconds_left, within
+from shedlock_py.providers.kit.operation import MOST_RETRIES, Undo
+from shedlock_py.providers.kit.options import (
+    DEFAULT_FIRE_TIME_TOLERANCE,
+    DEFAULT_TIMEOUT,
+    OPTIONS,
+    parse_timeout,
+    parse_tolerance,
+    split_options,
+)
+from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
+
+__all__ = [
+    "DEFAULT_FIRE_TIME_TOLERANCE",
+    "DEFAULT_TIMEOUT",
+    "MOST_RETRIES",
+    "MOST_TAKE_OVERS",
+    "OPTIONS",
+    "AsyncProgramProvider",
+    "AsyncStoreClient",
+    "Failure",
+    "NotSent",
+    "Permits",
+    "ProgramProvider",
+    "StoreClient",
+    "StorePrograms",
+    "TimedOut",
+    "Undo",
+    "call_within",
+    "describe",
+    "fire_time_too_late",
+    "parse_timeout",
+    "parse_tolerance",
+    "refused",
+    "seconds_left",
+    "split_options",
+    "unreachable",
+    "within",
+]

@@ -1,0 +1,227 @@
+"""The two providers: the operations of :class:`StorePrograms` for ordinary functions, and for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from shedlock_py._clock import monotonic
+from shedlock_py._program import Program, run, run_async
+from shedlock_py._timers import WorkerPool, finish_at_exit
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.events import logger
+from shedlock_py.lease import Lease
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.providers.kit.failures import TimedOut
+from shedlock_py.providers.kit.limits import seconds_left
+from shedlock_py.providers.kit.operation import Undo
+from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
+from shedlock_py.providers.kit.programs import StorePrograms
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest, validate_name, validate_prefix
+
+T = TypeVar("T")
+
+_UNDO_WORKERS = 4
+_NO_TIME_LEFT = "the requests before the next one"
+
+
+class StoreClient(Protocol):
+    """Carries a command out for :class:`ProgramProvider`."""
+
+    def execute(self, command: Any, timeout: float | None, /) -> Any:
+        """The reply, within ``timeout`` seconds (None: as long as the user's client takes), or :class:`TimedOut`."""
+
+
+class AsyncStoreClient(Protocol):
+    """Carries a command out for :class:`AsyncProgramProvider`."""
+
+    async def execute(self, command: Any, timeout: float | None, /) -> Any:  # noqa: ASYNC109 (what is left of the operation's)
+        """See :class:`StoreClient`."""
+
+
+class ProgramProvider(LockProvider):
+    """A :class:`LockProvider` from programs and a client."""
+
+    def __init__(self, programs: StorePrograms, client: StoreClient) -> None:
+        self.programs = programs
+        self._client = client
+        self._undo_workers = WorkerPool(_UNDO_WORKERS, "shedlock-undo")
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        return self.run(self.programs.acquire(request))
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return self.run(self.programs.extend(lease, lock_at_most_for))
+
+    def release(self, lease: Lease) -> bool:
+        return self.run(self.programs.release(lease))
+
+    def undo(self, lease: Lease) -> bool:
+        """Give back an acquisition that nobody used: free at once, without minimum hold.
+
+        Its fire time can be granted again. False: the lease had ended.
+        """
+        return self.run(self.programs.undo(lease))
+
+    def record(self, name: str) -> LockRecord | None:
+        return self.run(self.programs.carry_out("record", name, self.programs.record(validate_name(name))))
+
+    def records(self, prefix: str = "") -> list[LockRecord]:
+        program = self.programs.records(validate_prefix(prefix))
+        return _by_name(self.run(self.programs.carry_out("records", None, program)), prefix)
+
+    def force_release(self, name: str) -> bool:
+        program = self.programs.force_release(validate_name(name))
+        return self.run(self.programs.carry_out("force_release", name, program))
+
+    def forget_fire_time(self, name: str) -> bool:
+        """Forget the newest fire time that was granted for ``name``; then any fire time can be granted again.
+
+        For operators, after a replica with a wrong clock has run. False: there was none.
+        """
+        program = self.programs.forget_fire_time(validate_name(name))
+        return self.run(self.programs.carry_out("forget_fire_time", name, program))
+
+    def take_over(self, request: LockRequest) -> Lease:
+        return self.run(self.programs.take_over(request))
+
+    def prune(self, unused_for: Duration) -> int:
+        unused = parse_duration(unused_for, "unused_for", zero=True)
+        return self.run(self.programs.carry_out("prune", None, self.programs.prune(unused)))
+
+    def create_schema(self) -> None:
+        return self.run(self.programs.carry_out("create_schema", None, self.programs.create_schema()))
+
+    def run(self, program: Program[Any, Any, T]) -> T:
+        """Carry ``program`` out with this provider's client, within its time limit."""
+        timeout = self.programs.timeout
+        until = None if timeout is None else monotonic() + timeout
+
+        def execute(command: Any) -> Any:
+            seconds = seconds_left(until)
+            if isinstance(command, Undo):
+                return self._undo_in_background(command, seconds)
+            if seconds == 0:
+                raise TimedOut(_NO_TIME_LEFT, sent=False)
+            return self._client.execute(command, seconds)
+
+        return run(program, execute)
+
+    def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
+        """In another thread: the caller waits for it only as long as its own operation may take."""
+        from concurrent.futures import Future, wait  # late: needed when something has failed only
+
+        useful_until = monotonic() + command.useful_for
+
+        def undo() -> None:
+            try:
+                if monotonic() < useful_until:  # it may have waited for a thread
+                    self.run(command.program)
+            except Exception as error:
+                # The lease ends by itself, lock_at_most_for after it was granted.
+                logger.debug("could not undo: %s", error)
+
+        try:
+            future: Future[None] = self._undo_workers.submit(undo)
+        except RuntimeError:  # no thread can be started
+            return
+        finish_at_exit(future)  # after Ctrl-C the process may end before the undo has
+        wait([future], DEFAULT_TIMEOUT.total_seconds() if seconds is None else seconds)
+
+
+class AsyncProgramProvider(AsyncLockProvider):
+    """An :class:`AsyncLockProvider` from programs and a client.
+
+    It shields each operation from cancellation: an operation that has begun goes on to its end in a task of its own, so
+    that an extension cannot overtake a release, and no driver loses a connection. If the caller of an acquire was
+    cancelled, the acquisition is undone.
+    """
+
+    def __init__(self, programs: StorePrograms, client: AsyncStoreClient) -> None:
+        self.programs = programs
+        self._client = client
+
+    async def acquire(self, request: LockRequest) -> Lease | None:
+        return await self.run(self.programs.acquire(request), when_abandoned=self.undo)
+
+    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return await self.run(self.programs.extend(lease, lock_at_most_for))
+
+    async def release(self, lease: Lease) -> bool:
+        return await self.run(self.programs.release(lease))
+
+    async def undo(self, lease: Lease) -> bool:
+        """See :meth:`ProgramProvider.undo`."""
+        return await self.run(self.programs.undo(lease))
+
+    async def record(self, name: str) -> LockRecord | None:
+        return await self.run(self.programs.carry_out("record", name, self.programs.record(validate_name(name))))
+
+    async def records(self, prefix: str = "") -> list[LockRecord]:
+        program = self.programs.records(validate_prefix(prefix))
+        return _by_name(await self.run(self.programs.carry_out("records", None, program)), prefix)
+
+    async def force_release(self, name: str) -> bool:
+        program = self.programs.force_release(validate_name(name))
+        return await self.run(self.programs.carry_out("force_release", name, program))
+
+    async def forget_fire_time(self, name: str) -> bool:
+        """See :meth:`ProgramProvider.forget_fire_time`."""
+        program = self.programs.forget_fire_time(validate_name(name))
+        return await self.run(self.programs.carry_out("forget_fire_time", name, program))
+
+    async def take_over(self, request: LockRequest) -> Lease:
+        return await self.run(self.programs.take_over(request), when_abandoned=self.undo)
+
+    async def prune(self, unused_for: Duration) -> int:
+        unused = parse_duration(unused_for, "unused_for", zero=True)
+        return await self.run(self.programs.carry_out("prune", None, self.programs.prune(unused)))
+
+    async def create_schema(self) -> None:
+        return await self.run(self.programs.carry_out("create_schema", None, self.programs.create_schema()))
+
+    async def run(self, program: Program[Any, Any, T], when_abandoned: Callable[[Lease], Any] | None = None) -> T:
+        """Carry ``program`` out with this provider's client, within its time limit, and shielded from cancellation.
+
+        :param when_abandoned: called with the lease if the program gets one and the caller was cancelled.
+        """
+        from shedlock_py._aio import shielded  # late: loads asyncio
+
+        return await shielded(self._run_unshielded(program), when_abandoned)
+
+    async def _run_unshielded(self, program: Program[Any, Any, T]) -> T:
+        timeout = self.programs.timeout
+        until = None if timeout is None else monotonic() + timeout
+
+        async def execute(command: Any) -> Any:
+            seconds = seconds_left(until)
+            if isinstance(command, Undo):
+                return await self._undo_in_background(command, seconds)
+            if seconds == 0:
+                raise TimedOut(_NO_TIME_LEFT, sent=False)
+            return await self._client.execute(command, seconds)
+
+        return await run_async(program, execute)
+
+    async def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
+        """In another task: the caller waits for it only as long as its own operation may take."""
+        import asyncio
+
+        from shedlock_py._aio import start_task
+
+        async def undo() -> None:
+            try:
+                await self._run_unshielded(command.program)
+            except Exception as error:
+                # The lease ends by itself, lock_at_most_for after it was granted.
+                logger.debug("could not undo: %s", error)
+
+        await asyncio.wait(
+            {start_task(undo())}, timeout=DEFAULT_TIMEOUT.total_seconds() if seconds is None else seconds
+        )
+
+
+def _by_name(records: list[LockRecord], prefix: str) -> list[LockRecord]:
+    """Filtered here as well: a store may fold case, or find a prefix by a pattern."""
+    return sorted((record for record in records if record.name.startswith(prefix)), key=lambda record: record.name)

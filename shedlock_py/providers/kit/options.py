@@ -1,0 +1,57 @@
+"""The options that every provider has, in its constructor and in its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import timedelta
+from urllib.parse import unquote_plus
+
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ConfigurationError
+
+OPTIONS = ("timeout", "fire_time_tolerance")
+
+DEFAULT_TIMEOUT = timedelta(seconds=5)
+"""How long one operation of a provider that was opened from a URL may take, everything included."""
+DEFAULT_FIRE_TIME_TOLERANCE = timedelta(minutes=5)
+"""How far a fire time may lie in the future of the store's clock: a replica's clock may be that wrong."""
+
+
+def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict[str, str]]:
+    """``url`` without the query parameters ``names``, and their values."""
+    start, question_mark, query = url.partition("?")
+    query, hash_mark, fragment = query.partition("#")
+    parts = query.split("&") if query else []
+    options = {name: unquote_plus(value) for name, _, value in (part.partition("=") for part in parts) if name in names}
+    rest = "&".join(part for part in parts if part.partition("=")[0] not in names)
+    return start + (question_mark + rest if rest else "") + hash_mark + fragment, options
+
+
+def parse_timeout(timeout: Duration | None, in_url: str | None, *, is_managed: bool) -> float | None:
+    """Seconds that an operation may take, from the constructor's option or else from the URL; None: no limit here.
+
+    A bare number in a URL is seconds.
+
+    :param is_managed: the provider opens its own connections; a user-supplied client has limits of its own.
+    :raises ConfigurationError: no duration, or a limit for a user-supplied client.
+    """
+    if not is_managed:
+        if timeout is not None:
+            raise ConfigurationError(
+                "timeout= is for providers that are made from a URL: set the time limits of your own engine or client "
+                "where you make it"
+            )
+        return None
+    if timeout is None and in_url is not None:
+        timeout = in_url
+        with suppress(ValueError):
+            timeout = float(in_url)
+    return parse_duration(DEFAULT_TIMEOUT if timeout is None else timeout, "timeout").total_seconds()
+
+
+def parse_tolerance(tolerance: Duration | None, in_url: str | None) -> timedelta:
+    """How far a fire time may lie in the future of the store's clock, from the constructor's option or the URL."""
+    if tolerance is None:
+        tolerance = in_url if in_url is not None else DEFAULT_FIRE_TIME_TOLERANCE
+    return parse_duration(tolerance, "fire_time_tolerance", zero=True)

@@ -1,0 +1,232 @@
+"""The programs of one store: what its author writes, and what is written once for all stores."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, TypeVar
+
+from shedlock_py._clock import monotonic
+from shedlock_py._program import Program
+from shedlock_py.durations import Duration
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.lease import Claim, Clock, Lease
+from shedlock_py.providers.kit.failures import Failure, TimedOut, refused, unreachable
+from shedlock_py.providers.kit.operation import Operation, Undo
+from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
+
+T = TypeVar("T")
+
+MOST_TAKE_OVERS = 16
+"""For operators and nodes that take over at the same time: one of them succeeds in each round."""
+_BEFORE = timedelta(microseconds=1)
+_EARLIEST = datetime.min.replace(tzinfo=UTC) + _BEFORE
+
+
+class StorePrograms(ABC):
+    """The programs of one store.
+
+    :param clock: the holder's monotonic clock, in seconds.
+    :param timeout: seconds that an operation may take; None: the user's own client has limits of its own.
+    :param fire_time_tolerance: how far a fire time may lie in the future of the store's clock.
+    """
+
+    recognises_retries: ClassVar[bool] = False
+    """True for a store whose record shows that a repeated extend or release was carried out before."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock = monotonic,
+        timeout: float | None = None,
+        fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
+    ) -> None:
+        self.clock = clock
+        self.timeout = timeout
+        self.fire_time_tolerance = fire_time_tolerance
+
+    # A store's author writes these. Each yields commands; the kit sends the replies.
+
+    @abstractmethod
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Any, Any, int | None]:
+        """Grant the lock to ``claim``: its fencing token (0 where the store keeps none); None: it is not granted.
+
+        In one atomic step, by the store's clock, and idempotent: a claim that finds itself in the record is granted
+        with the token that is there. A claim with a fire time is granted only if that is newer than the newest granted
+        one, and raises :func:`fire_time_too_late` if it is later than now plus ``fire_time_tolerance``.
+
+        :param force: take over: grant it from any holder, but only if the record is still ``before`` (by its fencing
+            token; None: there is no record). So a late copy of this command matches nothing.
+        """
+
+    @abstractmethod
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Any, Any, bool]:
+        """Let exactly this lease end ``lock_for`` from now. False: the store does not have it any more."""
+
+    @abstractmethod
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Any, Any, bool]:
+        """Free ``name`` at once if ``locked_by`` is still in its record. False: it is not.
+
+        :param former_fire_time: what the newest fire time becomes, where it is later; None: leave it.
+        """
+
+    @abstractmethod
+    def record(self, name: str) -> Program[Any, Any, LockRecord | None]:
+        """The lock record of ``name``."""
+
+    @abstractmethod
+    def records(self, prefix: str) -> Program[Any, Any, list[LockRecord]]:
+        """All lock records whose names start with ``prefix``, and perhaps others, in any order."""
+
+    @abstractmethod
+    def force_release(self, name: str) -> Program[Any, Any, bool]:
+        """Free ``name`` from any holder. False: it was not held."""
+
+    @abstractmethod
+    def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:
+        """Forget the newest fire time of ``name``. False: there was none."""
+
+    @abstractmethod
+    def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
+        """Delete the records that are free and were last held longer than ``unused_for`` ago."""
+
+    def create_schema(self) -> Program[Any, Any, None]:
+        """Create what the store needs. Nothing, unless a store says otherwise."""
+        yield from ()
+
+    @abstractmethod
+    def classify(self, error: Exception) -> Failure:
+        """What an error that the client raised means."""
+
+    def reason(self, error: Exception) -> str:
+        """The words of the driver, for people to read. A store takes passwords out."""
+        return str(error)
+
+    def hint(self, error: Exception) -> str | None:
+        """What the user can do about an error, if that is known."""
+        return None
+
+    # A store may replace these.
+
+    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
+        """The error for the caller: what failed, why, and the hint."""
+        make = refused if failure is Failure.REFUSED else unreachable
+        return make(operation, lock_name, self.reason(error), hint=self.hint(error))
+
+    def explain_timeout(self, error: TimedOut, operation: str, lock_name: str | None) -> ProviderError:
+        """The error for the caller after the time limit."""
+        limit = "" if self.timeout is None else f" of {self.timeout:g} s (timeout)"
+        cause = error.__cause__
+        driver = f" ({self.reason(cause)})" if isinstance(cause, Exception) else ""
+        what = f"no reply in the time limit{limit}: waited for {error.waiting_for}{driver}"
+        return unreachable(operation, lock_name, what)
+
+    def is_write(self, command: Any) -> bool:
+        """Whether ``command`` can grant a lock. After one that cannot, there is nothing to undo."""
+        return True
+
+    def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
+        """What :meth:`claim` gets as ``before``. A store whose claim reads what it replaces by itself returns None."""
+        return self.record(name)
+
+    # Written once
+
+    def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:
+        """See :meth:`LockProvider.acquire`."""
+        claim = Claim(request, self.clock)
+        operation = Operation(self, "acquire", request.name)
+        return (yield from self._claimed(operation, claim, None, force=False))
+
+    def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
+        """See :meth:`LockProvider.take_over`: read the record, and replace exactly what was read."""
+        claim = Claim(request, self.clock)
+        operation = Operation(self, "take_over", request.name)
+        for _ in range(MOST_TAKE_OVERS):
+            before = yield from operation.carry_out(self.read_before_take_over(request.name))
+            claim.restart_clock()
+            lease = yield from self._claimed(operation, claim, before, force=True)
+            if lease is not None:
+                lease.fire_time = None  # noted, not granted: it may have run before, so an undo must not give it back
+                return lease
+        raise refused("take_over", request.name, "the record changed again and again; try once more")
+
+    def _claimed(
+        self, operation: Operation, claim: Claim, before: LockRecord | None, *, force: bool
+    ) -> Program[Any, Any, Lease | None]:
+        """Claim. Whatever goes wrong, an acquisition whose outcome is unknown is undone."""
+        try:
+            token = yield from operation.carry_out(self.claim(claim, before=before, force=force))
+            return None if token is None else claim.granted(token or None)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # A signal handler, or a job's time limit, may raise its exception after the reply has arrived.
+            is_reported = isinstance(error, ProviderError | ConfigurationError)
+            if operation.is_in_doubt or (operation.has_written and not is_reported):
+                yield self.undo_of(claim, is_take_over=force)
+            raise
+
+    def undo_of(self, claim: Claim, *, is_take_over: bool) -> Undo:
+        """The command that undoes what ``claim`` may have been granted. A take-over gives no fire time back."""
+        fire_time = None if is_take_over else claim.request.fire_time
+        program = self.undo_for(claim.request.name, claim.locked_by, fire_time)
+        return Undo(program, useful_for=claim.request.lock_at_most_for.total_seconds())
+
+    def undo(self, lease: Lease) -> Program[Any, Any, bool]:
+        """Give back an acquisition that nobody used: free at once, and its fire time can be granted again."""
+        if lease.has_ended():
+            return False
+        lease.begin_release()
+        is_undone = yield from self.undo_for(lease.name, lease.locked_by, lease.fire_time)
+        if is_undone:
+            lease.end()
+        else:
+            lease.lose()
+        return is_undone
+
+    def undo_for(self, name: str, locked_by: str, fire_time: datetime | None) -> Program[Any, Any, bool]:
+        """Free ``name`` if ``locked_by`` still has it, and let ``fire_time`` be granted again."""
+        # The store does not know which fire time was granted before this one. The moment just before it will do: this
+        # fire time can be granted again, and those that were granted before cannot.
+        former = None if fire_time is None else max(fire_time, _EARLIEST) - _BEFORE
+        return (yield from self.carry_out("undo", name, self.undo_claim(name, locked_by, former)))
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
+        """See :meth:`LockProvider.extend`."""
+        extension = lease.begin_extension(lock_at_most_for)
+        if lease.has_ended():
+            return None
+        operation = Operation(self, "extend", lease.name)
+        if not (yield from operation.carry_out(self.hold(lease, extension.lock_for, releasing=False))):
+            lease.lose()
+            return None
+        return extension.granted(repeated=operation.was_repeated and not self.recognises_retries)
+
+    def release(self, lease: Lease) -> Program[Any, Any, bool]:
+        """See :meth:`LockProvider.release`."""
+        if lease.has_ended():
+            return False
+        was_trusted = lease.is_trusted()
+        operation = Operation(self, "release", lease.name)
+        lock_for = lease.begin_release()
+        try:
+            is_done = yield from operation.carry_out(self.hold(lease, lock_for, releasing=True))
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:  # SIGTERM's SystemExit, for example: the process ends, and should free its lock
+            program = self.carry_out("release", lease.name, self.hold(lease, lock_for, releasing=True))
+            yield Undo(program, useful_for=lease.lock_at_most_for.total_seconds())
+            raise
+        if not is_done and operation.was_repeated and not self.recognises_retries:
+            is_done = was_trusted  # the first copy of the command released it, and the second found nothing to do
+        if is_done:
+            lease.end()
+        else:
+            lease.lose()
+        return is_done
+
+    def carry_out(self, operation: str, lock_name: str | None, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
+        """A program of the store with retries, and with errors that say which ``operation`` failed."""
+        return Operation(self, operation, lock_name).carry_out(program)

@@ -1,0 +1,254 @@
+"""One class for each store, registered once in :data:`STORES`: suites that run on every store are parametrised with it.
+
+A :class:`Store` has lock records of its own (a table, a collection, a key prefix) on a server that tests share, or on a
+private one. A new store needs a class and an entry here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Connection, NullPool, create_engine
+
+from shedlock_py import AsyncLockProvider, LockProvider
+from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+from shedlock_py.providers.redis import (
+    AsyncRedisLockProvider,
+    AsyncRedisQuorumLockProvider,
+    RedisLockProvider,
+    RedisQuorumLockProvider,
+)
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.database import Address, DatabaseServer
+from tests.support.mongodb import MongoServer, mongodb_endpoint
+from tests.support.redis import RedisEndpoint, RedisServer
+
+_PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
+    ("sql", False): SqlAlchemyLockProvider,
+    ("sql", True): AsyncSqlAlchemyLockProvider,
+    ("redis", False): RedisLockProvider,
+    ("redis", True): AsyncRedisLockProvider,
+    ("quorum", False): RedisQuorumLockProvider,
+    ("quorum", True): AsyncRedisQuorumLockProvider,
+    ("mongodb", False): MongoLockProvider,
+    ("mongodb", True): AsyncMongoLockProvider,
+}
+
+
+def open_provider(family: str, is_async: bool, where: Any, options: dict[str, Any]) -> LockProvider | AsyncLockProvider:
+    """A provider from :meth:`Store.arguments`, in any process."""
+    provider: LockProvider | AsyncLockProvider = _PROVIDERS[family, is_async](where, **options)
+    return provider
+
+
+class Store(ABC):
+    """One store, used through sync or async providers, as :attr:`is_async` says."""
+
+    name: str
+    family: str
+    provider_reference = "tests.support.stores:open_provider"
+    """What other processes call with :meth:`arguments`."""
+
+    def __init__(self, servers: Sequence[Any], options: dict[str, Any]) -> None:
+        self.servers = list(servers)
+        """What can be started, stopped, paused and killed; empty for SQLite."""
+        self.options = options
+        self.is_async = False
+        self.prepare()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def sync(self) -> Store:
+        self.is_async = False
+        return self
+
+    def asynchronous(self) -> Store:
+        self.is_async = True
+        return self
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where a proxy can be put in front: one for each address. Empty where there is no network."""
+        return [server.address for server in self.servers]
+
+    @abstractmethod
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> Any:
+        """The first argument of the provider; ``via`` proxies, if there are any."""
+
+    def arguments(self, via: Sequence[Address] = ()) -> dict[str, Any]:
+        """The arguments of :func:`open_provider`; JSON can carry them."""
+        return {"family": self.family, "is_async": self.is_async, "where": self.where(via), "options": self.options}
+
+    def open(self) -> Any:
+        """A sync provider in this process, without proxies; close it."""
+        return open_provider(self.family, False, self.where(is_async=False), self.options)
+
+    def open_async(self) -> Any:
+        """An async provider in this process, without proxies; close it."""
+        return open_provider(self.family, True, self.where(is_async=True), self.options)
+
+    @contextmanager
+    def provider(self, via: Sequence[Address] = (), **options: Any) -> Iterator[LockProvider]:
+        """A provider of the kind that :attr:`is_async` says; an async one behind a sync facade."""
+        arguments = self.arguments(via) | {"options": {**self.options, **options}}
+        if self.is_async:
+            make: Any = partial(open_provider, **arguments)
+            with BlockingLockProvider(make) as facade:
+                yield facade
+            return
+        provider: Any = open_provider(**arguments)
+        try:
+            yield provider
+        finally:
+            provider.close()
+
+    def prepare(self) -> None:
+        """Create the lock table, or whatever else must be there."""
+        provider = self.open()
+        provider.create_schema()
+        provider.close()
+
+
+class SqlStore(Store):
+    family = "sql"
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """An administrator's connection, in autocommit."""
+        engine = create_engine(self.where(is_async=False), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            yield connection
+
+
+class SqliteStore(SqlStore):
+    name = "sqlite"
+
+    def __init__(self, directory: Path, drivers: tuple[str, str] = ("sqlite", "sqlite")) -> None:
+        self.path = directory / "locks.db"
+        self._drivers = drivers
+        super().__init__([], {})
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        return f"{self._drivers[self.is_async if is_async is None else is_async]}:///{self.path}"
+
+
+class SqlServerStore(SqlStore):
+    """``drivers``: the sync and the async one."""
+
+    def __init__(self, server: DatabaseServer, name: str, drivers: tuple[str, str]) -> None:
+        self.name = name
+        self.server = server
+        self._drivers = drivers
+        super().__init__([server], {"table_name": f"locks_{uuid4().hex[:8]}"})
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        driver = self._drivers[self.is_async if is_async is None else is_async]
+        return self.server.url(driver, via=via[0] if via else None)
+
+
+class RedisStore(Store):
+    name = "redis"
+    family = "redis"
+
+    def __init__(self, server: RedisEndpoint) -> None:
+        self.server = server
+        super().__init__([server], {"key_prefix": f"locks-{uuid4().hex[:8]}"})
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        return self.server.url(via=via[0] if via else None)
+
+
+class QuorumStore(Store):
+    name = "quorum"
+    family = "quorum"
+
+    def __init__(self, servers: Sequence[RedisServer]) -> None:
+        super().__init__(servers, {"key_prefix": f"locks-{uuid4().hex[:8]}"})
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> list[str]:
+        through: list[Address | None] = [*via] or [None] * len(self.servers)
+        return [server.url(via=address) for server, address in zip(self.servers, through, strict=True)]
+
+    def prepare(self) -> None:
+        provider = self.open()
+        provider.start_new_quorum()
+        provider.close()
+
+
+class MongoStore(Store):
+    name = "mongodb"
+    family = "mongodb"
+    database = "locks"
+
+    def __init__(self, server: MongoServer) -> None:
+        self.server = server
+        super().__init__([server], {"collection": f"locks_{uuid4().hex[:8]}"})
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        return self.server.url(self.database, via=via[0] if via else None)
+
+
+def postgres_store(
+    server: DatabaseServer, drivers: tuple[str, str] = ("postgresql+psycopg", "postgresql+asyncpg")
+) -> SqlServerStore:
+    return SqlServerStore(server, "postgres", drivers)
+
+
+def mariadb_store(
+    server: DatabaseServer, drivers: tuple[str, str] = ("mysql+pymysql", "mysql+asyncmy")
+) -> SqlServerStore:
+    return SqlServerStore(server, "mariadb", drivers)
+
+
+# The registry
+
+
+@dataclass(frozen=True)
+class Registration:
+    fixture: str
+    """The fixture of ``tests/conftest.py`` that is the server all tests share, or the servers."""
+    server: Callable[[], AbstractContextManager[Any]]
+    """A server for as long as a block lasts: private, or the one that ``SHEDLOCK_TEST_*_URL`` names."""
+    store: Callable[..., Store]
+    """A store on that server; for SQL, also with other drivers."""
+
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        """A store, for as long as the block lasts."""
+        with self.server() as server:
+            yield self.store(server)
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="shedlock-store-") as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def _three_servers() -> Iterator[list[RedisServer]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(private_server("redis", RedisServer)) for _ in range(3)]
+
+
+STORES = {
+    "sqlite": Registration("store_directory", _directory, SqliteStore),
+    "postgres": Registration("postgres_server", partial(database_server, "postgres"), postgres_store),
+    "mariadb": Registration("mariadb_server", partial(database_server, "mariadb"), mariadb_store),
+    "redis": Registration("redis_server", redis_endpoint, RedisStore),
+    "quorum": Registration("three_redis_servers", _three_servers, QuorumStore),
+    "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore),
+}
+ALL = tuple(STORES)
+WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")
