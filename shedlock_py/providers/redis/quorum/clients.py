@@ -28,9 +28,9 @@ BROADCAST_SECONDS = 1.2
 """How long a short broadcast waits for a majority, if so much is left of the operation's time."""
 GRACE_SECONDS = 0.05
 """How long a broadcast waits for the other servers, after the replies have settled the matter."""
-ERROR_SECONDS = 0.03
+ERROR_SECONDS = 0.06
 """So much longer a broadcast waits than its requests, whose errors say what they were waiting for."""
-READ_SECONDS = 0.01
+READ_SECONDS = 0.02
 """In this time an event loop that something has blocked reads the replies that have arrived."""
 THREADS_PER_SERVER = 16
 """For claims, and again for all else."""
