@@ -12,7 +12,7 @@ import redis.asyncio
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, ask, record_of, token_of
+from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of, send, token_of
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
 from tests.support.proxy import TcpProxy
@@ -36,13 +36,13 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("kind", ONCE)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_options(store: Store, witness: LockProvider, options: dict[str, Any], name: str) -> None:
+def test_options(store: Store, other: LockProvider, options: dict[str, Any], name: str) -> None:
     provider = store.provider(**options)
     lock, holder = f"{NAME} {name}", "größe\\'\"{}🐑#"
     lease = acquired(provider, lock, holder=holder)
-    assert witness.acquire(LockRequest(lock, "1m")) is None
+    assert other.acquire(LockRequest(lock, "1m")) is None
     assert provider.acquire(LockRequest(lock, "1m")) is None
-    for record in (record_of(provider, lock), record_of(witness, lock), *provider.records(lock)):
+    for record in (record_of(provider, lock), record_of(other, lock), *provider.records(lock)):
         assert (record.name, record.holder, record.fencing_token) == (lock, holder, token_of(lease))
         assert record.is_held
     assert len(provider.records(lock)) == 1
@@ -51,7 +51,7 @@ def test_options(store: Store, witness: LockProvider, options: dict[str, Any], n
     assert provider.force_release(lock) is False
     assert provider.take_over(LockRequest(lock, "1m")).is_trusted()
     assert provider.force_release(lock) is True
-    assert provider.release(acquired(witness, lock)) is True
+    assert provider.release(acquired(other, lock)) is True
 
 
 @pytest.mark.parametrize("kind", [*URL_KINDS, *ONCE])
@@ -140,7 +140,7 @@ def test_neither_a_client_nor_a_url() -> None:
                 provider_class(given)
 
 
-def test_a_pipeline_would_only_remember_the_question(store_url: str) -> None:
+def test_a_pipeline_would_only_collect_commands(store_url: str) -> None:
     with redis.Redis.from_url(store_url) as client:
         for pipeline in (client.pipeline(), client.pipeline(transaction=False)):
             with pytest.raises(ConfigurationError, match="Pipeline"):
@@ -181,13 +181,13 @@ def assert_gone(proxy: TcpProxy) -> None:
     wait_until(lambda: proxy.open_connections == 0, what="the connections closed")
 
 
-def test_close_leaves_a_borrowed_client_alone(redis_server: RedisEndpoint, name: str) -> None:
+def test_close_leaves_a_user_supplied_client_open(redis_server: RedisEndpoint, name: str) -> None:
     with TcpProxy(redis_server.address) as proxy:
         with redis.Redis.from_url(redis_server.url(via=proxy.address)) as client:
             provider = RedisLockProvider(client)
             acquired(provider, name)
             provider.close()
-            assert ask(client, "PING")
+            assert send(client, "PING")
             assert (proxy.connections, proxy.open_connections) == (1, 1)
         assert_gone(proxy)
 

@@ -13,7 +13,7 @@ import redis.asyncio
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
-from tests.stores.redis.stores import Store, acquired, ask, record_of, token_of
+from tests.stores.redis.stores import Store, acquired, record_of, send, token_of
 from tests.support.redis import RedisCluster
 
 NAMES = ["plain", "{braced}", "a}b", "}", "{}", "a{b", "{{{", "größe 🐑", "*", "x y"]
@@ -103,7 +103,7 @@ def test_a_cluster_that_forgot_the_scripts(provider: LockProvider, redis_cluster
         acquired(provider, name)
     for node in redis_cluster.nodes:
         with node.client() as client:
-            ask(client, "SCRIPT FLUSH")
+            send(client, "SCRIPT FLUSH")
     for name in NAMES:
         assert provider.acquire(LockRequest(name, "1m")) is None
         assert provider.force_release(name) is True
@@ -130,14 +130,14 @@ def test_i5_a_server_of_the_cluster_is_gone(store: Store) -> None:
             with node.client() as client:
                 client.config_set("cluster-require-full-coverage", "no")
         cluster.nodes[2].kill()
-        answers = Counter[str]()
+        outcomes = Counter[str]()
         for name in names:
             try:
                 lease = provider.acquire(LockRequest(name, "1m"))
-                answers["granted" if lease else "skipped"] += 1
+                outcomes["granted" if lease else "skipped"] += 1
             except ProviderUnreachable:
-                answers["unreachable"] += 1
-        assert set(answers) == {"granted", "unreachable"}
+                outcomes["unreachable"] += 1
+        assert set(outcomes) == {"granted", "unreachable"}
         with pytest.raises(ProviderUnreachable):
             provider.records()
         store.stack.close()

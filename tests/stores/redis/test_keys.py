@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, ask, record_of, token_of
+from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of, send, token_of
 
 DAY_MS = 86_400_000
 FIELDS = {b"lock_until", b"locked_at", b"locked_by", b"fencing_token", b"extended_at"}
@@ -98,7 +98,7 @@ def test_i3_a_record_outlives_its_lease_by_thirty_days(
         assert_kept(7 * DAY_MS if at_most == "7d" else 0)
 
 
-def test_nobody_touches_the_expiry_for_a_skip(provider: LockProvider, client: redis.Redis, name: str) -> None:
+def test_a_skip_leaves_the_expiry(provider: LockProvider, client: redis.Redis, name: str) -> None:
     acquired(provider, name)
     client.pexpire(f"shedlock:{{{name}}}", DAY_MS)
     assert provider.acquire(LockRequest(name, "1m")) is None
@@ -119,7 +119,7 @@ def test_prefixes_are_taken_literally(store: Store, client: redis.Redis, prefix:
     # What a pattern that is not literal would find, too.
     for near in ("abc", "xyz", "a", "hello", "hallo", "backslash"):
         if not near.startswith(prefix):
-            client.hset(f"{name}{near}:{{other}}", "locked_by", "somebody")
+            client.hset(f"{name}{near}:{{other}}", "locked_by", "x")
     assert [record.name for record in provider.records()] == sorted(locks)
     assert [record.name for record in provider.records("j*")] == ["j*b"]
     assert [record.name for record in provider.records("j[o]")] == ["j[o]b"]
@@ -153,8 +153,8 @@ def test_many_records_without_keys(private: Store) -> None:
                 "fencing_token": 1_700_000_000_000_000 + i,
             }
             pipeline.hset(f"shedlock:{{{name}}}", mapping=values)
-            pipeline.set(f"cache:{i}", "somebody else's")
-        # Under our own prefix, but none of ours.
+            pipeline.set(f"cache:{i}", "v")
+        # Under the prefix of the locks, but of another program.
         pipeline.set("shedlock:{string}", "v")
         pipeline.rpush("shedlock:{list}", "v")
         pipeline.hset("shedlock:{hash}", "field", "v")
@@ -220,4 +220,4 @@ def test_i7_tokens_grow_after_the_record_is_gone(provider: LockProvider, client:
         assert provider.release(lease) is False
     assert tokens == sorted(set(tokens))
     assert abs(tokens[-1] / 1_000_000 - time.time()) < 3600, "microseconds of the server's clock"
-    assert ask(client, "EXISTS", f"shedlock:{{{name}}}") == 0, "neither has made it anew"
+    assert send(client, "EXISTS", f"shedlock:{{{name}}}") == 0, "neither has created it again"

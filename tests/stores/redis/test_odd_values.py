@@ -1,4 +1,4 @@
-"""Values in a record that nobody of us has written: a clear error for that name, and the other names go on."""
+"""Values in a record that another program has written: a clear error for that name, and the other names go on."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FIRE_TIME = datetime(2026, 7, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def quiet() -> Iterator[RedisServer]:
-    """A master with a file and a replica, to which it says nothing by itself."""
+    """A master with a file and a replica, to which it sends nothing by itself."""
     quietly = {"repl-ping-replica-period": "3600"}
     with private_server("redis", lambda: RedisServer(appendonly=True, config=quietly)) as master:
         host, port = master.address
@@ -33,7 +33,7 @@ def quiet() -> Iterator[RedisServer]:
 
 
 def traces(client: redis.Redis) -> tuple[int, ...]:
-    """Changes since the last snapshot, the size of the file, and what replicas were told."""
+    """Changes since the last snapshot, the size of the file, and what was sent to replicas."""
     persistence, replication = client.info("persistence"), client.info("replication")
     return (
         persistence["rdb_changes_since_last_save"],
