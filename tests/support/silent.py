@@ -10,7 +10,7 @@ from tests.support.proxy import TcpProxy, _Link
 
 
 class SilentProxy(TcpProxy):
-    """Passes requests that contain the marker on, and swallows their replies and all later ones on their connections."""
+    """Passes requests with the marker on, and swallows all replies on their connections from then on."""
 
     def __init__(self, upstream: Address, marker: str, times: int | None = None) -> None:
         """:param times: how many connections become silent; None: all that carry such a request."""

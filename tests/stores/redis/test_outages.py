@@ -21,7 +21,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 
 
-def assert_unreachable(provider: LockProvider, name: str, words: str = "") -> None:
+def assert_unreachable(provider: LockProvider, name: str, words: str | None = None) -> None:
     with pytest.raises(ProviderUnreachable, match=words) as unreachable:
         provider.acquire(LockRequest(name, "2s"))
     assert (unreachable.value.operation, unreachable.value.lock_name) == ("acquire", name)

@@ -107,9 +107,7 @@ def test_a_failover(master_and_replica: tuple[RedisServer, RedisServer], name: s
             providers[0].acquire(LockRequest(name, "1m"))
         wait_until(lambda: sentinel.master_address() == replica.address, timeout=30, what="the failover")
         for provider in providers:
-            wait_until(
-                partial(takes_writes, provider), timeout=30, what="the sentinel names a master that takes writes"
-            )
+            wait_until(partial(takes_writes, provider), timeout=30, what="a master that takes writes")
         for i, (provider, lease) in enumerate(zip(providers, leases, strict=True)):
             assert provider.acquire(LockRequest(lease.name, "1m")) is None, "the replica had the lock"
             assert provider.extend(lease, "2m") is lease

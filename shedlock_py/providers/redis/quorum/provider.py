@@ -117,13 +117,13 @@ class _Arguments(NamedTuple):
 def _parse(
     clients_or_urls: Any, longest_lease: Duration, timeout: Duration | None, tolerance: Duration | None
 ) -> _Arguments:
-    servers, in_url = _split(clients_or_urls)
+    servers, in_url = split_servers(clients_or_urls)
     is_managed = any(isinstance(server, str) for server in servers)
     limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed)
     return _Arguments(servers, in_url.get("longest_lease", longest_lease), limits)
 
 
-def _split(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
+def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
     """The servers one by one, and the options of the provider that a URL for all may have."""
     if not isinstance(clients_or_urls, str):
         if not isinstance(clients_or_urls, Sequence):  # a client alone could be iterated: over the keys in its Redis
