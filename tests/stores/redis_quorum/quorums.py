@@ -79,10 +79,10 @@ class Quorum:
         *,
         via_proxies: bool = False,
         without: Sequence[int] = (),
-        at: Mapping[int, Address] = MappingProxyType({}),
+        at: Mapping[int, Address] | None = None,
     ) -> list[str]:
         via = dict(enumerate(proxy.address for proxy in self.proxies)) if via_proxies else {}
-        via |= {number: ("127.0.0.1", free_port()) for number in without} | dict(at)
+        via |= {number: ("127.0.0.1", free_port()) for number in without} | dict(at or {})
         return [server.url(via=via.get(number)) for number, server in enumerate(self.servers)]
 
     def cut_off(self, *numbers: int) -> None:
