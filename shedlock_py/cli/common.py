@@ -16,9 +16,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 from rich.console import Console
 
-from shedlock_py.config import is_async_provider
 from shedlock_py.durations import parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ShedLockError
+from shedlock_py.options import is_async_provider
 from shedlock_py.provider import LockProvider
 from shedlock_py.urls import provider_from_text
 

@@ -25,7 +25,8 @@ from shedlock_py.cli.tables import holder_of, in_words
 from shedlock_py.context import current_lease
 from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
-from shedlock_py.guard import Skipped, attempt
+from shedlock_py.gates import Skipped
+from shedlock_py.guard import attempt
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider, undo_of
 from shedlock_py.request import LockRequest

@@ -24,8 +24,8 @@ from shedlock_py import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.decorator import declared_lock_names
 from shedlock_py.events import LostReason, Outcome, SkipReason, logger
+from shedlock_py.spec import declared_lock_names
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
