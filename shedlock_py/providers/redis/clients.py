@@ -29,7 +29,7 @@ from shedlock_py.providers.redis.urls import parse_url
 POOL_SIZE = 20
 """The connections of one process, or of one event loop."""
 ALLOWANCE = 1.1
-"""redis-py's own limits are so much longer than that of the operation, whose error says what it waited for."""
+"""redis-py's own limits are so much longer than that of the operation, whose error names what it waited for."""
 
 _BYTES: dict[str, Any] = {"NEVER_DECODE": True}
 """redis-py's option for replies as they are, whatever the client's mode."""
@@ -73,7 +73,7 @@ class AnyClient:
     """What all clients have.
 
     :ivar options: the options of redis-py's connections.
-    :ivar has_retries: the client retries by itself, so its last error says nothing of what it sent before.
+    :ivar has_retries: the client retries by itself, so its last error does not show what it sent before.
     """
 
     options: dict[str, Any]

@@ -27,10 +27,9 @@ RESERVED = 2
 class _Connections:
     """Up to ``size`` connections.
 
-    The list of idle connections is replaced when a connection fails: the server is gone, or its host name now stands
-    for another server. A connection returns to the list that was current when it was taken, and is closed if that list
-    has been replaced. Nothing here takes a lock, which a signal handler that raises could leave locked: each step is
-    atomic.
+    The list of idle connections is replaced when a connection fails: the server is down, or its host name now names
+    another server. A connection returns to the list that was current when it was taken, and is closed if that list has
+    been replaced. Nothing here takes a lock, which a signal handler that raises could leave locked: each step is atomic.
 
     :param make: makes a connection of redis-py, which is not open yet.
     :param reply_seconds: the longest wait for one reply, whatever time the operation has left.
@@ -105,7 +104,7 @@ class Connections(_Connections):
     def _opened(self, until: float) -> Any:
         def connect() -> Any:
             if not seconds_left(until):
-                raise TimedOut(CONNECTION, sent=False)  # the thread came too late: the caller has gone
+                raise TimedOut(CONNECTION, sent=False)  # the thread came too late: the caller has given up
             connection = self._make()
             connection.connect()
             return connection

@@ -1,4 +1,4 @@
-"""The operations on Redis: programs that say which script to run and decide what the replies mean.
+"""The operations on Redis: programs that choose the script to run and decide what the replies mean.
 
 Each operation is one Lua script, atomic and idempotent per claim id: one that ran but whose reply was lost may be
 repeated, by the kit or by a client that retries by itself.
@@ -261,8 +261,8 @@ def _moment(microseconds: int) -> datetime:
 
 
 def _odd(key: bytes, error: Exception) -> str:
-    """What is wrong with a record that another program has written."""
+    """The error for a record that another program has written."""
     return (
-        f"a field of this lock record is not a number of microseconds or a token ({reason(error)}). Look at it with "
-        f"HGETALL {key.decode()}, and delete the key if nobody holds the lock."
+        f"a field of this lock record is not a number of microseconds or a token ({reason(error)}). Read it with "
+        f"HGETALL {key.decode()}, and delete the key if the lock is not held."
     )

@@ -1,4 +1,4 @@
-"""Redis URLs: what a URL may say, and messages about it without the password."""
+"""Redis URLs: the options of a URL, and messages about it without the password."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_i5_the_pool_of_a_user_supplied_client_is_empty(private: Store, name: st
         client.client_pause(60_000, all=False)
         waiting = pool.submit(provider.acquire, LockRequest("waits", "1m"))
         wait_until(lambda: any(each["cmd"] == "evalsha" for each in client.client_list()), what="one waits")
-        for work in (lambda: provider.acquire(LockRequest(f"{name}-2", "1m")), lambda: provider.extend(lease, "2m")):
+        for work in (partial(provider.acquire, LockRequest(f"{name}-2", "1m")), partial(provider.extend, lease, "2m")):
             with pytest.raises(ProviderUnreachable, match=r"(?i)connection"):
                 work()
         client.client_unpause()

@@ -10,7 +10,7 @@ if record[2] ~= ARGV[1] or record[4] == record[3] or (number(record[1], 'lock_un
     return 0
 end
 if number(record[3], 'fencing_token') > tonumber(ARGV[4]) then
-    return 0 -- not less: a take-over may have left the token of its first round here, and a later one on the majority
+    return 0 -- not less: a take-over may have left its token here, and a later one on the majority
 end
 if (number(record[5], 'extended_at') or 0) > tonumber(ARGV[5]) then
     return 1

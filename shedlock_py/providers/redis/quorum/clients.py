@@ -29,14 +29,21 @@ BROADCAST_SECONDS = 1.2
 GRACE_SECONDS = 0.05
 """How long a broadcast waits for the other servers, after the replies have settled the matter."""
 ERROR_SECONDS = 0.06
-"""So much longer a broadcast waits than its requests, whose errors say what they were waiting for."""
+"""So much longer a broadcast waits than its requests, whose errors name what they waited for."""
 READ_SECONDS = 0.02
 """In this time an event loop that something has blocked reads the replies that have arrived."""
 THREADS_PER_SERVER = 16
 """For claims, and again for all else."""
 
 
-class QuorumClient:
+class _QuorumClient:
+    def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
+        self.place = ", ".join(client.place for client in clients)
+        """For people to read."""
+        self._servers = _servers(clients, key_prefix)
+
+
+class QuorumClient(_QuorumClient):
     """Broadcasts in threads.
 
     Each server has its own threads, so that a silent server does not delay the others. Claims have their own threads,
@@ -44,9 +51,8 @@ class QuorumClient:
     """
 
     def __init__(self, clients: Sequence[Client | ManagedClient], key_prefix: str) -> None:
-        self.clients = clients
-        self.place = ", ".join(client.place for client in clients)
-        self._servers = _servers(clients, key_prefix)
+        super().__init__(clients, key_prefix)
+        self._clients = clients
         self._workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum") for _ in clients]
         self._claim_workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum-claim") for _ in clients]
 
@@ -63,7 +69,7 @@ class QuorumClient:
         return broadcast.results()
 
     def _submit(self, broadcast: _Broadcast, server: QuorumServer) -> Future[Any]:
-        client = self.clients[server.number]
+        client = self._clients[server.number]
 
         def carry_out() -> Any:
             program = server.named(broadcast.command.program(server))
@@ -78,17 +84,16 @@ class QuorumClient:
             return future
 
     def close(self) -> None:
-        for client in self.clients:
+        for client in self._clients:
             client.close()
 
 
-class AsyncQuorumClient:
+class AsyncQuorumClient(_QuorumClient):
     """Broadcasts in tasks."""
 
     def __init__(self, clients: Sequence[AsyncClient | AsyncManagedClient], key_prefix: str) -> None:
-        self.clients = clients
-        self.place = ", ".join(client.place for client in clients)
-        self._servers = _servers(clients, key_prefix)
+        super().__init__(clients, key_prefix)
+        self._clients = clients
         self._tasks: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)  # the event loop itself keeps only weak references
 
     async def execute(self, command: QuorumCommand, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
@@ -104,7 +109,7 @@ class AsyncQuorumClient:
         return broadcast.results()
 
     def _create_task(self, broadcast: _Broadcast, server: QuorumServer) -> asyncio.Task[Any]:
-        client, tasks = self.clients[server.number], self._tasks.get()
+        client, tasks = self._clients[server.number], self._tasks.get()
 
         async def carry_out() -> Any:
             program = server.named(broadcast.command.program(server))
@@ -125,7 +130,7 @@ class AsyncQuorumClient:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        for client in self.clients:
+        for client in self._clients:
             await client.close()
 
 

@@ -274,9 +274,9 @@ class QuorumPrograms(StorePrograms):
 
         One that is empty beside others that are not has lost what it knew, and stays in quarantine.
         """
-        look = OnEach(lambda _: self._join())
+        read = OnEach(lambda _: self._join())
         for _ in range(20):
-            replies = results((yield from self._majority.required("start_new_quorum", None, look)))
+            replies = results((yield from self._majority.required("start_new_quorum", None, read)))
             has_joined = [bool(joined) for joined, _ in replies]
             if not any(has_joined):
                 break

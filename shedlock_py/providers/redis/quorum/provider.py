@@ -58,10 +58,10 @@ class RedisQuorumLockProvider(ProgramProvider):
         super().__init__(programs, QuorumClient(clients, key_prefix))
 
     def start_new_quorum(self) -> None:
-        """Say that this quorum is new, so nobody can hold a lock on it: its servers vote at once. All must be up.
+        """Declare this quorum new, so that its servers vote at once: no lock on it can be held. All must be up.
 
         Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
-        *all* lost their data look new: so this is for people, once, and not for the start of an application.
+        *all* lost their data look new: so this is for an operator, once, and not for the start of an application.
         """
         return self.run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
 
