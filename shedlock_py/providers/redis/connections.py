@@ -29,7 +29,7 @@ class _Connections:
 
     The list of idle connections is replaced when a connection fails: the server is down, or its host name now names
     another server. A connection returns to the list that was current when it was taken, and is closed if that list has
-    been replaced. Nothing here takes a lock, which a signal handler that raises could leave locked: each step is atomic.
+    been replaced. Each step is atomic: a signal handler that raises could leave a lock locked.
 
     :param make: makes a connection of redis-py, which is not open yet.
     :param reply_seconds: the longest wait for one reply, whatever time the operation has left.

@@ -92,7 +92,8 @@ class VoteTally:
             wait = timedelta(seconds=min(self._quarantines) // 1000)
             reasons.append(
                 f"{len(self._quarantines)} of {self._size} are in quarantine for {wait} or longer, because they were "
-                f"emptied or restarted and may have forgotten a lease (a new quorum: call start_new_quorum() once, by hand)"
+                f"emptied or restarted and may have forgotten a lease (a new quorum: call start_new_quorum() once, by "
+                f"hand)"
             )
         return "; ".join(reasons)
 
