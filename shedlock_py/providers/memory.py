@@ -65,6 +65,8 @@ class InMemoryLockProvider(ProgramProvider):
     """
 
     programs: MemoryPrograms
+    is_shared = False
+    """Other processes do not see these locks: the command line refuses or warns."""
 
     def __init__(self, *, clock: Clock = monotonic, fire_time_tolerance: Duration | None = None) -> None:
         store = MemoryStore(clock)

@@ -23,7 +23,7 @@ from shedlock_py import (
     extend_lock_async,
     hold_async,
 )
-from shedlock_py.lease import HeartbeatPlan
+from shedlock_py.heartbeat import HeartbeatPlan
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from shedlock_py.providers.redis import AsyncRedisLockProvider, AsyncRedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider

@@ -31,7 +31,7 @@ from shedlock_py import (
     hold_async,
     provider_from_url,
 )
-from shedlock_py.lease import HeartbeatPlan
+from shedlock_py.heartbeat import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
 from tests.support.forks import in_child
 from tests.support.polling import wait_until

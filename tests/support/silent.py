@@ -4,9 +4,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from shedlock_py.testing.proxy import TcpProxy, _Link
 from tests.support.database import Address
 from tests.support.ports import bind_free_port
-from tests.support.proxy import TcpProxy, _Link
 
 
 class SilentProxy(TcpProxy):

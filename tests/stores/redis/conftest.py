@@ -7,10 +7,9 @@ import pytest
 import redis
 
 from shedlock_py import LockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import KINDS, Store
 from tests.support.availability import private_server
-from tests.support.lossy import LossyProxy
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisEndpoint, RedisServer
 
 
@@ -54,12 +53,6 @@ def other(store: Store) -> LockProvider:
 @pytest.fixture
 def proxy(store: Store) -> Iterator[TcpProxy]:
     with TcpProxy(store.server.address) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def lossy(store: Store) -> Iterator[LossyProxy]:
-    with LossyProxy(store.server.address) as proxy:
         yield proxy
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from shedlock_py import Lease, LockRequest
 from shedlock_py.providers.redis import AsyncRedisLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import Store
-from tests.support.proxy import TcpProxy
 
 HERD = 200
 # Two connections of a pool are kept for the leases that are held.

@@ -10,8 +10,8 @@ from redis.backoff import AbstractBackoff
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis.scripts import script
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import TRIES, URL_KINDS, Store, acquired, record_of, token_of
-from tests.support.lossy import LossyProxy
 from tests.support.polling import wait_until
 from tests.support.silent import SilentProxy
 
@@ -19,10 +19,10 @@ MOST = 1000
 
 
 @pytest.fixture
-def provider(store: Store, lossy: LossyProxy) -> LockProvider:
+def provider(store: Store, proxy: TcpProxy) -> LockProvider:
     # redis-py's default pauses for four seconds in all: here it does not.
     options = {"retry": store.retry(TRIES - 1)} if store.kind.endswith("retries") else {}
-    provider = store.provider(lossy.address, **options)
+    provider = store.provider(proxy.address, **options)
     # The server is to know all scripts: a reply that says it does not is not the one to lose.
     lease = provider.take_over(LockRequest("warm", "1m"))
     provider.extend(lease, "1m")
@@ -46,12 +46,12 @@ def assert_ours(other: LockProvider, lease: Lease | None) -> Lease:
     return lease
 
 
-def test_i12_acquire(provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_i12_acquire(provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str) -> None:
     tokens = []
     for _ in range(3):  # the first time there is no record
-        lossy.drop_replies_to(name)
+        proxy.drop_replies_to(name)
         lease = assert_ours(other, provider.acquire(LockRequest(name, "1m")))
-        assert lossy.left == 0
+        assert proxy.drops_left == 0
         tokens.append(token_of(lease))
         assert provider.release(lease)
         assert not record_of(other, name).is_held
@@ -59,112 +59,112 @@ def test_i12_acquire(provider: LockProvider, other: LockProvider, lossy: LossyPr
 
 
 @pytest.mark.parametrize("kind", ["retries", "async retries"])
-def test_i12_with_redis_pys_own_default(store: Store, other: LockProvider, lossy: LossyProxy, name: str) -> None:
-    provider = store.provider(lossy.address)
-    lossy.drop_replies_to(name, 3)
+def test_i12_with_redis_pys_own_default(store: Store, other: LockProvider, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(proxy.address)
+    proxy.drop_replies_to(name, 3)
     lease = assert_ours(other, provider.acquire(LockRequest(name, "1m")))
-    assert lossy.left == 0
-    lossy.drop_replies_to(name, 3)
+    assert proxy.drops_left == 0
+    proxy.drop_replies_to(name, 3)
     assert provider.extend(lease, "2m") is lease
-    lossy.drop_replies_to(name, 3)
+    proxy.drop_replies_to(name, 3)
     assert provider.release(lease) is True
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
     assert other.release(acquired(other, name))
 
 
-def test_a_skip(provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_a_skip(provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str) -> None:
     lease = acquired(other, name)
-    lossy.drop_replies_to(name)
+    proxy.drop_replies_to(name)
     assert provider.acquire(LockRequest(name, "1m")) is None
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
     assert_ours(other, lease)
 
 
-def test_take_over(store: Store, provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_take_over(store: Store, provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str) -> None:
     former = acquired(other, name)
-    lossy.drop_replies_to(name)
+    proxy.drop_replies_to(name)
     with store.server.client() as client:
         before = writes(client)
         lease = assert_ours(other, provider.take_over(LockRequest(name, "1m")))
         assert writes(client) == before + 1, "the second question changes nothing"
     assert token_of(lease) > token_of(former)
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
 
 
 def writes(client: redis.Redis) -> int:
     return int(client.info("commandstats")["cmdstat_hset"]["calls"])
 
 
-def test_extend(provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_extend(provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str) -> None:
     lease = acquired(provider, name)
-    lossy.drop_replies_to(name)
+    proxy.drop_replies_to(name)
     assert provider.extend(lease, "10m") is lease
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
     assert record_of(other, name).remaining.total_seconds() > 500
     assert lease.trusted_for().total_seconds() > 500
     assert_ours(other, lease)
 
 
 def test_extend_of_a_lease_that_is_lost(
-    provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str
+    provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str
 ) -> None:
     lease = acquired(provider, name)
     successor = other.take_over(LockRequest(name, "1m"))
-    lossy.drop_replies_to(name)
+    proxy.drop_replies_to(name)
     assert provider.extend(lease, "10m") is None
     assert not lease.is_trusted()
-    lossy.drop_replies_to(name)
+    proxy.drop_replies_to(name)
     assert provider.release(lease) is False
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
     assert_ours(other, successor)
 
 
 @pytest.mark.parametrize("at_least", ["0s", "30s"])
-def test_i12_release(provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str, at_least: str) -> None:
+def test_i12_release(provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str, at_least: str) -> None:
     lease = acquired(provider, name, lock_at_least_for=at_least)
-    lossy.drop_replies_to(name)
+    proxy.drop_replies_to(name)
     assert provider.release(lease) is True
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
     remaining = record_of(other, name).remaining.total_seconds()
     assert remaining == 0 if at_least == "0s" else 20 < remaining <= 30
     assert provider.release(lease) is False
 
 
-def test_other_questions(provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_other_questions(provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str) -> None:
     lease = acquired(other, name)
-    lossy.drop_replies_to(name)
+    proxy.drop_replies_to(name)
     assert record_of(provider, name).locked_by == lease.locked_by
-    assert lossy.left == 0
-    lossy.drop_replies_to(name)
+    assert proxy.drops_left == 0
+    proxy.drop_replies_to(name)
     assert [record.name for record in provider.records(name)] == [name]
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
 
 
 def test_i12_acquire_that_is_never_answered(
-    provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str, tries: int
 ) -> None:
     for losses in (tries, MOST):
-        lossy.drop_replies_to(name, losses)
+        proxy.drop_replies_to(name, losses)
         with pytest.raises(ProviderUnreachable) as unreachable:
             provider.acquire(LockRequest(name, "1m"))
         assert (unreachable.value.operation, unreachable.value.lock_name) == ("acquire", name)
         assert unreachable.value.__cause__ is not None
         # It was undone; of that reply nobody needs to hear, though a client that retries by itself goes on.
-        assert losses - lossy.left in ((tries,) if losses == tries else (tries + 1, 2 * tries))
-        lossy.drop_replies_to(name, 0)
+        assert losses - proxy.drops_left in ((tries,) if losses == tries else (tries + 1, 2 * tries))
+        proxy.drop_replies_to(name, 0)
         assert other.release(acquired(other, name))
 
 
 @pytest.mark.parametrize("kind", ["url", "async url"])
 def test_i12_a_server_that_does_not_know_how_to_release(private: Store, name: str) -> None:
     """It was restarted, and has forgotten the scripts but not the records."""
-    with LossyProxy(private.server.address) as lossy:
-        provider = private.provider(lossy.address)
+    with TcpProxy(private.server.address) as proxy:
+        provider = private.provider(proxy.address)
         acquired(provider, f"{name}-warm")
-        lossy.drop_replies_to(name, 2)
+        proxy.drop_replies_to(name, 2)
         with pytest.raises(ProviderUnreachable):
             provider.acquire(LockRequest(name, "1m"))
-        assert lossy.left == 0
+        assert proxy.drops_left == 0
         acquired(provider, name)
 
 
@@ -200,59 +200,59 @@ class Weather(AbstractBackoff):
 
 @pytest.mark.parametrize("kind", ["retries", "async retries"])
 def test_i12_the_reply_is_lost_and_then_nobody_listens(
-    store: Store, other: LockProvider, lossy: LossyProxy, name: str
+    store: Store, other: LockProvider, proxy: TcpProxy, name: str
 ) -> None:
     """The last failure of a client that retries says nothing of its first try."""
     weather = Weather()
     retry = store.retry(1)
     retry._backoff = weather
-    provider = store.provider(lossy.address, retry=retry)
+    provider = store.provider(proxy.address, retry=retry)
     acquired(provider, f"{name}-warm")
-    lossy.drop_replies_to(name)
-    weather.events = [lossy.refuse, lossy.accept]  # after the lost reply; when connecting to undo it has failed
+    proxy.drop_replies_to(name)
+    weather.events = [proxy.refuse, proxy.accept]  # after the lost reply; when connecting to undo it has failed
     with pytest.raises(ProviderUnreachable, match=r"(?i)refused|connect call failed"):
         provider.acquire(LockRequest(name, "1m"))
-    assert (lossy.left, weather.events) == (0, [])
+    assert (proxy.drops_left, weather.events) == (0, [])
     assert other.release(acquired(other, name))
 
 
 @pytest.mark.parametrize("kind", ["once", "async once"])
 @pytest.mark.parametrize("options", [{"retry_on_timeout": True}, {"retry_on_error": [redis.TimeoutError]}], ids=str)
 def test_i12_a_client_from_a_url_that_retries_once(
-    store: Store, other: LockProvider, lossy: LossyProxy, name: str, options: dict[str, Any]
+    store: Store, other: LockProvider, proxy: TcpProxy, name: str, options: dict[str, Any]
 ) -> None:
     """redis-py's way of yore to ask for it: nobody asks a third time."""
     client_class: Any = redis.asyncio.Redis if store.is_async else redis.Redis
-    provider = store.provider_of(lambda: client_class.from_url(store.server.url(via=lossy.address), **options))
+    provider = store.provider_of(lambda: client_class.from_url(store.server.url(via=proxy.address), **options))
     provider.record(name)
-    lossy.drop_replies_to(name, 2)
+    proxy.drop_replies_to(name, 2)
     with pytest.raises(ProviderUnreachable):
         provider.acquire(LockRequest(name, "1m"))
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
     assert other.release(acquired(other, name))
 
 
 def test_take_over_that_is_never_answered(
-    provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str, tries: int
 ) -> None:
     acquired(other, name)
-    lossy.drop_replies_to(script("take_over").sha, tries)  # the record is read before
+    proxy.drop_replies_to(script("take_over").sha, tries)  # the record is read before
     with pytest.raises(ProviderUnreachable) as unreachable:
         provider.take_over(LockRequest(name, "1m"))
     assert (unreachable.value.operation, unreachable.value.lock_name) == ("take_over", name)
-    assert lossy.left == 0
+    assert proxy.drops_left == 0
     assert other.release(acquired(other, name))
 
 
 def test_release_that_is_never_answered(
-    provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str, tries: int
 ) -> None:
     lease = acquired(provider, name)
-    lossy.drop_replies_to(name, tries)
+    proxy.drop_replies_to(name, tries)
     with pytest.raises(ProviderUnreachable) as unreachable:
         provider.release(lease)
     assert (unreachable.value.operation, unreachable.value.lock_name) == ("release", name)
-    assert lossy.left == 0, "there is nothing to undo"
+    assert proxy.drops_left == 0, "there is nothing to undo"
     assert not lease.is_trusted()
     assert provider.release(lease) is True, "which it was"
     assert other.release(acquired(other, name))
@@ -260,10 +260,10 @@ def test_release_that_is_never_answered(
 
 @pytest.mark.parametrize("kind", ["url", "async url"])
 def test_i4_a_release_that_is_never_answered_is_not_taken_back(
-    provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str, tries: int
 ) -> None:
     lease = acquired(provider, name, "10m", lock_at_least_for="30s")
-    lossy.drop_replies_to(name, tries)
+    proxy.drop_replies_to(name, tries)
     with pytest.raises(ProviderUnreachable):
         provider.release(lease)
     assert provider.extend(lease, "10m") is None
@@ -271,43 +271,43 @@ def test_i4_a_release_that_is_never_answered_is_not_taken_back(
 
 
 def test_extend_that_is_never_answered(
-    provider: LockProvider, other: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, other: LockProvider, proxy: TcpProxy, name: str, tries: int
 ) -> None:
     lease = acquired(provider, name)
-    lossy.drop_replies_to(name, tries)
+    proxy.drop_replies_to(name, tries)
     with pytest.raises(ProviderUnreachable) as unreachable:
         provider.extend(lease, "10m")
     assert (unreachable.value.operation, unreachable.value.lock_name) == ("extend", name)
-    assert lossy.left == 0, "the lease is not undone"
+    assert proxy.drops_left == 0, "the lease is not undone"
     assert 0 < lease.trusted_for().total_seconds() <= 60, "believes no more than before"
     assert provider.extend(lease, "5m") is lease
     assert_ours(other, lease)
     assert provider.release(lease)
 
 
-def test_a_reset_of_the_pooled_connections_is_not_noticed(provider: LockProvider, lossy: LossyProxy, name: str) -> None:
-    lossy.cut()
+def test_a_reset_of_the_pooled_connections_is_not_noticed(provider: LockProvider, proxy: TcpProxy, name: str) -> None:
+    proxy.cut()
     lease = acquired(provider, name)
-    lossy.cut()
+    proxy.cut()
     assert provider.extend(lease, "2m") is lease
-    lossy.cut()
+    proxy.cut()
     assert provider.release(lease) is True
-    lossy.cut()
+    proxy.cut()
     assert record_of(provider, name).locked_by == lease.locked_by
 
 
 @pytest.mark.parametrize("kind", URL_KINDS)
-def test_a_lost_handshake_takes_no_lock(store: Store, lossy: LossyProxy, name: str) -> None:
-    provider = store.provider(url=f"{store.server.url(via=lossy.address)}?protocol=3")  # says HELLO
-    lossy.drop_next_reply()
+def test_a_lost_handshake_takes_no_lock(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(url=f"{store.server.url(via=proxy.address)}?protocol=3")  # says HELLO
+    proxy.drop_next_reply()
     with pytest.raises(ProviderUnreachable):
         provider.acquire(LockRequest(name, "1m"))
-    assert lossy.replies_dropped == 1
+    assert proxy.replies_dropped == 1
     lease = acquired(provider, name)
     assert provider.release(lease)
-    lossy.cut()
-    lossy.drop_replies_to("HELLO", MOST)
+    proxy.cut()
+    proxy.drop_replies_to("HELLO", MOST)
     with pytest.raises(ProviderUnreachable):
         provider.acquire(LockRequest(f"{name}-2", "1m"))
-    lossy.drop_replies_to("HELLO", 0)
+    proxy.drop_replies_to("HELLO", 0)
     assert provider.record(f"{name}-2") is None

@@ -11,13 +11,12 @@ import pytest
 import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import KINDS, URL_KINDS, Store, acquired, record_of, send, token_of
 from tests.support.availability import private_server
 from tests.support.database import Address
-from tests.support.lossy import LossyProxy
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 
 
@@ -85,15 +84,15 @@ def test_what_was_never_sent_is_neither_repeated_nor_undone(store: Store, name: 
 
 @pytest.mark.parametrize("kind", ["once"])
 def test_i12_the_reply_is_lost_and_then_a_connection_is_refused(
-    store: Store, other: LockProvider, lossy: LossyProxy, name: str
+    store: Store, other: LockProvider, proxy: TcpProxy, name: str
 ) -> None:
     """The last command was never sent; the one before is undone nevertheless."""
-    events: list[Callable[[], object]] = [lambda: None, lossy.refuse, lossy.accept]
-    provider = of_eventful(store, lossy.address, events)
+    events: list[Callable[[], object]] = [lambda: None, proxy.refuse, proxy.accept]
+    provider = of_eventful(store, proxy.address, events)
     acquired(provider, f"{name}-warm")
-    lossy.drop_replies_to(name)
+    proxy.drop_replies_to(name)
     assert_unreachable(provider, name, "refused")
-    assert (lossy.left, events) == (0, [])
+    assert (proxy.drops_left, events) == (0, [])
     assert other.release(acquired(other, name))
 
 

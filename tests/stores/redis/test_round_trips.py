@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import KINDS, Store, acquired, record_of, send
-from tests.support.proxy import TcpProxy
 
 ROUNDS = 6
 COSTS = {operation: [1] * ROUNDS for operation in ("acquire", "skip", "extend", "release")}
