@@ -119,7 +119,7 @@ def test_i5_loading(kind: str, name: str) -> None:
         provider = store.provider()
         held = acquired(provider, name)
         with server.client() as client:
-            client.mset({f"other-{i}": "" for i in range(300)})
+            client.mset({f"other-{i}": f"{i}".rjust(1000, "x") for i in range(300)})
             client.save()
         server.stop()
         with server._config_file.open("a") as config:
