@@ -118,8 +118,9 @@ def test_i5_loading(kind: str, name: str) -> None:
         stack.enter_context(store.stack)
         provider = store.provider()
         held = acquired(provider, name)
+        for i in range(300):
+            acquired(provider, f"{name}-{i}")
         with server.client() as client:
-            client.mset({f"other-{i}": f"{i}".rjust(1000, "x") for i in range(300)})
             client.save()
         server.stop()
         with server._config_file.open("a") as config:
