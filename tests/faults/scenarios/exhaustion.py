@@ -356,7 +356,7 @@ def outage_of(store: Store, seconds: float) -> Report:
         end = monotonic()
         attempts = reader.update().history().of("acquire", "extend", "record")
     _figures(report, attempts, calm_from, gone, back, end)
-    _judge(report, attempts, in_outage)
+    judge(report, attempts, in_outage)
     return report
 
 
@@ -384,7 +384,7 @@ def _figures(
     )
 
 
-def _judge(report: Report, attempts: Sequence[Operation], meant: Sequence[float]) -> None:
+def judge(report: Report, attempts: Sequence[Operation], meant: Sequence[float]) -> None:
     """Nobody asks again sooner than it is to, and there is no moment at which all of them do.
 
     ``meant``: for how long they meant to wait after their first failures.

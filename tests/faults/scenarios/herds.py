@@ -92,7 +92,7 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
         report.trials += 1
         for names, outcome in zip(rounds, outcomes, strict=True):
             slowest.append(max(outcome.seconds))
-            _judge(report, names, outcome, PROCESSES * EACH)
+            judge(report, names, outcome, PROCESSES * EACH)
         _judge_connections(report, store, connections)
     report.notes.append(
         f"{PROCESSES * EACH} attempts at one instant from {PROCESSES} processes: all answered after "
@@ -119,7 +119,7 @@ def race(store: Store, budget: Budget, number: int) -> Report:
         outcome = _sum(outcomes)
         seconds = sum(max(one.seconds) for one in outcomes)
         report.trials += 1
-        _judge(report, names, outcome, processes * number)
+        judge(report, names, outcome, processes * number)
         _judge_connections(report, store, connections, processes)
         provider = store.open()
         records = len(provider.records(prefix))
@@ -193,7 +193,7 @@ def _living_source() -> _Source:
     return _source
 
 
-def _judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int) -> None:
+def judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int) -> None:
     report.counts["acquire granted"] += len(outcome.granted)
     report.counts["acquire skipped"] += outcome.skipped
     report.counts["acquire error"] += len(outcome.errors) + outcome.slow

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 from uuid import uuid4
-
-from sqlalchemy import NullPool, create_engine
 
 from tests.faults.checker import Finding, Report, Rules, check
 from tests.faults.fleet import Fleet
@@ -24,7 +23,7 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import Store
+from tests.support.stores import SqlStore, Store
 
 # Some go on and write, whatever their lease says, so that the fencing token must catch it.
 CAREFUL = Behaviour(at_most=0.8, at_least=0.05, work=(0.05, 0.3), pause=(0.0, 0.03), extends=0.7, keeps_alive=0.3)
@@ -80,10 +79,8 @@ def javas_table(store: Store) -> Iterator[Store]:
     plain.options = {"table_name": table, "extra_columns": False}
     plain.prepare()
     yield plain
-    engine = create_engine(store.where(is_async=False), poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with closing(engine.raw_connection()) as connection:
-        connection.cursor().execute(f"DROP TABLE {table}")
-        connection.commit()
+    with cast(SqlStore, store).connect() as connection:
+        connection.exec_driver_sql(f"DROP TABLE {table}")
 
 
 # What is asked of them
