@@ -42,7 +42,8 @@ from shedlock_py.events import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.guard import Executed, Skipped, attempt, attempt_async, hold, hold_async
+from shedlock_py.gates import Skipped
+from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.record import LockRecord

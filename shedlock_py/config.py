@@ -1,4 +1,4 @@
-"""The process-wide defaults: which provider, how long, who we are, who listens. Looked up late, at each call."""
+"""The defaults of this process: provider, durations, holder, listeners. Guards look them up at each call."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from reprlib import repr as short_repr
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
 
-from shedlock_py._clock import monotonic
 from shedlock_py._process import is_from_signal
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
-from shedlock_py.events import Event, Listener, log_listener, logger, notify
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import Event, Listener, log_listener, logger
+from shedlock_py.options import check_keep_alive, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest, check_hold_times, validate_holder
 from shedlock_py.urls import async_provider_from_url, provider_from_text, provider_from_url
-
-if TYPE_CHECKING:
-    from shedlock_py._aio import ThreadedProvider
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Settings from the variables of the environment; ``Settings.from_env().apply()`` makes them the defaults.
+        """Settings from environment variables; ``Settings.from_env().apply()`` makes them the defaults.
 
         ``SHEDLOCK_STORE`` (a URL as for :func:`provider_from_url`, or ``"pkg.module:provider_or_factory"``),
         ``SHEDLOCK_LOCK_AT_MOST_FOR`` ("10m"), ``SHEDLOCK_LOCK_AT_LEAST_FOR`` ("0s"), ``SHEDLOCK_KEEP_ALIVE``
@@ -47,7 +41,7 @@ class Settings:
         ``SHEDLOCK_ACTIVE`` needs no call: see :func:`set_active`.
 
         :param environ: in place of ``os.environ``.
-        :raises ConfigurationError: a value that cannot work. A store is not quoted: it may have a password.
+        :raises ConfigurationError: a value that cannot work. Never quotes a store: it may have a password.
         """
         given = os.environ if environ is None else environ
 
@@ -78,7 +72,7 @@ class Settings:
         )
 
     def apply(self) -> _Restore:
-        """Make these the defaults of this process, as a whole. The result restores the former ones, as a context.
+        """Make these the defaults of this process. The result is a context manager that restores the former ones.
 
         :raises ConfigurationError: a provider is of the wrong kind, or a value cannot work.
         """
@@ -102,6 +96,10 @@ _BOOLEANS = {
 }
 
 _settings = Settings()
+
+
+def current_settings() -> Settings:
+    return _settings
 
 
 class _Restore:
@@ -137,9 +135,9 @@ def configure(
 
     :param provider: the store, as a provider or a URL (see :func:`provider_from_url`).
     :param async_provider: the store for ``async def`` tasks; without one they use ``provider`` in a worker thread.
-    :param default_lock_at_most_for: for locks that do not say; None makes every lock say it itself.
+    :param default_lock_at_most_for: for locks without one; None: every lock must have its own.
     :param default_lock_at_least_for: likewise.
-    :param keep_alive: extend leases, every third of them, until their task ends, where a lock does not say otherwise.
+    :param keep_alive: renew leases, every third of them, until their task ends; an option of each lock, too.
     :param holder: how this process is named in lock records; ``host:pid`` by default.
     :param listeners: called with every event, besides the one that writes to the logger ``shedlock_py``.
     :raises ConfigurationError: for a value that cannot work.
@@ -175,8 +173,22 @@ def _checked(listeners: object) -> list[Listener]:
 
 
 def emit(event: Event) -> None:
-    """Notify the configured listeners."""
-    notify(_settings.listeners, event, is_from_signal)
+    """Notify every configured listener. An exception of a listener is logged and changes nothing else.
+
+    The first exception that comes from a signal, such as Ctrl-C, is raised after all listeners were notified: it is
+    meant for the process.
+    """
+    interruption: BaseException | None = None
+    for listener in _settings.listeners:
+        try:
+            listener(event)
+        except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
+            if not isinstance(error, Exception) and is_from_signal(error):
+                interruption = interruption or error
+            else:
+                logger.exception("listener %r failed on %r", listener, event)
+    if interruption is not None:
+        raise interruption
 
 
 def lock_request(
@@ -188,7 +200,7 @@ def lock_request(
 ) -> LockRequest:
     """A request with the configured defaults for what is None.
 
-    :raises ConfigurationError: nobody said how long, or a value cannot work.
+    :raises ConfigurationError: there is no ``lock_at_most_for``, or a value cannot work.
     """
     settings = _settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
@@ -202,139 +214,9 @@ def lock_request(
     return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
 
 
-def check_keep_alive(keep_alive: object) -> None:
-    """:raises ConfigurationError: ``keep_alive`` is neither a bool nor None; "no" would be true."""
-    if keep_alive is not None and not isinstance(keep_alive, bool):
-        raise ConfigurationError(f"keep_alive must be True or False, not {short_repr(keep_alive)}")
-
-
 def is_kept_alive(keep_alive: bool | None) -> bool:
-    """What a lock says, or else the default; nothing is kept alive where nothing is locked.
-
-    :raises ConfigurationError: it is no bool.
-    """
-    check_keep_alive(keep_alive)
+    """The option of a lock, or else the default; nothing is kept alive where nothing is locked."""
     return (_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
-
-
-# Which provider
-
-
-def configured_providers() -> tuple[object, ...]:
-    """Those that :func:`configure` was given: of one store, as the two kinds of functions need it."""
-    return tuple(provider for provider in (_settings.provider, _settings.async_provider) if provider is not None)
-
-
-def resolve_provider(given: Any, lock_name: str) -> LockProvider:
-    """The provider for an ordinary function: ``given``, which was checked, else the configured one.
-
-    :raises ProviderNotConfigured: there is none.
-    :raises ConfigurationError: there is only one for async functions.
-    """
-    if not is_active():
-        return cast(LockProvider, _Unlocked())  # has the three methods that guards use
-    settings = _settings
-    if given is None and settings.provider is not None:
-        return settings.provider
-    if given is None and settings.async_provider is None:
-        raise _not_configured(lock_name, "configure(provider=…)")
-    if given is None or _is_async(given):
-        raise ConfigurationError(
-            f"lock {lock_name!r} guards an ordinary function, but there is only an async provider: make the function "
-            f"'async def', or give a sync provider of the same store with configure(provider=…) or provider=…"
-        )
-    store: LockProvider = given
-    return store
-
-
-def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
-    """The provider for an ``async def`` function: ``given``, else the configured one; a sync one in worker threads.
-
-    :raises ProviderNotConfigured: there is none.
-    """
-    if not is_active():
-        return cast(AsyncLockProvider, _AsyncUnlocked())  # has the three methods that guards use
-    settings = _settings
-    if given is None and settings.async_provider is not None:
-        return settings.async_provider
-    provider = settings.provider if given is None else given
-    if provider is None:
-        raise _not_configured(lock_name, "configure(async_provider=…) or configure(provider=…)")
-    return as_async_provider(provider)
-
-
-def as_provider(provider: object) -> LockProvider:
-    """``provider`` for ordinary code.
-
-    :raises ConfigurationError: it is for async code.
-    """
-    if is_async_provider(provider):
-        raise ConfigurationError("the lock is on an async provider: await the async twin, such as extend_lock_async(…)")
-    return cast(LockProvider, provider)
-
-
-def as_async_provider(provider: object) -> AsyncLockProvider:
-    """``provider`` for async code: itself, or asked in worker threads."""
-    if is_async_provider(provider):
-        return cast(AsyncLockProvider, provider)
-    return _threaded(cast(LockProvider, provider))
-
-
-def _not_configured(lock_name: str, call: str) -> ProviderNotConfigured:
-    return ProviderNotConfigured(f"no provider for lock {lock_name!r}: call {call} first, or pass provider=…")
-
-
-def _threaded(provider: LockProvider) -> ThreadedProvider:
-    from shedlock_py._aio import ThreadedProvider  # late: loads asyncio
-
-    return ThreadedProvider(provider)
-
-
-def is_async_provider(provider: object) -> bool:
-    """Whether ``provider`` is for async code.
-
-    :raises ConfigurationError: it is no provider at all.
-    """
-    if isinstance(provider, type):
-        raise ConfigurationError(f"{provider.__name__} is a class: make a provider of it, as in {provider.__name__}(…)")
-    package = type(provider).__module__.partition(".")[0]
-    has_methods = callable(getattr(provider, "acquire", None)) and callable(getattr(provider, "release", None))
-    if not has_methods or package in _CURES:
-        cure = _CURES.get(package, "wrap it in one, such as SqlAlchemyLockProvider(engine)")
-        origin = f", but of the package {package}" if package in _CURES else ""
-        raise ConfigurationError(f"{type(provider).__name__} is not a lock provider{origin}: {cure}")
-    return _is_async(provider)
-
-
-_ONE_PROCESS = "such a lock is for the threads or tasks of one process; a store that all replicas share is needed"
-_CURES = {
-    "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio one",
-    "sqlalchemy": "wrap the engine: SqlAlchemyLockProvider(engine), AsyncSqlAlchemyLockProvider(engine)",
-    "pymongo": "wrap the database: MongoLockProvider(client['name']), AsyncMongoLockProvider(client['name'])",
-    **dict.fromkeys(
-        ("psycopg", "psycopg2", "pymysql", "MySQLdb", "sqlite3", "asyncpg", "aiosqlite", "aiomysql", "asyncmy"),
-        "give a URL or an SQLAlchemy engine instead of a connection: provider_from_url('postgresql://…')",
-    ),
-    **dict.fromkeys(
-        ("apscheduler", "flask_apscheduler", "django_apscheduler"),
-        "the provider is the store of the locks, as provider_from_url(…) makes it; "
-        "a scheduler gets them with shedlock_py.integrations.apscheduler.install(scheduler, provider)",
-    ),
-    **dict.fromkeys(("_thread", "threading", "asyncio", "multiprocessing"), _ONE_PROCESS),
-}
-"""What to do with objects of other packages that are taken for a provider; some have methods of the same names."""
-
-
-def _is_async(provider: Any) -> bool:
-    return inspect.iscoroutinefunction(provider.acquire)
-
-
-def check_provider(provider: object) -> None:
-    """:raises ConfigurationError: ``provider`` is neither None nor an object with a provider's methods."""
-    if isinstance(provider, str):
-        raise ConfigurationError("provider= takes a provider object: provider_from_url(…) makes one from a URL")
-    if provider is not None:
-        is_async_provider(provider)
 
 
 # Running without locks
@@ -344,10 +226,10 @@ _warned = False
 
 
 def set_active(active: bool | None) -> None:
-    """Switch locking off (False) or on (True) for this process; None: as ``SHEDLOCK_ACTIVE`` says (``0`` is off).
+    """Switch locking off (False) or on (True) for this process; None: ``SHEDLOCK_ACTIVE=0`` switches it off.
 
-    Off, every task runs, without a lock and without asking the store: for a developer's machine, never for
-    production. One warning is logged.
+    Off, every task runs, without a lock and without the store: for a developer's machine, never for production. One
+    warning is logged.
     """
     global _active, _warned
     _active, _warned = active, False
@@ -358,38 +240,10 @@ def is_active() -> bool:
     global _warned
     active = _active
     if active is None:
-        said = os.environ.get("SHEDLOCK_ACTIVE")
-        active = not said or _BOOLEANS.get(said.strip().lower(), True)
+        variable = os.environ.get("SHEDLOCK_ACTIVE", "")
+        active = _BOOLEANS.get(variable.strip().lower(), True)
     if not active and not _warned:
         _warned = True
         why = "set_active(False)" if _active is False else "SHEDLOCK_ACTIVE"
         logger.warning("LOCKING IS SWITCHED OFF by %s: every replica runs every task", why)
     return active
-
-
-class _Unlocked:
-    """Grants everything, remembers nothing."""
-
-    def acquire(self, request: LockRequest) -> Lease | None:
-        return Claim(request, monotonic).granted(None)
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return lease.begin_extension(lock_at_most_for).granted()
-
-    def release(self, lease: Lease) -> bool:
-        lease.end()
-        return True
-
-
-class _AsyncUnlocked:
-    """Grants everything, remembers nothing."""
-
-    async def acquire(self, request: LockRequest) -> Lease | None:
-        return Claim(request, monotonic).granted(None)
-
-    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return lease.begin_extension(lock_at_most_for).granted()
-
-    async def release(self, lease: Lease) -> bool:
-        lease.end()
-        return True

@@ -17,11 +17,12 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shedlock_py._process import OwningProcess
-from shedlock_py.config import as_async_provider, as_provider, emit
+from shedlock_py.config import emit
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
 from shedlock_py.lease import Lease
+from shedlock_py.resolve import as_async_provider, as_provider
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,7 +14,7 @@ sends no request and emits no event.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Self
@@ -157,29 +157,6 @@ class LeaderChanged(ElectionEvent):
 
 
 Listener = Callable[[Event], None]
-
-
-def notify(
-    listeners: Iterable[Listener],
-    event: Event,
-    is_interruption: Callable[[BaseException], bool] = lambda error: isinstance(error, KeyboardInterrupt),
-) -> None:
-    """Notify every listener. An exception of a listener is logged and changes nothing else.
-
-    :param is_interruption: whether an exception comes from a signal (Ctrl-C) and not from the listener. The first of
-        these is raised after every listener was notified: it is meant for the process.
-    """
-    interruption: BaseException | None = None
-    for listener in listeners:
-        try:
-            listener(event)
-        except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
-            if not isinstance(error, Exception) and is_interruption(error):
-                interruption = interruption or error
-            else:
-                logger.exception("listener %r failed on %r", listener, event)
-    if interruption is not None:
-        raise interruption
 
 
 def log_listener(event: Event) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ from shedlock_py._process import OwningProcess, is_from_signal
 from shedlock_py._timers import RETRY_SECONDS, timer, worker_pool
 from shedlock_py.config import emit
 from shedlock_py.context import ActiveLease
-from shedlock_py.errors import ConfigurationError, LeaseLostError, as_exception
+from shedlock_py.errors import LeaseLostError, as_exception
 from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFailed, logger
 from shedlock_py.lease import HeartbeatPlan, Lease
+from shedlock_py.options import OnLost
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import SLACK, TRUST_MARGIN
 
@@ -27,33 +28,10 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
 
-OnLost = str | Callable[[LeaseLost], Any]
-"""What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a call."""
-
 MOST_PENDING = 3
 """Heartbeats of one lease that wait for a worker or a reply at the same time."""
 STOP_SECONDS = 10.0
 """Seconds to wait, at the end of a task, for a heartbeat that the store has not answered."""
-
-
-def check_on_lost(on_lost: OnLost) -> None:
-    """:raises ConfigurationError: ``on_lost`` is nothing that can be done to an ordinary function."""
-    if on_lost == "continue":
-        return
-    if on_lost == "cancel":
-        raise ConfigurationError(
-            "on_lost='cancel' needs an async task: Python cannot stop a thread. Give a callable that tells the task to "
-            "stop, or let it ask lease.is_trusted()"
-        )
-    if inspect.iscoroutinefunction(on_lost):
-        raise ConfigurationError("on_lost is a coroutine function, but the guarded task is an ordinary one")
-    check_on_lost_async(on_lost)
-
-
-def check_on_lost_async(on_lost: OnLost) -> None:
-    """:raises ConfigurationError: ``on_lost`` is nothing that can be done."""
-    if on_lost not in ("continue", "cancel") and not callable(on_lost):
-        raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
 
 
 class KeepAlivePlan:

@@ -72,27 +72,6 @@ class Lease:
     One thread or task at a time may extend or release a lease. A copy (``pickle``, ``copy``) is not trusted.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_clock",
-        "_ended",
-        "_granted_at",
-        "_in_doubt",
-        "_latest",
-        "_lost",
-        "_shortest_repeated",
-        "_trusted_until",
-        "claim_id",
-        "fencing_token",
-        "fire_time",
-        "holder",
-        "lock_at_least_for",
-        "lock_at_most_for",
-        "locked_by",
-        "name",
-        "template",
-    )
-
     name: str
     template: str | None
     """What ``name`` was filled from, if anything."""
@@ -145,12 +124,11 @@ class Lease:
 
     def __getstate__(self) -> dict[str, Any]:
         # Not the trust window: it counts on the clock of this machine, and extensions move it in this object only.
-        return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        vars(self).update(state)
         self._clock = _no_clock
         self._granted_at = 0.0
         self._trusted_until = _NEVER

@@ -1,10 +1,10 @@
 """What a store must be able to do: the one page for authors of providers.
 
 A provider is an adapter to one store. It keeps one lock record per name, compares times only on the store's clock,
-and does each operation below in one atomic step. Each is idempotent per claim id, so a driver that repeats a
-question whose reply was lost does no harm. ``shedlock_py.testing.contract`` is the definition in tests.
+and executes each operation below in one atomic step. Each is idempotent per claim id: a driver that repeats a request
+whose reply was lost does no harm. ``shedlock_py.testing.contract`` is the definition in tests.
 
-Errors: :class:`ProviderUnreachable` when the store did not answer, :class:`ProviderError` when it answered with an
+Errors: :class:`ProviderUnreachable` when the store did not reply, :class:`ProviderError` when it replied with an
 error, both ``from`` the driver's. Never None or False in place of an error, nor an error in place of those.
 """
 
@@ -21,7 +21,7 @@ from shedlock_py.request import LockRequest
 
 @runtime_checkable
 class LockProvider(Protocol):
-    """A store, asked from ordinary functions. Safe to use from many threads."""
+    """A store, for ordinary functions. Safe to use from many threads."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         """One attempt, never waits for the lock. None: held elsewhere, or the fire time is not newer (a skip)."""
@@ -30,7 +30,7 @@ class LockProvider(Protocol):
         """Hold for ``lock_at_most_for`` from now on, and return the same lease. None: it is lost or was released."""
 
     def release(self, lease: Lease) -> bool:
-        """Give exactly this acquisition back; others get it once ``lock_at_least_for`` is over. False: it had ended."""
+        """Release exactly this acquisition; others get it once ``lock_at_least_for`` is over. False: it had ended."""
 
     # For people and tools.
 
@@ -55,36 +55,17 @@ class LockProvider(Protocol):
 
 @runtime_checkable
 class AsyncLockProvider(Protocol):
-    """A store, asked from an asyncio event loop. The operations are those of :class:`LockProvider`."""
+    """A store, for asyncio. The operations are those of :class:`LockProvider`."""
 
-    async def acquire(self, request: LockRequest) -> Lease | None:
-        """One attempt, never waits for the lock. None: held elsewhere, or the fire time is not newer (a skip)."""
-
-    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        """Hold for ``lock_at_most_for`` from now on, and return the same lease. None: it is lost or was released."""
-
-    async def release(self, lease: Lease) -> bool:
-        """Give exactly this acquisition back; others get it once ``lock_at_least_for`` is over. False: it had ended."""
-
-    # For people and tools.
-
-    async def record(self, name: str) -> LockRecord | None:
-        """The lock record of ``name``, held or free. None: never acquired, or pruned."""
-
-    async def records(self, prefix: str = "") -> list[LockRecord]:
-        """All lock records whose names start with ``prefix`` (no wildcards), by name."""
-
-    async def force_release(self, name: str) -> bool:
-        """Free ``name`` whoever holds it; the holder finds its lease lost. False: it was not held."""
-
-    async def take_over(self, request: LockRequest) -> Lease:
-        """Acquire by force, whoever holds it; the former holder loses at once. ``fire_time`` is noted, not compared."""
-
-    async def prune(self, unused_for: Duration) -> int:
-        """Delete the records that are free and were last held longer than ``unused_for`` ago; returns how many."""
-
-    async def create_schema(self) -> None:
-        """Create what the store needs, if it is missing. Idempotent; safe when ten processes start at once."""
+    async def acquire(self, request: LockRequest) -> Lease | None: ...
+    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None: ...
+    async def release(self, lease: Lease) -> bool: ...
+    async def record(self, name: str) -> LockRecord | None: ...
+    async def records(self, prefix: str = "") -> list[LockRecord]: ...
+    async def force_release(self, name: str) -> bool: ...
+    async def take_over(self, request: LockRequest) -> Lease: ...
+    async def prune(self, unused_for: Duration) -> int: ...
+    async def create_schema(self) -> None: ...
 
 
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:

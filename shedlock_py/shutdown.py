@@ -18,7 +18,8 @@ from shedlock_py._process import OwningProcess
 from shedlock_py.context import ActiveLease, find_live, running
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.events import logger
+from shedlock_py.events import SkipReason, logger
+from shedlock_py.gates import process_gates
 
 _POLL_SECONDS = 0.01
 _LATE_SECONDS = 1.0
@@ -45,9 +46,9 @@ class _Shutdown:
 _shutdown = _Shutdown()
 
 
-def refuses_work() -> bool:
-    """Whether a guarded task must not begin any more. What a running one needs, it still gets."""
-    return _shutdown.is_here() and find_live() is None
+def shutting_down() -> SkipReason | None:
+    """The gate of a process that received SIGTERM: only what a running task needs may begin."""
+    return "shutting_down" if _shutdown.is_here() and find_live() is None else None
 
 
 def release_on_sigterm(wait: Duration = "20s") -> None:
@@ -72,6 +73,8 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
     if threading.current_thread() is not threading.main_thread():
         raise ConfigurationError("release_on_sigterm() must be called in the main thread, as signal handlers are")
     _shutdown.wait = seconds
+    if shutting_down not in process_gates:
+        process_gates.append(shutting_down)
     if signal.getsignal(signal.SIGTERM) is not _on_sigterm:
         atexit.unregister(_before_exit)  # again the first of those that were registered until now
         atexit.register(_before_exit)

@@ -1,4 +1,4 @@
-"""The command that ``shedlock run`` guards, as a process. Only the main thread signals it and waits for it."""
+"""The command that ``shedlock run`` guards, as a process. Only the main thread may use it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CannotStart(Exception):
 
 
 def find_program(name: str) -> str:
-    """The path of the program ``name``, looked for as shells do.
+    """The path of the program ``name``, found as a shell finds it.
 
     :raises CannotStart: there is none, or it cannot be executed.
     """
@@ -40,7 +40,7 @@ def find_program(name: str) -> str:
 
 
 def environment(lease: Lease) -> dict[str, str]:
-    """This process's environment, and which lock the command runs under."""
+    """This process's environment, with the name of the lock and its fencing token."""
     environ = {name: value for name, value in os.environ.items() if name != "SHEDLOCK_FENCING_TOKEN"}
     environ["SHEDLOCK_LOCK_NAME"] = lease.name
     if lease.fencing_token is not None:
@@ -49,9 +49,9 @@ def environment(lease: Lease) -> dict[str, str]:
 
 
 class Child:
-    """The running command; it has this process's standard streams, and the signal mask ``mask``.
+    """The running command, with this process's standard streams and the signal mask ``mask``.
 
-    It leads a process group of its own, ``group``, so that all of a pipeline can be ended.
+    It leads a process group of its own, ``group``, so that a whole pipeline can be ended.
 
     :raises CannotStart: the system refuses to execute it.
     """
@@ -68,18 +68,18 @@ class Child:
             raise CannotStart(f"cannot execute {command[0]}: {error.strerror}", code) from None
 
     def exit_code(self) -> int | None:
-        """Its exit code, 128 and the signal's number if one killed it; None while it runs."""
+        """The exit code, 128 + N if signal N killed the command; None while it runs."""
         self._reap()
         return self._exit_code
 
     def stopped_by(self) -> int | None:
-        """The signal that has stopped it, each time once."""
+        """The signal that stopped the command, reported once; else None."""
         self._reap()
         number, self._stopped_by = self._stopped_by, None
         return number
 
     def pass_on(self, number: int) -> None:
-        """Send it a signal that this process got."""
+        """Send a signal that this process received to the command, and to its group where others expect that."""
         if number in TO_THE_COMMAND_ALONE:
             self._send(number)
         elif number != signal.SIGCHLD:
@@ -88,41 +88,41 @@ class Child:
                 self._stopped_by = None
 
     def send_to_group(self, number: int) -> None:
-        """Send a signal to it, and to what is left of its group."""
+        """Send a signal to every process of the command's group."""
         if self.exists():
             try:
                 os.killpg(self.group, number)
             except (ProcessLookupError, PermissionError):
-                self._send(number)  # it has moved to another group
+                self._send(number)  # the command has moved to another group
 
     def exists(self) -> bool:
-        """Whether it runs, or any other member of its group does."""
+        """Whether the command or another process of its group runs."""
         if self.exit_code() is None:
             return True
         try:
-            os.killpg(self.group, 0)  # as long as there is one member, its number is nobody else's
+            os.killpg(self.group, 0)  # the kernel does not reuse the number while one process of the group is left
         except ProcessLookupError:
             return False
-        except PermissionError:
-            return True  # of another user by now
+        except PermissionError:  # what is left of the group runs as another user
+            return True
         return True
 
     def kill(self) -> None:
-        """End it by force, and wait until it has ended."""
+        """Kill the group, and wait until the command has ended."""
         self.send_to_group(signal.SIGKILL)
         if self.exit_code() is None:
             self._exit_code = _exit_code(os.waitpid(self._pid, 0)[1])
 
     def _send(self, number: int) -> None:
-        if self.exit_code() is None:  # not waited for, so the number is its own
+        if self.exit_code() is None:  # not waited for, so the kernel has not reused the number
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self._pid, number)
 
     def _reap(self) -> None:
-        """Collect the command, and the orphans that the kernel has made children of this process.
+        """Reap the command, and orphans that the kernel has made children of this process.
 
-        PID 1 gets all orphans, another subreaper those of its descendants: of these, the members of the command's group
-        are collected, and no child that the provider or its driver may have started.
+        PID 1 gets all orphans, another subreaper those of its descendants. Of the latter only members of the command's
+        group are reaped, because a provider or its driver may have started other children.
         """
         orphans = -1 if os.getpid() == 1 else -self.group
         for children, options in ((self._pid, os.WNOHANG | os.WUNTRACED), (orphans, os.WNOHANG)):

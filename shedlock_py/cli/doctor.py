@@ -16,20 +16,12 @@ from typing import Literal
 import click
 from rich.text import Text
 
-from shedlock_py.cli.common import (
-    NO,
-    console,
-    is_in_memory,
-    json_option,
-    open_store,
-    print_json,
-    printable,
-    store_option,
-)
+from shedlock_py.cli.common import NO, console, is_shared, json_option, open_store, print_json, printable, store_option
 from shedlock_py.cli.tables import future_fire_time, in_words
 from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider
+from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
 REACH = "reach the store"
@@ -39,6 +31,7 @@ AT_MOST = timedelta(seconds=10)
 PAIRS, MOST_SECONDS = 10, 3.0
 SLOW_SECONDS = 0.5
 SKEWED_SECONDS = 2.0
+BUSY = "another doctor is at work: not tried"
 
 NOT_SHARED = (
     "each process has locks of its own, so each replica runs every job: take a store that all processes reach, such as "
@@ -72,13 +65,13 @@ def doctor(store: str | None, as_json: bool) -> None:
     with ExitStack() as stack:
         try:
             provider = stack.enter_context(open_store(store))
-        except ProviderError as error:  # there is no such file
-            shown, to_come = printable(store or ""), iter([_failed(REACH, error)])
+        except ProviderError as error:  # the file is missing
+            shown, coming = printable(store or ""), iter([_failed(REACH, error)])
         else:
-            shown, to_come = printable(repr(provider)), _checks(provider)
+            shown, coming = printable(repr(provider)), _checks(provider)
         if not as_json:
             click.echo(shown)
-        for check in to_come:
+        for check in coming:
             checks.append(check)
             if not as_json:
                 _print(check)  # at once: the next may take its time
@@ -88,30 +81,33 @@ def doctor(store: str | None, as_json: bool) -> None:
     sys.exit(0 if is_well else NO)
 
 
-_SIGNS = {"ok": ("✓", "green"), "warning": ("!", "bold magenta"), "failed": ("✗", "bold red")}
-_IN_ASCII = {"✓": "ok", "!": "!", "✗": "FAILED"}
+_SIGNS = {"ok": ("✓", "ok", "green"), "warning": ("!", "!", "bold magenta"), "failed": ("✗", "FAILED", "bold red")}
 
 
 def _print(check: Check) -> None:
     out = console()
-    sign, style = _SIGNS[check.status]
+    sign, in_ascii, style = _SIGNS[check.status]
     if not out.encoding.startswith("utf"):
-        sign = _IN_ASCII[sign]
+        sign = in_ascii
     out.print(Text.assemble((sign, style), f" {check.check}: {printable(check.message)}"), soft_wrap=True)
     if check.hint:
         out.print(Text(f"  {printable(check.hint)}"), soft_wrap=True)
 
 
 def _failed(check: str, error: ProviderError) -> Check:
-    """Providers put the remedy, if they know one, behind a dash."""
-    message, _, remedy = " ".join(str(error).split()).partition(" — ")
-    if "create_schema()" in remedy:
-        remedy = f"shedlock schema --create, or: {remedy}"
-    if not remedy and check == REACH:
-        remedy = "is the server running, and does the URL have the right host, port and database?"
+    message, hint = _parts(error)
+    if hint is None and check == REACH:
+        hint = "is the server running, and does the URL have the right host, port and database?"
         if isinstance(getattr(error.__cause__, "orig", error.__cause__), sqlite3.Error):
-            remedy = "is there room on its disk, and may this user write to the file and to its directory?"
-    return Check(check, "failed", message, remedy or None)
+            hint = "is there room on its disk, and may this user write to the file and to its directory?"
+    if hint and "create_schema()" in hint:
+        hint = f"shedlock schema --create, or: {hint}"
+    return Check(check, "failed", message, hint)
+
+
+def _parts(error: ProviderError) -> tuple[str, str | None]:
+    message, _, hint = " ".join(str(error).split()).partition(" — ")
+    return message, hint or None
 
 
 def _expect(check: str, is_so: bool, good: str, bad: str) -> Check:
@@ -119,19 +115,19 @@ def _expect(check: str, is_so: bool, good: str, bad: str) -> Check:
 
 
 def _checks(provider: LockProvider) -> Iterator[Check]:
-    """One after the other, each with what those before it have made; ends where the next would make no sense."""
+    """Yield one check after the other; end where the next would make no sense."""
     check = REACH
-    warned: list[str] = []
+    warnings: list[str] = []
     try:
-        with _warnings(warned):
+        with _collecting(warnings):
             provider.record(NAME)
         yield Check(check, "ok", "it answers")
-        if is_in_memory(provider):
+        if not is_shared(provider):
             yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
         check = "acquire"
-        with _warnings(warned):
-            lease = provider.acquire(_request())
-        yield _schema(provider, warned)
+        with _collecting(warnings):
+            lease = _acquire(provider)
+        yield _schema(provider, warnings)
         if lease is None:
             yield _is_held(provider)
             return
@@ -144,23 +140,23 @@ def _checks(provider: LockProvider) -> Iterator[Check]:
         check = "round trip"
         yield _round_trip(provider)
         check = "fire times"
-        yield from _fire_times(provider)
+        for found in filter(None, map(future_fire_time, provider.records())):
+            yield Check(check, "warning", *found)
     except ProviderError as error:
-        if check not in _PROBES or check == "acquire":
-            has_remedy = " — " in str(error)  # as what is wrong in the schema has
-            if has_remedy and check == REACH:
+        if _parts(error)[1] is not None and check in (REACH, "acquire"):  # the store is reached, but not set up
+            if check == REACH:
                 yield Check(check, "ok", "it answers")
-            check = "schema" if has_remedy else check
+            check = "schema"
         yield _failed(check, error)
 
 
-def _request() -> LockRequest:
-    return LockRequest(NAME, AT_MOST)
+def _acquire(provider: LockProvider) -> Lease | None:
+    return provider.acquire(LockRequest(NAME, AT_MOST))
 
 
 @contextmanager
-def _warnings(messages: list[str]) -> Iterator[None]:
-    """Collect what the provider would log meanwhile."""
+def _collecting(messages: list[str]) -> Iterator[None]:
+    """Collect the warnings that the provider would log."""
     logger = logging.getLogger("shedlock_py")
 
     def collect(record: logging.LogRecord) -> bool:
@@ -175,10 +171,9 @@ def _warnings(messages: list[str]) -> Iterator[None]:
         logger.removeFilter(collect)
 
 
-def _schema(provider: LockProvider, warned: list[str]) -> Check:
-    if warned:
-        message, _, remedy = " ".join(warned).partition(" — ")
-        return Check("schema", "warning", message, remedy or None)
+def _schema(provider: LockProvider, warnings: list[str]) -> Check:
+    if warnings:
+        return Check("schema", "warning", " ".join(warnings))
     has_table = hasattr(provider, "create_table_sql")
     return Check("schema", "ok", "the lock table has all that is needed" if has_table else "none is needed")
 
@@ -186,23 +181,26 @@ def _schema(provider: LockProvider, warned: list[str]) -> Check:
 def _is_held(provider: LockProvider) -> Check:
     record = provider.record(NAME)
     if record is None or not record.is_held:
-        # The other has just finished; or servers of a Redis quorum that were started lately grant nothing yet.
+        # Another doctor has just finished; or servers of a Redis quorum that were started lately grant nothing yet.
         return Check("acquire", "warning", f"lock {NAME!r} was refused, but nobody holds it now", "try again")
     message = f"lock {NAME!r} is held by {record.holder}: another doctor is at work"
     return Check("acquire", "warning", message, f"try again in {in_words(record.remaining)}")
 
 
-# What is done to a lock, while its lease is held
+# Probes: what is tried while the lease is held
+
+
+def _is_of(record: LockRecord | None, lease: Lease) -> bool:
+    return record is not None and record.is_held and record.locked_by == lease.locked_by
 
 
 def _acquired(provider: LockProvider, lease: Lease) -> Check:
-    record = provider.record(NAME)
-    is_ours = record is not None and record.is_held and record.locked_by == lease.locked_by
-    return _expect("acquire", is_ours, "granted, and the record says so", "granted, but not in the record")
+    is_so = _is_of(provider.record(NAME), lease)
+    return _expect("acquire", is_so, "granted, and the record says so", "granted, but not in the record")
 
 
 def _refused(provider: LockProvider, lease: Lease) -> Check:
-    second = provider.acquire(_request())
+    second = _acquire(provider)
     return _expect("refuse", second is None, "a second holder is refused", "granted to two holders at once")
 
 
@@ -215,38 +213,34 @@ def _extended(provider: LockProvider, lease: Lease) -> Check:
 
 
 def _clock(provider: LockProvider, lease: Lease) -> Check:
-    """The store's clock against this machine's, read before and after the question."""
-    error, offset = min(_offsets(provider))
-    how_much = f"{offset:+.3f} s from this machine's, give or take {error:.3f} s"
-    if abs(offset) - error <= SKEWED_SECONDS:
-        return Check("clock", "ok", f"the store's is {how_much}", seconds=offset)
-    hint = "no matter for locking, which goes by the store's clock alone; but fire times and --once-per go by this one"
-    return Check("clock", "warning", f"the store's is {how_much}", hint, offset)
-
-
-def _offsets(provider: LockProvider) -> Iterator[tuple[float, float]]:
-    """Half the time that each question took, and the difference to the middle of it."""
+    """Compare the store's clock with this machine's in the middle of the shortest of five requests."""
+    offsets: list[tuple[float, float]] = []
     for _ in range(5):
-        started, asked_at = time.monotonic(), time.time()
+        started, sent_at = time.monotonic(), time.time()
         record = provider.record(NAME)
         half = (time.monotonic() - started) / 2
         if record is not None:
-            yield half, record.read_at.timestamp() - (asked_at + half)
+            offsets.append((half, record.read_at.timestamp() - (sent_at + half)))
+    error, offset = min(offsets)
+    message = f"the store's is {offset:+.3f} s from this machine's, give or take {error:.3f} s"
+    if abs(offset) - error <= SKEWED_SECONDS:
+        return Check("clock", "ok", message, seconds=offset)
+    hint = "no matter for locking, which goes by the store's clock alone; but fire times and --once-per go by this one"
+    return Check("clock", "warning", message, hint, offset)
 
 
 def _released(provider: LockProvider, lease: Lease) -> Check:
     is_done = provider.release(lease)
     record = provider.record(NAME)
-    is_free = record is not None and not (record.is_held and record.locked_by == lease.locked_by)
+    is_free = record is not None and not _is_of(record, lease)
     return _expect("release", is_done and is_free, "the lock is free again", "the lock is still held")
 
 
 def _tokens(provider: LockProvider, lease: Lease) -> Check:
-    second = provider.acquire(_request())
+    second = _acquire(provider)
     if second is None:
-        record = provider.record(NAME)
-        if record is None or record.locked_by != lease.locked_by:
-            return Check("fencing tokens", "warning", "another doctor is at work: not tried")
+        if not _is_of(provider.record(NAME), lease):
+            return Check("fencing tokens", "warning", BUSY)
         return Check("fencing tokens", "failed", "a lock that was released is refused")
     provider.release(second)
     if lease.fencing_token is None or second.fencing_token is None:
@@ -266,14 +260,14 @@ _PROBES: dict[str, Callable[[LockProvider, Lease], Check]] = {
 
 
 def _round_trip(provider: LockProvider) -> Check:
-    """The median of several pairs: connections are warm by now."""
+    """Measure the median of several pairs, now that connections are warm."""
     took: list[float] = []
     ends = time.monotonic() + MOST_SECONDS
     while len(took) < PAIRS and (not took or time.monotonic() < ends):
         started = time.monotonic()
-        lease = provider.acquire(_request())
+        lease = _acquire(provider)
         if lease is None:
-            return Check("round trip", "warning", "another doctor is at work: not measured")
+            return Check("round trip", "warning", BUSY)
         provider.release(lease)
         took.append(time.monotonic() - started)
     median = statistics.median(took)
@@ -282,11 +276,3 @@ def _round_trip(provider: LockProvider) -> Check:
         return Check("round trip", "ok", message, seconds=median)
     hint = "slow: keep lock_at_most_for well above this, and the store near"
     return Check("round trip", "warning", message, hint, median)
-
-
-def _fire_times(provider: LockProvider) -> Iterator[Check]:
-    """A warning for each lock whose runs are skipped because a replica with a wrong clock has had it."""
-    for record in provider.records():
-        found = future_fire_time(record)
-        if found is not None:
-            yield Check("fire times", "warning", *found)

@@ -1,18 +1,17 @@
-"""The commands that mend: ``release``, ``prune``, ``schema``, ``leader`` and ``demote``."""
+"""The commands that change the store: ``release``, ``prune``, ``schema``, ``leader`` and ``demote``."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import click
 
 from shedlock_py.cli.common import (
     NO,
     USAGE,
-    DurationType,
+    duration_option,
     fail,
     json_option,
     open_store,
@@ -25,11 +24,7 @@ from shedlock_py.cli.show import name_argument, record_or_fail
 from shedlock_py.cli.tables import age, demoted_leader, holder_of, in_words, local_iso, utc
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
-
-TIGHT = 1.25
-"""A bound of a lease is good enough if it is no more than this much longer than what is left of it."""
 
 
 @click.command()
@@ -53,10 +48,12 @@ def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -
 
     Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing.
     """
-    with open_store(store) as provider:
-        forget = _forgetter(provider) if forget_fire_time else None
+    with open_store(store) as opened:
+        provider: Any = opened
+        if forget_fire_time and getattr(provider, "forget_fire_time", None) is None:
+            raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
         record = record_or_fail(provider, name)
-        if not record.is_held and forget is None:
+        if not record.is_held and not forget_fire_time:
             fail(f"lock {name!r} is not held; {holder_of(record)} had it last", NO)
         who = f"{holder_of(record)} for {in_words(age(record))}"
         if record.is_held and not force:
@@ -65,8 +62,8 @@ def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -
                 f"be running and a second one would start: --force frees it all the same",
                 USAGE,
             )
-        # Before it is freed: what is acquired afterwards has a fire time of its own.
-        is_forgotten = forget is not None and forget(name)
+        # Before the lock is freed: the next acquire may store a fire time of its own.
+        is_forgotten = forget_fire_time and provider.forget_fire_time(name)
         if record.is_held and not provider.force_release(name):
             forgotten = "; its fire time is forgotten" if is_forgotten else ""
             fail(f"lock {name!r} is not held any more{forgotten}", NO)
@@ -75,23 +72,15 @@ def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -
     if is_forgotten:
         was = f", which was {local_iso(record.last_fire_time)}" if record.last_fire_time else ""
         click.echo(f"the last fire time of lock {name!r} is forgotten{was}")
-    elif forget is not None:
+    elif forget_fire_time:
         fail(f"lock {name!r} has no fire time to forget", NO)
 
 
-def _forgetter(provider: LockProvider) -> Callable[[str], bool]:
-    """:raises ConfigurationError: the provider cannot forget a fire time; nothing has been done yet."""
-    forget: Callable[[str], bool] | None = getattr(provider, "forget_fire_time", None)
-    if forget is None:
-        raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
-    return forget
-
-
 @click.command(short_help="Delete records that were not used for long.")
-@option(
+@duration_option(
     "--unused-for",
     envvar="SHEDLOCK_PRUNE_UNUSED_FOR",
-    type=DurationType(zero=True),
+    zero=True,
     required=True,
     help="Only those that were last held longer than this ago, as 90d.",
 )
@@ -123,9 +112,9 @@ def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool
 @option("--create", envvar="SHEDLOCK_SCHEMA_CREATE", is_flag=True, help="Create it, if it is missing.")
 @store_option
 def schema(create: bool, store: str | None) -> None:
-    """Print the SQL that creates the lock table, without asking the database.
+    """Print the SQL that creates the lock table, without connecting to the database.
 
-    For another table name or schema, let --store refer to a provider of yours: pkg.module:provider.
+    For another table name or schema, let --store name a provider of your application: pkg.module:provider.
     """
     with open_store(store, may_be_missing=True) as provider:
         create_table_sql = getattr(provider, "create_table_sql", None)
@@ -135,14 +124,7 @@ def schema(create: bool, store: str | None) -> None:
         elif create_table_sql is not None:
             click.echo(f"{create_table_sql()};")
         else:
-            click.echo(f"{provider!r} needs no table: nothing need be created{_besides(provider)}", err=True)
-
-
-def _besides(provider: LockProvider) -> str:
-    if type(provider).__module__.startswith("shedlock_py.providers."):
-        is_mongodb = type(provider).__module__.startswith("shedlock_py.providers.mongodb")
-        return "; --create adds the index by which MongoDB removes old records" if is_mongodb else ""
-    return "; --create calls its create_schema()"
+            click.echo(f"{provider!r} needs no table; --create adds its index, if it has one", err=True)
 
 
 @click.command()
@@ -187,61 +169,35 @@ def _why(record: LockRecord | None) -> str:
 
 @click.command()
 @name_argument
-@option(
+@duration_option(
     "--cooldown",
     envvar="SHEDLOCK_DEMOTE_COOLDOWN",
-    type=DurationType(zero=True),
+    zero=True,
     default="0s",
-    show_default=True,
-    help="For how long the demoted node does not stand for election.",
+    help="For how long the demoted node is no candidate.",
 )
-@option(
+@duration_option(
     "--renew-deadline",
     envvar="SHEDLOCK_DEMOTE_RENEW_DEADLINE",
-    type=DurationType(),
-    help="As the electors were given it, if you know: then there is no need to watch for a renewal.",
+    default="10s",
+    help="As the electors were given it; under takeover='observed', their lease_duration.",
 )
 @store_option
-def demote(name: str, cooldown: timedelta, renew_deadline: timedelta | None, store: str | None) -> None:
+def demote(name: str, cooldown: timedelta, renew_deadline: timedelta, store: str | None) -> None:
     """Force a re-election in the election NAME, whoever leads.
 
-    How long the leader may believe that it leads is not in the store. So this watches until the leader renews, which
-    shows how long its lease is; takes the lease away; and keeps the name free of leaders for so long. Ctrl-C before
-    that changes nothing.
+    Takes the lease away, and keeps the name free of leaders for --renew-deadline: the demoted leader may trust its
+    lease for so long. A value shorter than the electors' own lets two lead at the same time.
 
-    Exit code 1: nobody leads, or the leader's lease ended meanwhile.
+    Exit code 1: nobody leads.
     """
     with open_store(store) as provider:
         former = leader_of(provider.record(name))
         if former is None:
             fail(f"nobody leads in {name!r}", NO)
-        free_for = _longest_belief(provider, former) if renew_deadline is None else renew_deadline
-        request = Demotion(former.holder, cooldown).request(name, free_for)
+        request = Demotion(former.holder, cooldown).request(name, renew_deadline)
         provider.take_over(request)
     click.echo(
         f"{printable(former.holder)} is demoted: nobody leads in {name!r} for {in_words(request.lock_at_most_for)}, "
         f"then another can{f' (it itself in {in_words(cooldown)})' if cooldown else ''}"
     )
-
-
-def _longest_belief(provider: LockProvider, former: LockRecord) -> timedelta:
-    """An upper bound of the leader's whole lease, which it may renew until the very moment of the take-over.
-
-    What is left of the lease would not do: a renewal between our look and the take-over makes the leader believe for
-    longer than that. Its lease cannot be longer than from the acquisition to its end, nor, once a renewal was seen,
-    than from the look before that renewal to its end. It is good enough when it is about what is left anyway.
-    """
-    longest = former.lock_until - former.locked_at
-    record = former
-    if longest > record.remaining * TIGHT:
-        ends = in_words(record.remaining)
-        click.echo(f"waiting until {printable(former.holder)} renews its lease, or that ends in {ends}", err=True)
-    while longest > record.remaining * TIGHT:
-        time.sleep(min(0.1, max(0.005, record.remaining.total_seconds() / 20)))
-        before, now = record, leader_of(provider.record(former.name))
-        if now is None or now.locked_by != former.locked_by:
-            fail(f"{printable(former.holder)} does not lead in {former.name!r} any more: nothing to do", NO)
-        if now.lock_until > before.lock_until:
-            longest = min(longest, now.lock_until - before.read_at)
-        record = now
-    return longest

@@ -1,4 +1,4 @@
-"""``--once-per``: which period a moment belongs to."""
+"""``--once-per``: the period that a moment belongs to."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ LONGEST_LEAD = timedelta(seconds=30)
 def lead(period: timedelta) -> timedelta:
     """How long before a full multiple of ``period`` each period begins: half a minute, or half of a short period.
 
-    Schedulers start things at full minutes, some a moment early by their clock and some late. With the boundary as far
-    from there as can be, clocks that differ by less than this agree on the period.
+    Schedulers start jobs at full minutes, some a moment early by their clock and some late. Clocks that differ by less
+    than the lead then agree on the period.
     """
     return min(LONGEST_LEAD, period / 2)
 
 
 def period_of(now: datetime, period: timedelta) -> datetime:
-    """The full multiple of ``period`` since 1970-01-01 00:00 UTC that names the period which ``now`` (aware) is in.
+    """The multiple of ``period`` since 1970-01-01 00:00 UTC that names the period which ``now`` (aware) is in.
 
-    The fire time of all runs in that period: the same on each host, and later than that of the period before.
+    It is the fire time of all runs in that period: the same on each host, and later than that of the period before.
     """
     return EPOCH + (now + lead(period) - EPOCH) // period * period

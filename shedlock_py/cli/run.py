@@ -5,38 +5,39 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import click
 
-from shedlock_py.cli.common import DurationType, fail, is_in_memory, open_store, option, store_option, tell
+from shedlock_py.cli.common import duration_option, fail, is_shared, open_store, option, store_option, warn
 from shedlock_py.cli.periods import period_of
 from shedlock_py.cli.show import name_argument
+from shedlock_py.cli.tables import holder_of, in_words
 from shedlock_py.config import Settings, is_active
 from shedlock_py.durations import LONGEST
-from shedlock_py.errors import ConfigurationError
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import log_listener
+from shedlock_py.gates import Skipped
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import LockRequest
 
 
 class RunCommand(click.Command):
-    """Everything after the first ``--`` is the command's; without it, options of the command would be taken as ours."""
+    """Everything after the first ``--`` is the command; without the ``--``, its options would be taken for our own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
-        ours, command = args[:end], args[end + 1 :]
         try:
-            rest = super().parse_args(ctx, ours)
+            rest = super().parse_args(ctx, args[:end])
         except click.UsageError as error:
-            if "--" in args or not ("extra argument" in error.message or isinstance(error, click.NoSuchOption)):
+            if "--" in args or type(error) not in (click.UsageError, click.NoSuchOption):  # the first: extra arguments
                 raise
             usage = "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND"
             raise click.UsageError(f"{error.format_message().rstrip('.')}; {usage}", ctx) from None
-        if not command and not ctx.resilient_parsing:
+        ctx.params["command"] = args[end + 1 :]
+        if not ctx.params["command"] and not ctx.resilient_parsing:
             raise click.UsageError("no command: shedlock run NAME --at-most 10m -- COMMAND", ctx)
-        ctx.params["command"] = command
         return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -45,20 +46,18 @@ class RunCommand(click.Command):
 
 @click.command(cls=RunCommand, short_help="Run a command under a lock.")
 @name_argument
-@option(
+@duration_option(
     "--at-most",
     envvar="SHEDLOCK_LOCK_AT_MOST_FOR",
-    type=DurationType(),
     required=True,
     help="How long the lock is held if this machine dies. The command is ended when it takes longer, unless it is "
     "kept alive.",
 )
-@option(
+@duration_option(
     "--at-least",
     envvar="SHEDLOCK_LOCK_AT_LEAST_FOR",
-    type=DurationType(zero=True),
+    zero=True,
     default="0s",
-    show_default=True,
     help="For how long nobody else gets the lock, however short the command was.",
 )
 @option(
@@ -67,18 +66,12 @@ class RunCommand(click.Command):
     default=False,
     help="Extend the lock, every third of --at-most, until the command ends.",
 )
-@option(
-    "--wait",
-    envvar="SHEDLOCK_WAIT",
-    type=DurationType(zero=True),
-    default="0s",
-    show_default=True,
-    help="Try for so long to get a lock that is held.",
+@duration_option(
+    "--wait", envvar="SHEDLOCK_WAIT", zero=True, default="0s", help="Try for so long to get a lock that is held."
 )
-@option(
+@duration_option(
     "--once-per",
     envvar="SHEDLOCK_ONCE_PER",
-    type=DurationType(),
     metavar="PERIOD",
     help="Run once in each period, on all hosts together, however short the command is: 1h, 1d. Periods are counted "
     "from 1970 in UTC and begin half a minute early, so that full minutes are far from where they begin.",
@@ -92,16 +85,15 @@ class RunCommand(click.Command):
     metavar="N",
     help="The exit code when the command is skipped.",
 )
-@option(
+@duration_option(
     "--grace",
     envvar="SHEDLOCK_GRACE",
-    type=DurationType(zero=True),
+    zero=True,
     default="10s",
-    show_default=True,
     help="How long the command may take to end when the lease is lost: SIGTERM, then SIGKILL.",
 )
-@option("--holder", envvar="SHEDLOCK_HOLDER", help="Who we are, for people to read. By default: host:pid.")
-@option("-v", "--verbose", envvar="SHEDLOCK_VERBOSE", is_flag=True, help="Say so when the command is skipped, and why.")
+@option("--holder", envvar="SHEDLOCK_HOLDER", help="The name of this holder, for people to read. By default: host:pid.")
+@option("-v", "--verbose", envvar="SHEDLOCK_VERBOSE", is_flag=True, help="Print why the command is skipped, if it is.")
 @store_option
 @click.pass_context
 def run(
@@ -137,39 +129,66 @@ def run(
       127  COMMAND was not found
       128+N  signal N came before COMMAND was started
     """
-    now = datetime.now(UTC)  # what comes next may take its time
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock run needs Linux, macOS or another Unix")
+    fire_time = None if once_per is None else period_of(datetime.now(UTC), once_per)
+    if at_least > at_most:
+        raise click.UsageError(f"--at-least ({at_least}) is longer than --at-most ({at_most})", ctx)
+    try:
+        request = LockRequest(name, at_most if is_active() else LONGEST, at_least, holder or None, fire_time)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error), ctx) from error
+    is_debug = bool(ctx.find_root().params.get("debug"))
+    result = _run(request, command, store, wait, keep_alive=keep_alive, grace=grace, is_debug=is_debug)
+    if isinstance(result, int):
+        sys.exit(result)
+    if verbose:
+        warn(result)
+    sys.exit(skip_exit_code)
+
+
+def _run(
+    request: LockRequest,
+    command: list[str],
+    store: str | None,
+    wait: timedelta,
+    *,
+    keep_alive: bool,
+    grace: timedelta,
+    is_debug: bool,
+) -> int | str:
+    """The exit code, or why the command was skipped."""
     from shedlock_py.cli.child import CannotStart, find_program  # late: they name signals that Windows does not have
     from shedlock_py.cli.guarded import Guarded
 
-    locks = is_active()
     try:
-        fire_time = None if once_per is None else period_of(now, once_per)
-        request = LockRequest(name, at_most if locks else LONGEST, at_least, holder or None, fire_time)
-    except ConfigurationError as error:
-        text = str(error).replace("lock_at_least_for", "--at-least").replace("lock_at_most_for", "--at-most")
-        raise click.UsageError(text, ctx) from error
-    try:
-        program = find_program(command[0])  # first: a slip of the pen must not use up the lock and the fire time
+        program = find_program(command[0])  # first: a mistyped command must not use up the lock and the fire time
         guarded = Guarded(request, program, command, keep_alive=keep_alive, grace=grace)
-        is_debug = bool(ctx.find_root().params.get("debug"))
-        with _store(store) if locks else nullcontext() as provider:
-            # After the store: the application's module that --store may name can call configure().
-            Settings(listeners=(guarded.happened.put, *((log_listener,) if is_debug else ()))).apply()
-            code = guarded.run(provider, wait)
-            if code is None and verbose:
-                tell(guarded.skip_reason(provider))
+        with _shared_store(store) if is_active() else nullcontext() as provider:
+            # After the store is open: --store may name a module of the application, which may call configure().
+            Settings(listeners=(guarded.messages.put, *((log_listener,) if is_debug else ()))).apply()
+            done = guarded.run(provider, wait)
+            return _reason(done, provider) if isinstance(done, Skipped) else done
     except CannotStart as error:
         fail(str(error), error.code)
-    sys.exit(skip_exit_code if code is None else code)
 
 
 @contextmanager
-def _store(store: str | None) -> Iterator[LockProvider]:
+def _shared_store(store: str | None) -> Iterator[LockProvider]:
     with open_store(store) as provider:
-        if is_in_memory(provider):
+        if not is_shared(provider):
             raise ConfigurationError(
                 "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
             )
         yield provider
+
+
+def _reason(skipped: Skipped, provider: LockProvider | None) -> str:
+    lock = f"lock {skipped.lock_name!r}: skipped"
+    if skipped.reason == "already_ran":
+        return f"{lock}, it was granted in this period before (--once-per)"
+    with suppress(ProviderError):  # the skip is decided, whatever the store replies now
+        record = provider.record(skipped.lock_name) if provider else None
+        if record and record.is_held:
+            return f"{lock}, held by {holder_of(record)} for another {in_words(record.remaining)}"
+    return f"{lock}, it was held"

@@ -1,4 +1,4 @@
-"""The commands that look: ``list`` and ``show``; ``watch`` is in a module of its own."""
+"""``shedlock list`` and ``shedlock show``, and the arguments that complete lock names."""
 
 from __future__ import annotations
 
@@ -6,22 +6,11 @@ import difflib
 import logging
 import os
 from datetime import UTC, datetime
-from typing import NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
-from shedlock_py.cli.common import (
-    NO,
-    fail,
-    json_option,
-    open_store,
-    option,
-    print_json,
-    printable,
-    store_option,
-    tell,
-)
+from shedlock_py.cli.common import NO, fail, json_option, open_store, option, print_json, printable, store_option, warn
 from shedlock_py.cli.tables import (
     NOTHING,
     age,
@@ -40,7 +29,7 @@ from shedlock_py.record import LockRecord
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The lock names in the store, if it is known and answers; a shell that completes words must see no error."""
+    """The lock names in the store, if it is known and answers; errors would only disturb a shell."""
     store = ctx.params.get("store") or os.environ.get("SHEDLOCK_STORE")
     logging.disable()
     try:
@@ -58,19 +47,14 @@ prefix_argument = click.argument("prefix", default="", shell_complete=_complete_
 
 
 def record_or_fail(provider: LockProvider, name: str) -> LockRecord:
-    """The record of ``name``; without one, end with names that look like it."""
+    """The record of ``name``; without one, end with similar names."""
     record = provider.record(name)
     if record is None:
-        _no_such_lock(provider, name)
+        folded = {other.name.casefold(): other.name for other in provider.records()}
+        near = [repr(folded[other]) for other in difflib.get_close_matches(name.casefold(), folded, n=3)]
+        hint = f"did you mean {' or '.join(near)}?" if near else "see: shedlock list"
+        fail(f"the store has no lock {name!r}; {hint}", NO)
     return record
-
-
-def _no_such_lock(provider: LockProvider, name: str) -> NoReturn:
-    names = [record.name for record in provider.records()]
-    folded = {other.casefold(): other for other in names}
-    near = difflib.get_close_matches(name.casefold(), folded, n=3)
-    hint = f"did you mean {' or '.join(repr(folded[other]) for other in near)}?" if near else "see: shedlock list"
-    fail(f"the store has no lock {name!r}; {hint}", NO)
 
 
 @click.command("list")
@@ -93,15 +77,13 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
     else:
         which = f"{'held ' if held else ''}locks{f' that start with {prefix!r}' if prefix else ''}"
         click.echo(f"no {which} in the store", err=True)
-    for record in records:
-        _warn(record)
+    _warn_of_fire_times(*records)
 
 
-def _warn(record: LockRecord) -> None:
-    """Say on standard error that its fire time is in the future, if so."""
-    found = future_fire_time(record)
-    if found is not None:
-        tell("; ".join(found))
+def _warn_of_fire_times(*records: LockRecord) -> None:
+    """Warn of fire times in the future."""
+    for found in filter(None, map(future_fire_time, records)):
+        warn("; ".join(found))
 
 
 @click.command()
@@ -119,15 +101,14 @@ def show(name: str, store: str | None, as_json: bool) -> None:
         print_json(to_json(record))
     else:
         print_columns(_lines(record))
-    _warn(record)
+    _warn_of_fire_times(record)
 
 
 def _lines(record: LockRecord) -> list[tuple[str, str]]:
-    demoted = demoted_leader(record)
-    state = f"held, for another {in_words(record.remaining)}" if record.is_held else "free"
+    demoted, left = demoted_leader(record), in_words(record.remaining)
+    state = f"held, for another {left}" if record.is_held else "free"
     if record.is_held and demoted is not None:
-        state = f"nobody leads: {printable(demoted)} was demoted, an election in {in_words(record.remaining)}"
-    ended = "lock until" if record.is_held else "locked until"
+        state = f"nobody leads: {printable(demoted)} was demoted, an election in {left}"
     return [
         ("name", printable(record.name)),
         ("state", state),
@@ -135,7 +116,7 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
         ("claim id", printable(claim_id(record) or NOTHING)),
         ("locked by", printable(record.locked_by)),
         ("locked at", f"{_moment(record.locked_at)}, {in_words(age(record))} ago"),
-        (ended, _moment(record.lock_until)),
+        ("lock until" if record.is_held else "locked until", _moment(record.lock_until)),
         ("fencing token", token_of(record)),
         ("last fire time", NOTHING if record.last_fire_time is None else _moment(record.last_fire_time)),
         ("store's clock", _moment(record.read_at)),

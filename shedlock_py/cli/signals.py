@@ -1,4 +1,4 @@
-"""Signals as messages: they wait until somebody reads them, so none is lost and none interrupts anything."""
+"""Signals as messages: a thread receives them, so that none is lost and none interrupts the main thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Set
 
 TO_THE_COMMAND_ALONE = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-"""They end processes that do not know them, such as other members of the command's process group."""
+"""They end processes without a handler for them, such as other members of the command's process group."""
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 _IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
@@ -28,29 +28,29 @@ ENDING: Set[int] = frozenset(
 """All that would end this process and can be caught: SIGTERM, Ctrl-C, SIGALRM, SIGXCPU, real-time signals, …"""
 
 
-def listen(heard: Callable[[int], None]) -> Set[int]:
-    """From now on, ``heard`` gets the signals of this process in another thread; none has its own effect.
+def listen(on_signal: Callable[[int], None]) -> Set[int]:
+    """Block the signals of this process, and call ``on_signal`` with each, in another thread.
 
-    Those of ``ENDING``, SIGUSR1 and SIGUSR2, SIGTSTP and SIGCONT, and SIGCHLD. Call it before there are other threads:
-    they inherit the mask. Signals that are ignored, as under nohup(1), stay so.
+    They are ``ENDING``, SIGUSR1 and SIGUSR2, SIGTSTP and SIGCONT, and SIGCHLD. Call this before other threads start:
+    threads inherit the mask. Signals that are ignored, as under nohup(1), stay ignored.
 
-    :returns: the signal mask before, which a child needs.
+    :returns: the former signal mask, which a child needs.
     """
     wanted = {*ENDING, *TO_THE_COMMAND_ALONE, signal.SIGTSTP}
     numbers = {number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}
     for number in (signal.SIGCHLD, signal.SIGCONT):
-        # With a handler they are not ignored, whatever was inherited; no handler is ever called: all are blocked.
+        # A handler keeps the kernel from ignoring them. It is never called: the signals are blocked.
         signal.signal(number, lambda number, frame: None)
         numbers.add(number)
-    # SIGTTOU: a process in the background that takes the terminal back, or writes to it, is not stopped by that.
+    # SIGTTOU: the kernel must not stop this process when it takes the terminal back from the command.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*numbers, signal.SIGTTOU})
-    threading.Thread(target=_wait, args=(numbers, heard), name="shedlock-signals", daemon=True).start()
+    threading.Thread(target=_wait, args=(numbers, on_signal), name="shedlock-signals", daemon=True).start()
     return before
 
 
-def _wait(numbers: Set[int], heard: Callable[[int], None]) -> None:
+def _wait(numbers: Set[int], on_signal: Callable[[int], None]) -> None:
     while True:
-        heard(signal.sigwait(numbers))
+        on_signal(signal.sigwait(numbers))
 
 
 def stop_process() -> None:
@@ -61,9 +61,9 @@ def stop_process() -> None:
 
 
 def stop_process_group(number: int) -> None:
-    """:func:`stop_process` for the whole process group, by the signal that has stopped the command.
+    """Stop the whole process group with the signal that stopped the command.
 
-    So the shell sees its job stopped, and an enclosing ``shedlock run`` sees why.
+    The shell then sees its job stopped, and an enclosing ``shedlock run`` sees by which signal.
     """
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.killpg(0, number)
@@ -71,10 +71,10 @@ def stop_process_group(number: int) -> None:
 
 
 class Terminal:
-    """This process's controlling terminal, if it has one, wherever its standard streams go.
+    """The controlling terminal of this process, if there is one, wherever the standard streams go.
 
-    The command is a process group of its own. It gets the terminal when it first reads from it or sets it, for which
-    the kernel stops a group in the background; until then Ctrl-C and Ctrl-Z reach this process.
+    The command's process group starts in the background. When it first reads from the terminal or changes its settings,
+    the kernel stops it, and this process lends it the terminal. Until then Ctrl-C and Ctrl-Z reach this process.
     """
 
     def __init__(self) -> None:
@@ -87,11 +87,11 @@ class Terminal:
         return self._file is not None
 
     def lend(self, group: int) -> bool:
-        """Put ``group`` in the foreground, if this process's group is there. False: it is not."""
+        """Move ``group`` to the foreground, if this process's group is there. False: it is not."""
         return self._move(os.getpgrp(), group)
 
     def take_back(self, group: int) -> None:
-        """Put this process's group in the foreground, if ``group`` is there."""
+        """Move this process's group to the foreground, if ``group`` is there."""
         self._move(group, os.getpgrp())
 
     def close(self) -> None:

@@ -1,11 +1,10 @@
 """Lock records for people and for programs.
 
-What is printed comes from the store, where others may have written anything: nothing in it is taken for markup.
+Others may have written anything to the store: no text from a record is taken for markup, and none controls a terminal.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from shlex import quote
@@ -13,6 +12,7 @@ from typing import Any
 
 import click
 from rich.cells import cell_len
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -23,8 +23,10 @@ from shedlock_py.record import LockRecord
 
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""
-
 NOTHING = "-"
+BAR = 12
+STYLES = {"held": "green", "demoted": "magenta", "free": ""}
+"""Colours that are readable on white as on black."""
 
 
 # Pieces of text
@@ -50,14 +52,26 @@ def age(record: LockRecord) -> timedelta:
     return max(record.read_at - record.locked_at, timedelta(0))
 
 
+def in_local_zone(moment: datetime) -> datetime:
+    """``moment`` in this machine's time zone; unchanged at the ends of time, where that zone has no such moment."""
+    try:
+        return moment.astimezone()
+    except OverflowError:
+        return moment
+
+
+def local_iso(moment: datetime) -> str:
+    return in_local_zone(moment).isoformat(timespec="seconds")
+
+
 def local_time(moment: datetime, now: datetime) -> str:
-    """In this machine's time zone: the time of day if it is the day of ``now``, else the date and the time."""
+    """The time of day in this machine's zone, with the date if that is not the day of ``now``."""
     local = in_local_zone(moment)
     return f"{local:%H:%M:%S}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
 
 
 def demoted_leader(record: LockRecord) -> str | None:
-    """Who was demoted, if the record is held by nobody so that the demoted leader notices."""
+    """The leader that was demoted, if a demotion keeps this record from other leaders."""
     demotion = Demotion.from_record(record)
     return None if demotion is None else demotion.leader
 
@@ -67,31 +81,38 @@ def holder_of(record: LockRecord) -> str:
     return printable(record.holder if demoted is None else f"(demoted: {demoted})")
 
 
-def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
-    """What is wrong with a last fire time in the future of the store's clock, and the cure; None if it is not.
-
-    A period of ``--once-per`` is granted up to half a minute before the moment that names it.
-    """
-    fire_time = record.last_fire_time
-    if fire_time is None or fire_time <= record.read_at + LONGEST_LEAD:
-        return None
-    ahead = in_words(fire_time - record.read_at)
-    wrong = (
-        f"lock {record.name!r}: its last fire time, {local_iso(fire_time)}, is {ahead} in the future: a replica's "
-        f"clock was wrong, and runs that are due before it are skipped"
-    )
-    return wrong, f"forget it with: shedlock release {quote(record.name)} --forget-fire-time"
-
-
 def state_of(record: LockRecord) -> str:
     if not record.is_held:
         return "free"
     return "held" if demoted_leader(record) is None else "demoted"
 
 
+def remaining_of(record: LockRecord) -> str:
+    return in_words(record.remaining) if record.is_held else NOTHING
+
+
+def token_of(record: LockRecord) -> str:
+    return NOTHING if record.fencing_token is None else str(record.fencing_token)
+
+
 def claim_id(record: LockRecord) -> str | None:
     """None in a record of ShedLock for Java, which has a holder only."""
     return record.locked_by[len(record.holder) + 1 :] or None
+
+
+def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
+    """The fault and the cure, if the last fire time is in the future of the store's clock; else None.
+
+    A period of ``--once-per`` is granted up to half a minute before the moment that names it.
+    """
+    fire_time = record.last_fire_time
+    if fire_time is None or fire_time <= record.read_at + LONGEST_LEAD:
+        return None
+    fault = (
+        f"lock {record.name!r}: its last fire time, {local_iso(fire_time)}, is {in_words(fire_time - record.read_at)} "
+        f"in the future: a replica's clock was wrong, and runs that are due before it are skipped"
+    )
+    return fault, f"forget it with: shedlock release {quote(record.name)} --forget-fire-time"
 
 
 # For programs
@@ -101,7 +122,7 @@ def to_json(record: LockRecord) -> dict[str, Any]:
     return {
         "name": record.name,
         "held": record.is_held,
-        "demoted": record.is_held and demoted_leader(record) is not None,
+        "demoted": state_of(record) == "demoted",
         "holder": record.holder,
         "claim_id": claim_id(record),
         "locked_by": record.locked_by,
@@ -118,75 +139,53 @@ def utc(moment: datetime | None) -> str | None:
     return moment.astimezone(UTC).isoformat(timespec="microseconds") if moment is not None else None
 
 
-def json_line(value: object) -> str:
-    """On one line."""
-    return json.dumps(value)  # in ASCII: a terminal obeys nothing in it
-
-
 # For people
 
 
-def remaining_of(record: LockRecord) -> str:
-    return in_words(record.remaining) if record.is_held else NOTHING
-
-
-def state_text(record: LockRecord) -> Text:
-    state = state_of(record)
-    # Colours that are readable on white as on black.
-    style = {"held": "green", "demoted": "magenta"}.get(state, "")
-    return Text(state, style=style)
-
-
-def records_table(records: Sequence[LockRecord], width: int) -> Table:
-    """Lock names and holders are folded, never cut, so that they can be copied."""
-    is_wide = width >= WIDE
-    table = lock_table("Remaining", *(("Token", "Last fire time") if is_wide else ()))
-    for record in records:
-        table.add_row(
-            Text(printable(record.name)),
-            state_text(record),
-            Text(holder_of(record)),
-            since(record, is_wide=is_wide),
-            remaining_of(record),
-            *((token_of(record), last_fire_time(record)) if is_wide else ()),
-        )
-    return table
-
-
-def lock_table(*more: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("Lock", overflow="fold")
-    table.add_column("State", no_wrap=True)
-    table.add_column("Holder", overflow="fold")
-    table.add_column("Since", no_wrap=True)
-    for title in more:
-        table.add_column(title, no_wrap=True)
-    return table
-
-
-def since(record: LockRecord, *, is_wide: bool) -> str:
-    ago = f"{in_words(age(record))} ago"
-    return f"{local_time(record.locked_at, record.read_at)} ({ago})" if is_wide else ago
-
-
-def token_of(record: LockRecord) -> str:
-    return NOTHING if record.fencing_token is None else str(record.fencing_token)
-
-
-def last_fire_time(record: LockRecord) -> str:
-    return NOTHING if record.last_fire_time is None else local_time(record.last_fire_time, record.read_at)
-
-
-PLAIN_TITLES = ("NAME", "STATE", "REMAINING", "SINCE", "AGE", "TOKEN", "LAST_FIRE_TIME", "HOLDER")
-
-
 def print_records(records: Sequence[LockRecord]) -> None:
-    """A table on a terminal; elsewhere one lock a line, however long."""
+    """Print a table on a terminal; elsewhere one lock a line, however long."""
     out = console()
     if out.is_terminal:
         out.print(records_table(records, out.width))
     else:
-        print_columns([PLAIN_TITLES, *map(_plain_cells, records)])
+        titles = ("NAME", "STATE", "REMAINING", "SINCE", "AGE", "TOKEN", "LAST_FIRE_TIME", "HOLDER")
+        print_columns([titles, *map(_plain_cells, records)])
+
+
+def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequence[float] = ()) -> Table:
+    """A table for a terminal; lock names and holders are folded, never cut, so that they can be copied.
+
+    :param parts_left: the length of each record's bar, from 0 to 1, in place of fencing tokens.
+    """
+    is_wide = width >= WIDE
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    more = ("" if parts_left else "Token", "Last fire time") if is_wide else ("",) if parts_left else ()
+    for title in ("Lock", "State", "Holder", "Since", "Remaining", *more):
+        is_folded = title in ("Lock", "Holder")
+        table.add_column(title, overflow="fold" if is_folded else "ellipsis", no_wrap=not is_folded)
+    for number, record in enumerate(records):
+        since = f"{in_words(age(record))} ago"
+        cells: list[Text | ProgressBar | str] = [
+            Text(printable(record.name)),
+            Text(state_of(record), style=STYLES[state_of(record)]),
+            Text(holder_of(record)),
+            f"{local_time(record.locked_at, record.read_at)} ({since})" if is_wide else since,
+            remaining_of(record),
+        ]
+        if parts_left:
+            cells.append(_bar(parts_left[number]) if record.is_held else "")
+        elif is_wide:
+            cells.append(token_of(record))
+        if is_wide:
+            fire_time = record.last_fire_time
+            cells.append(NOTHING if fire_time is None else local_time(fire_time, record.read_at))
+        table.add_row(*cells)
+    return table
+
+
+def _bar(left: float) -> ProgressBar:
+    style = "green" if left > 0.15 else "red"
+    return ProgressBar(1.0, left, width=BAR, style="bright_black", complete_style=style, finished_style="green")
 
 
 def _plain_cells(record: LockRecord) -> tuple[str, ...]:
@@ -202,20 +201,8 @@ def _plain_cells(record: LockRecord) -> tuple[str, ...]:
     )
 
 
-def local_iso(moment: datetime) -> str:
-    return in_local_zone(moment).isoformat(timespec="seconds")
-
-
-def in_local_zone(moment: datetime) -> datetime:
-    """``moment`` in the time zone of this machine; as it is, at the ends of time, where that has no such moment."""
-    try:
-        return moment.astimezone()
-    except OverflowError:
-        return moment
-
-
 def print_columns(rows: Iterable[Sequence[str]]) -> None:
-    """Aligned, without colours, never wrapped."""
+    """Print aligned columns, without colours, never wrapped."""
     rows = list(rows)
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 import click
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shedlock_py.cli.changes import Change, Watch
-from shedlock_py.cli.common import DurationType, console, json_option, open_store, option, printable, store_option
+from shedlock_py.cli.changes import Watch
+from shedlock_py.cli.common import console, duration_option, json_option, open_store, printable, store_option
 from shedlock_py.cli.show import prefix_argument
-from shedlock_py.cli.tables import (
-    WIDE,
-    holder_of,
-    json_line,
-    last_fire_time,
-    local_iso,
-    lock_table,
-    remaining_of,
-    since,
-    state_text,
-    to_json,
-    utc,
-)
+from shedlock_py.cli.tables import holder_of, local_iso, records_table, remaining_of, to_json, utc
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
 
-BAR = 12
-
 
 @click.command()
 @prefix_argument
-@option(
-    "--every",
-    envvar="SHEDLOCK_WATCH_EVERY",
-    type=DurationType(),
-    default="1s",
-    show_default=True,
-    help="How often to look, 100ms at least.",
+@duration_option(
+    "--every", envvar="SHEDLOCK_WATCH_EVERY", default="1s", help="How often to read the store, 100ms at least."
 )
 @store_option
 @json_option
@@ -53,7 +35,7 @@ def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> No
     """Watch the locks whose names start with PREFIX, until Ctrl-C.
 
     A live table on a terminal. Elsewhere one line for each change: held (when the watch began), acquired, released,
-    expired, demoted (an election), ran (acquired and free again between two looks), deleted, failed (the store did not
+    expired, demoted (an election), ran (acquired and free again between two reads), deleted, failed (the store did not
     answer, or with an error), recovered (it answers again). With --json each is a JSON object on a line of its own.
 
     The bar shows what is left of the time from acquisition to expiry or, where an extension was seen, since the newest
@@ -69,59 +51,55 @@ def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> No
             _watch(provider, prefix, seconds, _Lines(as_json))
 
 
-class _View:
-    """Where the looks at the store go."""
+class _Display(Protocol):
+    def update(self, records: Sequence[LockRecord]) -> None: ...
 
-    def saw(self, records: Sequence[LockRecord], changes: Sequence[Change], watched: Watch) -> None:
-        raise NotImplementedError
-
-    def failed(self, error: ProviderError) -> None:
-        raise NotImplementedError
+    def fail(self, error: str) -> None: ...
 
 
-def _watch(provider: LockProvider, prefix: str, seconds: float, view: _View) -> None:
-    watched, has_looked = Watch(), False
+def _watch(provider: LockProvider, prefix: str, seconds: float, display: _Display) -> None:
+    has_succeeded = False
     while True:
         started = time.monotonic()
         try:
             records = provider.records(prefix)
         except ProviderError as error:
-            if not has_looked and not isinstance(error, ProviderUnreachable):
-                raise  # such as a missing table: that will not mend itself
-            view.failed(error)
+            if not has_succeeded and not isinstance(error, ProviderUnreachable):
+                raise  # such as a missing table, which does not appear by itself
+            display.fail(printable(" ".join(str(error).split())))
         else:
-            has_looked = True
-            view.saw(records, watched.look(records), watched)
+            has_succeeded = True
+            display.update(records)
         time.sleep(max(0.0, started + seconds - time.monotonic()))
 
 
-class _Lines(_View):
+class _Lines:
     """A line for each change."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
+        self._watch = Watch()
         self._has_failed = False
 
-    def saw(self, records: Sequence[LockRecord], changes: Sequence[Change], watched: Watch) -> None:
+    def update(self, records: Sequence[LockRecord]) -> None:
         if self._has_failed:
             self._has_failed = False
-            self._print("recovered", datetime.now(UTC), None, "")
-        for change in changes:
-            self._print(change.kind, change.record.read_at, change.record, "")
+            self._print("recovered", datetime.now(UTC))
+        for change in self._watch.update(records):
+            self._print(change.kind, change.record.read_at, record=change.record)
 
-    def failed(self, error: ProviderError) -> None:
+    def fail(self, error: str) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self._print("failed", datetime.now(UTC), None, _one_line(error))
+            self._print("failed", datetime.now(UTC), error=error)
 
-    def _print(self, change: str, moment: datetime, record: LockRecord | None, error: str) -> None:
+    def _print(self, change: str, moment: datetime, *, record: LockRecord | None = None, error: str = "") -> None:
         if self._as_json:
-            what = {"time": utc(moment), "change": change, "error": error or None}
-            line = json_line(what | {"lock": None if record is None else to_json(record)})
+            lock = None if record is None else to_json(record)
+            line = json.dumps({"time": utc(moment), "change": change, "error": error or None, "lock": lock})
         else:
-            details = error if record is None else _details(record)
-            line = f"{local_iso(moment)}  {change:<11}  {details}".rstrip()
-        click.echo(line)  # flushes: a reader of the pipe sees it at once
+            line = f"{local_iso(moment)}  {change:<11}  {error if record is None else _details(record)}".rstrip()
+        click.echo(line)  # flushes, so that a reader of the pipe gets the line at once
 
 
 def _details(record: LockRecord) -> str:
@@ -130,55 +108,29 @@ def _details(record: LockRecord) -> str:
     return f"{printable(record.name)}  by {holder_of(record)}{held}{token}"
 
 
-def _one_line(error: ProviderError) -> str:
-    return printable(" ".join(str(error).split()))
-
-
-class _LiveTable(_View):
+class _LiveTable:
     def __init__(self, live: Live, out: Console) -> None:
         self._live = live
         self._out = out
+        self._watch = Watch()
         self._table: Table | Text = Text("no answer from the store yet")
-        self._seen_at: datetime | None = None
+        self._read_at: datetime | None = None
 
-    def saw(self, records: Sequence[LockRecord], changes: Sequence[Change], watched: Watch) -> None:
-        self._seen_at = datetime.now().astimezone()
-        self._table = self._lock_table(records, watched)
+    def update(self, records: Sequence[LockRecord]) -> None:
+        self._watch.update(records)
+        self._read_at = datetime.now().astimezone()
         held = sum(record.is_held for record in records)
-        self._update(Text(f"{held} of {len(records)} locks held at {self._seen_at:%H:%M:%S}; Ctrl-C ends"))
-
-    def failed(self, error: ProviderError) -> None:
-        seen = f"; shown as of {self._seen_at:%H:%M:%S}" if self._seen_at else ""
-        self._update(Text(f"{_one_line(error)}{seen}; trying again", style="bold red"))
-
-    def _update(self, status: Text) -> None:
-        self._live.update(Group(status, self._table), refresh=True)
-
-    def _lock_table(self, records: Sequence[LockRecord], watched: Watch) -> Table | Text:
-        if not records:
-            return Text("no locks")
-        is_wide = self._out.width >= WIDE
-        table = lock_table("Remaining", "", *(("Last fire time",) if is_wide else ()))
+        status = Text(f"{held} of {len(records)} locks held at {self._read_at:%H:%M:%S}; Ctrl-C ends")
         most = max(1, self._out.height - 3)
-        # What does not fit is not shown: then those that are held come first.
-        shown = records if len(records) <= most else sorted(records, key=lambda record: not record.is_held)[:most]
-        for record in shown:
-            left = watched.part_left(record)
-            bar = ProgressBar(
-                total=1.0,
-                completed=left,
-                width=BAR,
-                style="bright_black",
-                complete_style="green" if left > 0.15 else "red",
-                finished_style="green",
-            )
-            table.add_row(
-                Text(printable(record.name)),
-                state_text(record),
-                Text(holder_of(record)),
-                since(record, is_wide=is_wide),
-                remaining_of(record),
-                bar if record.is_held else "",
-                *((last_fire_time(record),) if is_wide else ()),
-            )
-        return table
+        if len(records) > most:  # held locks first: the rest does not fit
+            records = sorted(records, key=lambda record: not record.is_held)[:most]
+        parts_left = [self._watch.part_left(record) for record in records]
+        self._table = records_table(records, self._out.width, parts_left) if records else Text("no locks")
+        self._show(status)
+
+    def fail(self, error: str) -> None:
+        age = f"; shown as of {self._read_at:%H:%M:%S}" if self._read_at else ""
+        self._show(Text(f"{error}{age}; trying again", style="bold red"))
+
+    def _show(self, status: Text) -> None:
+        self._live.update(Group(status, self._table), refresh=True)

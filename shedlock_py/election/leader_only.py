@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overl
 
 from shedlock_py.election.base import Elector
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.gates import decide_skip, not_leader
 
 if TYPE_CHECKING:
     from shedlock_py.election.async_elector import AsyncLeaderElector
@@ -44,18 +45,22 @@ def leader_only(elector: LeaderElector | AsyncLeaderElector) -> _LeaderOnly:
     if not isinstance(elector, Elector):
         raise ConfigurationError("@leader_only needs an elector: @leader_only(elector)")
 
+    gates = [not_leader(elector.is_leader)]
+
+    gates = [not_leader(elector.is_leader)]
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def guarded_async(*args: Any, **kwargs: Any) -> Any:
-                return await function(*args, **kwargs) if elector.is_leader() else None
+                return await function(*args, **kwargs) if decide_skip(elector.name, gates) is None else None
 
             return guarded_async
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs) if elector.is_leader() else None
+            return function(*args, **kwargs) if decide_skip(elector.name, gates) is None else None
 
         return guarded
 

@@ -6,7 +6,7 @@ Every span and attribute is described in ``docs/observability/index.md``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from weakref import WeakKeyDictionary, ref
 
@@ -19,13 +19,13 @@ from shedlock_py import (
     Lease,
     LeaseLost,
     LockAcquired,
-    LockEvent,
     LockExtended,
     LockReleased,
     LockSkipped,
     ProviderFailed,
     TaskFinished,
 )
+from shedlock_py.integrations.labels import Label, label_of, missing_extra
 
 try:
     from opentelemetry import context as contexts
@@ -33,11 +33,7 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, StatusCode, TracerProvider
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "shedlock_py.integrations.opentelemetry needs the package 'opentelemetry-api': "
-        "pip install 'shedlock_py[opentelemetry]'",
-        name=error.name,
-    ) from error
+    raise missing_extra("opentelemetry", "opentelemetry-api", error) from error
 
 LOST = "the lease was lost"
 
@@ -47,9 +43,9 @@ Attributes = Mapping[str, str | bool | int | float | None]
 class OpenTelemetryListener:
     """One span for each guarded run: ``configure(…, listeners=[OpenTelemetryListener()])``
 
-    The span lasts from the question for the lock to its release, and is the current one while the task runs: the task's
-    own spans become its children. A skip, a store that fails, and what happens to a leadership are short spans of
-    their own.
+    The span lasts from the request for the lock to its release, and is the current one while the task runs: the task's
+    own spans become its children. A skip, a store that fails, and the changes of a leadership are short spans of their
+    own.
 
     :param tracer_provider: the global one by default, which may be set later.
     :param label: makes the name of a lock in names of spans, which should be few:
@@ -58,13 +54,11 @@ class OpenTelemetryListener:
         has in any case.
     """
 
-    def __init__(
-        self, tracer_provider: TracerProvider | None = None, *, label: Callable[[str], str] | None = None
-    ) -> None:
+    def __init__(self, tracer_provider: TracerProvider | None = None, *, label: Label | None = None) -> None:
         self._tracer = trace.get_tracer("shedlock_py", shedlock_py.__version__, tracer_provider)
         self._label = label
-        self._runs: WeakKeyDictionary[Lease, _Run] = WeakKeyDictionary()  # weak: a run may never be heard of again
-        self._innermost = contexts.create_key("shedlock_py-run")
+        self._runs: WeakKeyDictionary[Lease, Run] = WeakKeyDictionary()  # weak: some runs emit no further event
+        self._current_run = contexts.create_key("shedlock_py-run")
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -73,7 +67,7 @@ class OpenTelemetryListener:
             case LockExtended(_, lease):
                 if run := self._runs.get(lease):
                     seconds = lease.lock_at_most_for.total_seconds()
-                    run.span.add_event("shedlock.extended", _known({"shedlock.lock_at_most_for": seconds}))
+                    run.span.add_event("shedlock.extended", {"shedlock.lock_at_most_for": seconds})
             case LeaseLost(_, lease, reason):
                 if run := self._runs.get(lease):
                     run.span.set_attribute("shedlock.lost_reason", reason)
@@ -90,74 +84,69 @@ class OpenTelemetryListener:
             case ProviderFailed():
                 self._fail(event)
             case LockSkipped(name, reason, elapsed):
-                told: Attributes = {"shedlock.outcome": "skipped", "shedlock.skip_reason": reason}
-                self._tell(f"skip {self._name_of(event)}", {"shedlock.lock_name": name, **told}, elapsed)
+                skip = {"shedlock.outcome": "skipped", "shedlock.skip_reason": reason}
+                label = label_of(name, event.template, self._label)
+                self._short_span(f"skip {label}", {"shedlock.lock_name": name, **skip}, elapsed)
             case LeadershipStarted(name, holder, term):
-                self._tell(f"leadership started {name}", _leadership(name, holder, term))
+                self._short_span(f"leadership started {name}", _leadership(name, holder, term))
             case LeadershipStopped(name, holder, term, reason):
                 attributes = {**_leadership(name, holder, term), "shedlock.stop_reason": reason}
                 error = None if reason == "resigned" else f"the leadership was lost ({reason})"
-                self._tell(f"leadership stopped {name}", attributes, error=error)
+                self._short_span(f"leadership stopped {name}", attributes, error=error)
             case LeaderChanged(name, holder):
-                self._tell(f"leader changed {name}", _leadership(name, holder, None))
-
-    def _name_of(self, event: LockEvent) -> str:
-        """The name of its lock in the name of a span."""
-        return self._label(event.lock_name) if self._label else event.template or event.lock_name
+                self._short_span(f"leader changed {name}", _leadership(name, holder, None))
 
     # A run
 
     def _begin(self, event: LockAcquired) -> None:
         lease = event.lease
-        outside = self._outside(contexts.get_current())
-        self._forget_what_is_over(outside)
-        span = self._tracer.start_span(
-            f"run {self._name_of(event)}",
-            outside,
-            attributes=_known(
-                {
-                    "shedlock.lock_name": event.lock_name,
-                    "shedlock.holder": lease.holder,
-                    "shedlock.fencing_token": lease.fencing_token,
-                    "shedlock.lock_at_most_for": lease.lock_at_most_for.total_seconds(),
-                    "shedlock.lock_at_least_for": lease.lock_at_least_for.total_seconds(),
-                    "shedlock.acquired_after": event.elapsed.total_seconds(),
-                }
-            ),
-            start_time=_ago(event.elapsed),
+        parent = self._without_ended_runs(contexts.get_current())
+        self._shorten_chain(parent)
+        span = self._start_span(
+            f"run {label_of(event.lock_name, event.template, self._label)}",
+            {
+                "shedlock.lock_name": event.lock_name,
+                "shedlock.holder": lease.holder,
+                "shedlock.fencing_token": lease.fencing_token,
+                "shedlock.lock_at_most_for": lease.lock_at_most_for.total_seconds(),
+                "shedlock.lock_at_least_for": lease.lock_at_least_for.total_seconds(),
+                "shedlock.acquired_after": event.elapsed.total_seconds(),
+            },
+            event.elapsed,
+            parent,
         )
-        run = self._runs[lease] = _Run(span, lease, outside)
-        contexts.attach(contexts.set_value(self._innermost, run, trace.set_span_in_context(span, outside)))
+        run = self._runs[lease] = Run(span, lease, parent)
+        contexts.attach(contexts.set_value(self._current_run, run, trace.set_span_in_context(span, parent)))
 
     def _finish(self, event: TaskFinished) -> None:
         lease = event.lease
         run = self._runs.get(lease)
         if run is None:
-            return  # it began before this listener was configured
+            return  # the run began before this listener was configured
         run.has_finished = True
         # Not with the token of attach(): the task may end in another context, or before a lock that it took later.
-        contexts.attach(self._outside(contexts.get_current()))
+        contexts.attach(self._without_ended_runs(contexts.get_current()))
         run.span.set_attribute("shedlock.outcome", event.outcome)
         run.span.set_attribute("shedlock.task_duration", event.duration.total_seconds())
         if event.outcome == "failed" and event.error is not None:
             _record(run.span, event.error)
         if lease.has_ended():
-            self._end(lease)  # the task has released it itself: nothing more will be told
+            self._end(lease)  # the task released the lease itself: no further event comes
         elif lease.is_lost():
             run.span.set_status(StatusCode.ERROR, LOST)
-            self._end(lease)  # it was told, or is being told in another thread
+            self._end(lease)  # LeaseLost came, or is coming in another thread
 
     def _fail(self, event: ProviderFailed) -> None:
         run = None if event.lease is None else self._runs.get(event.lease)
         if run is None or event.lease is None:
-            name = f"{event.operation} {self._name_of(event)}"
+            name = f"{event.operation} {label_of(event.lock_name, event.template, self._label)}"
             attributes = {"shedlock.lock_name": event.lock_name, "shedlock.outcome": "provider_failed"}
-            self._tell(name, attributes, error=event.error)
+            self._short_span(name, attributes, error=event.error)
         elif event.operation == "release":
             _record(run.span, event.error)
             self._end(event.lease)
         else:
-            run.span.record_exception(event.error)  # it is tried again, or raised in the task
+            run.span.record_exception(event.error)  # the operation is tried again, or the error raised in the task
 
     def _end(self, lease: Lease) -> None:
         run = self._runs.pop(lease, None)
@@ -165,31 +154,36 @@ class OpenTelemetryListener:
             run.has_finished = True
             run.span.end()
 
-    def _outside(self, context: Context) -> Context:
-        """``context`` without the runs that are over: a task that outlives its run is not inside of it any more."""
-        run = contexts.get_value(self._innermost, context)
-        while isinstance(run, _Run) and run.is_over():
-            if trace.get_current_span(context) is run.span:  # else the task's own, which stays current
-                context = run.outside
-            run = contexts.get_value(self._innermost, run.outside)
-        return contexts.set_value(self._innermost, run, context)
+    def _without_ended_runs(self, context: Context) -> Context:
+        """``context`` without runs that have ended: code that outlives its run is not inside that run any more."""
+        run = contexts.get_value(self._current_run, context)
+        while isinstance(run, Run) and run.has_ended():
+            if trace.get_current_span(context) is run.span:  # else a span of the task, which stays current
+                context = run.parent
+            run = contexts.get_value(self._current_run, run.parent)
+        return contexts.set_value(self._current_run, run, context)
 
-    def _forget_what_is_over(self, context: Context) -> None:
-        """In all runs around: a job that ends after it has started its own next run must not grow a chain."""
-        while isinstance(run := contexts.get_value(self._innermost, context), _Run):
-            run.outside = context = self._outside(run.outside)
+    def _shorten_chain(self, context: Context) -> None:
+        """Drop ended runs from all parents: a job that starts its own next run must not grow a chain."""
+        while isinstance(run := contexts.get_value(self._current_run, context), Run):
+            run.parent = context = self._without_ended_runs(run.parent)
 
-    # Short spans
+    # Spans
 
-    def _tell(
+    def _start_span(self, name: str, attributes: Attributes, elapsed: timedelta, parent: Context) -> Span:
+        """Start a span that began ``elapsed`` ago."""
+        start = time.time_ns() - elapsed // timedelta(microseconds=1) * 1000
+        known = {key: value for key, value in attributes.items() if value is not None}
+        return self._tracer.start_span(name, parent, attributes=known, start_time=start)
+
+    def _short_span(
         self,
         name: str,
         attributes: Attributes,
         elapsed: timedelta = timedelta(0),
         error: Exception | str | None = None,
     ) -> None:
-        parent = self._outside(contexts.get_current())
-        span = self._tracer.start_span(name, parent, attributes=_known(attributes), start_time=_ago(elapsed))
+        span = self._start_span(name, attributes, elapsed, self._without_ended_runs(contexts.get_current()))
         if isinstance(error, Exception):
             _record(span, error)
         elif error is not None:
@@ -197,16 +191,16 @@ class OpenTelemetryListener:
         span.end()
 
 
-class _Run:
-    """One guarded run. Does not keep its lease alive: it may be all that is left of a run that never ended."""
+class Run:
+    """One guarded run. Refers to its lease weakly, so that a run whose generator was dropped can be collected."""
 
-    def __init__(self, span: Span, lease: Lease, outside: Context) -> None:
+    def __init__(self, span: Span, lease: Lease, parent: Context) -> None:
         self.span = span
-        self.outside = outside
+        self.parent = parent
         self.has_finished = False
         self._lease = ref(lease)
 
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.has_finished or self._lease() is None
 
 
@@ -217,12 +211,3 @@ def _record(span: Span, error: BaseException) -> None:
 
 def _leadership(election: str, holder: str, term: int | None) -> Attributes:
     return {"shedlock.election": election, "shedlock.holder": holder, "shedlock.term": term}
-
-
-def _known(attributes: Attributes) -> dict[str, str | bool | int | float]:
-    return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _ago(elapsed: timedelta) -> int:
-    """That long ago, in nanoseconds of Unix time."""
-    return time.time_ns() - elapsed // timedelta(microseconds=1) * 1000

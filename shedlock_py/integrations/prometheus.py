@@ -5,7 +5,8 @@ Every metric is described in ``docs/observability/index.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import get_args
 from weakref import WeakSet
 
@@ -24,22 +25,19 @@ from shedlock_py import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.decorator import declared_lock_names
 from shedlock_py.events import LostReason, Outcome, SkipReason, logger
+from shedlock_py.integrations.labels import Label, label_of, missing_extra
+from shedlock_py.spec import declared_lock_names
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "shedlock_py.integrations.prometheus needs the package 'prometheus_client': "
-        "pip install 'shedlock_py[prometheus]'",
-        name=error.name,
-    ) from error
+    raise missing_extra("prometheus", "prometheus_client", error) from error
 
 ACQUISITIONS = ("acquired", *(reason for reason in get_args(SkipReason) if reason != "provider_error"), "failed")
 OPERATIONS = ("acquire", "extend", "release")
-NOT_ASKED = ("shutting_down", "not_leader")
-"""Skips for which the store is not asked: they say nothing about how long it takes to answer."""
+WITHOUT_THE_STORE = ("shutting_down", "not_leader")
+"""Skips that send no request to the store, and so have no duration to measure."""
 
 HELD_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 ACQUIRE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -48,9 +46,9 @@ ACQUIRE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 class PrometheusListener:
     """Counts what happens to locks: ``configure(…, listeners=[PrometheusListener()])``
 
-    Every metric of a lock name is there, at zero, as soon as the name is known: before its first run for
-    ``lock_names`` and for functions under ``@scheduler_lock``, wherever they are decorated (but for names that are
-    filled from each call), and at its first event for all others.
+    Every metric of a lock name exists, at zero, as soon as the name is known: before its first run for ``lock_names``
+    and for functions under ``@scheduler_lock``, wherever they are decorated (but for names that are filled from each
+    call), and at its first event for all others.
 
     :param registry: where the metrics are registered; ``prometheus_client.REGISTRY`` by default.
     :param lock_names: names that are known in advance, such as those given to ``hold`` and ``attempt``.
@@ -65,17 +63,16 @@ class PrometheusListener:
         registry: CollectorRegistry | None = None,
         *,
         lock_names: Iterable[str] = (),
-        label: Callable[[str], str] | None = None,
+        label: Label | None = None,
     ) -> None:
         if isinstance(lock_names, str):
             raise ConfigurationError(f"lock_names must be a list of names, not the text {lock_names!r}")
         self._label = label
-        self._known: set[str] = set()
         self._running: WeakSet[Lease] = WeakSet()
-        self._metrics = CollectorRegistry()  # our own, to be collected as one by that of the application
+        self._metrics = CollectorRegistry()  # collected as a whole by the application's registry
         self._make_metrics()
         for name in (*lock_names, *declared_lock_names()):
-            self._register(self._label_of(name))
+            self._register(label_of(name, None, label))
         try:
             (REGISTRY if registry is None else registry).register(self)
         except ValueError as error:
@@ -85,62 +82,36 @@ class PrometheusListener:
             ) from error
 
     def _make_metrics(self) -> None:
-        metrics = self._metrics
-        self._acquisitions = Counter(
+        counter = partial(Counter, registry=self._metrics)
+        histogram = partial(Histogram, registry=self._metrics)
+        # With several processes behind one scrape (multiprocess mode): the sum over those that are alive.
+        gauge = partial(Gauge, registry=self._metrics, multiprocess_mode="livesum")
+        self._acquisitions = counter(
             "shedlock_acquisitions",
-            "How often a lock was asked for. outcome: acquired, why it was skipped, or failed (the store).",
+            "Attempts to acquire a lock. outcome: acquired, why it was skipped, or failed (the store).",
             ["lock", "outcome"],
-            registry=metrics,
         )
-        self._tasks = Counter(
-            "shedlock_tasks", "Guarded tasks that have ended, by outcome.", ["lock", "outcome"], registry=metrics
+        self._tasks = counter("shedlock_tasks", "Guarded tasks that have ended, by outcome.", ["lock", "outcome"])
+        self._lost = counter("shedlock_leases_lost", "Leases that ended before their task.", ["lock", "reason"])
+        self._extensions = counter("shedlock_extensions", "Leases extended, on purpose or by keep-alive.", ["lock"])
+        self._failures = counter(
+            "shedlock_provider_failures", "Operations at which the store failed.", ["lock", "operation"]
         )
-        self._lost = Counter(
-            "shedlock_leases_lost", "Leases that ended before their task.", ["lock", "reason"], registry=metrics
+        self._held = histogram(
+            "shedlock_held_seconds", "From the grant of a lock to the end of its task.", ["lock"], buckets=HELD_BUCKETS
         )
-        self._extensions = Counter(
-            "shedlock_extensions", "Leases extended, on purpose or by keep-alive.", ["lock"], registry=metrics
-        )
-        self._failures = Counter(
-            "shedlock_provider_failures",
-            "Operations at which the store failed.",
-            ["lock", "operation"],
-            registry=metrics,
-        )
-        self._held = Histogram(
-            "shedlock_held_seconds",
-            "From the grant of a lock to the end of its task.",
-            ["lock"],
-            buckets=HELD_BUCKETS,
-            registry=metrics,
-        )
-        self._acquire = Histogram(
+        self._acquire = histogram(
             "shedlock_acquire_seconds",
             "How long the store took to grant or refuse a lock.",
             ["lock"],
             buckets=ACQUIRE_BUCKETS,
-            registry=metrics,
         )
-        # With several processes behind one scrape (multiprocess mode): the sum over those that are alive.
-        self._running_now = Gauge(
-            "shedlock_running",
-            "Guarded tasks that are running.",
-            ["lock"],
-            registry=metrics,
-            multiprocess_mode="livesum",
-        )
-        self._leader = Gauge(
-            "shedlock_leader",
-            "1 if this process leads, 0 if it does not.",
-            ["election"],
-            registry=metrics,
-            multiprocess_mode="livesum",
-        )
-        self._last_success = Gauge(
+        self._running_now = gauge("shedlock_running", "Guarded tasks that are running.", ["lock"])
+        self._leader = gauge("shedlock_leader", "1 if this process leads, 0 if it does not.", ["election"])
+        self._last_success = gauge(
             "shedlock_last_success_timestamp_seconds",
             "When a guarded task last succeeded in this process, in Unix time; absent before.",
             ["lock"],
-            registry=metrics,
             multiprocess_mode="max",
         )
 
@@ -155,7 +126,7 @@ class PrometheusListener:
             case LockSkipped(_, reason, elapsed):
                 lock = self._lock(event)
                 self._acquisitions.labels(lock, reason).inc()
-                if reason not in NOT_ASKED:
+                if reason not in WITHOUT_THE_STORE:
                     self._acquire.labels(lock).observe(elapsed.total_seconds())
             case TaskFinished(_, lease, duration, outcome):
                 lock = self._lock(event)
@@ -163,7 +134,7 @@ class PrometheusListener:
                 self._held.labels(lock).observe(duration.total_seconds())
                 if outcome == "succeeded":
                     self._last_success.labels(lock).set_to_current_time()
-                if lease in self._running:  # not if this listener was configured while the task ran
+                if lease in self._running:  # false if this listener was configured while the task ran
                     self._running.discard(lease)
                     self._running_now.labels(lock).dec()
             case LeaseLost(_, _, reason):
@@ -183,17 +154,13 @@ class PrometheusListener:
                 self._leader.labels(name)  # at zero, unless this node leads
 
     def _lock(self, event: LockEvent) -> str:
-        """The label of the lock that an event is about, with all its metrics there."""
-        lock = self._label_of(event.lock_name, event.template)
+        """The label of an event's lock, whose series all exist from now on."""
+        lock = label_of(event.lock_name, event.template, self._label)
         self._register(lock)
         return lock
 
-    def _label_of(self, name: str, template: str | None = None) -> str:
-        return self._label(name) if self._label else template or name
-
     def _register(self, lock: str) -> None:
-        if lock in self._known:
-            return
+        """Create all series of a lock, at zero."""
         for outcome in ACQUISITIONS:
             self._acquisitions.labels(lock, outcome)
         for outcome in get_args(Outcome):
@@ -204,15 +171,14 @@ class PrometheusListener:
             self._failures.labels(lock, operation)
         for metric in (self._extensions, self._held, self._acquire, self._running_now):
             metric.labels(lock)
-        self._known.add(lock)
 
-    # What the registry calls
+    # Called by the registry
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, with those of functions that were decorated since."""
         for name in declared_lock_names():
             try:
-                self._register(self._label_of(name))
+                self._register(label_of(name, None, self._label))
             except Exception:  # a scrape must not fail because of one name
                 logger.exception("no label for the lock name %r", name)
         yield from self._metrics.collect()

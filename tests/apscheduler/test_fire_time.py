@@ -18,7 +18,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from shedlock_py import InMemoryLockProvider
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
-from shedlock_py.integrations.apscheduler.options import fire_time_of
+from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from tests.apscheduler.rig import Rig, now, running, seconds
 from tests.support.polling import wait_until
 

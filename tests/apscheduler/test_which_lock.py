@@ -1,6 +1,7 @@
 """Which lock a job gets, for how long, from which provider; and what is refused."""
 
 import logging
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, Lock, ShedLockExecutor
+from shedlock_py.integrations.apscheduler.job_warnings import GRACE_SECONDS
 from tests.apscheduler import jobs
 from tests.apscheduler.rig import Rig, Task, now, running
 from tests.support.polling import wait_until
@@ -295,8 +297,10 @@ def test_a_lock_for_a_job_id_that_is_not_there_is_warned_of_once(
         with running(tmp_path, locks=locks) as rig:
             rig.add(often, trigger="interval", seconds=0.1)
             rig.add(late, trigger="date", run_date=now() + timedelta(hours=1))
-            executor = rig.scheduler._executors["default"]
-            wait_until(lambda executor=executor: not executor._unseen, what="the ids were looked for")  # type: ignore[misc]  # a default binds it now
+            grace_ends = time.monotonic() + GRACE_SECONDS
+            wait_until(lambda end=grace_ends: time.monotonic() > end, what="the end of the grace period")  # type: ignore[misc]  # a default binds it now
+            runs = often.runs
+            wait_until(lambda runs=runs: often.runs > runs + 1, what="a run that was submitted after it")  # type: ignore[misc]  # likewise
     (line,) = warnings_of(caplog, typo)
     assert "misspelt" in line
     assert warnings_of(caplog, late.id) == []

@@ -3,14 +3,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.rig import file_store
+from tests.cli.harness import file_store
 from tests.cli.runs import Runs
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
+def store(tmp_path: Path) -> str:
+    """The URL of a new SQLite store."""
+    return file_store(tmp_path)
+
+
+@pytest.fixture
+def runs(store: str, tmp_path: Path) -> Iterator[Runs]:
     """Runs on a SQLite file."""
-    runs = Runs(file_store(tmp_path), tmp_path)
+    runs = Runs(store, tmp_path)
     try:
         yield runs
     finally:

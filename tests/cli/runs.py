@@ -1,4 +1,4 @@
-"""`shedlock run` in processes of its own, away from the terminal of whoever runs the tests."""
+"""`shedlock run` in processes of its own, away from the terminal on which the tests run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shedlock_py import LockProvider, provider_from_url
-from tests.cli.terminal import NOTHING_IGNORED, PROGRAM
+from tests.cli.terminal import PROGRAM, command
 from tests.guides.examples.scripts import PROJECT
 from tests.support.polling import wait_until
 
@@ -19,7 +19,7 @@ SECONDS = 30.0
 
 
 class Runs:
-    """Starts runs on one store; all that is left of them is killed at the end."""
+    """Starts runs on one store, and kills what is left of them at the end."""
 
     def __init__(self, store: str, directory: Path) -> None:
         self.store = store
@@ -30,37 +30,46 @@ class Runs:
     def start(
         self,
         *arguments: str,
-        command: Sequence[str] | None = None,
+        words: Sequence[str] | None = None,
         python: str = "",
         program: str = PROGRAM,
         variables: dict[str, str | None] | None = None,
         under: Sequence[str] = (),
         **options: Any,
     ) -> subprocess.Popen[str]:
-        """`shedlock run ARGUMENTS -- COMMAND`, started by the program ``under``; the command is `python`'s code, unless
-        another is given."""
+        """Start `shedlock run ARGUMENTS -- COMMAND`, with the program ``under`` as its parent if one is given.
+
+        The command is `python`'s code, unless its ``words`` are given.
+        """
         path = os.pathsep.join([str(PROJECT), str(self.directory)])  # this very library, wherever the run begins
         given = {"SHEDLOCK_STORE": self.store, "PYTHONPATH": path, **(variables or {})}
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SHEDLOCK_")}
         environ |= {name: value for name, value in given.items() if value is not None}
-        words = [sys.executable, "-c", python] if command is None else list(command)
+        words = [sys.executable, "-c", python] if words is None else words
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         process = subprocess.Popen(
-            [*under, sys.executable, "-c", NOTHING_IGNORED + program, "run", *arguments, "--", *words],
+            [*under, *command("run", *arguments, "--", *words, program=program)],
             **{**streams, "text": True, "env": environ, "start_new_session": True, **options},
         )
         self._started.append(process)
         return process
 
     def run(self, *arguments: str, **options: Any) -> tuple[int, str, str]:
-        """Start it, wait for it: exit code, standard output, standard error."""
+        """Start a run and wait for it: exit code, standard output, standard error."""
         return self.end(self.start(*arguments, **options))
 
     def end(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
         out, err = process.communicate(timeout=SECONDS)
         return process.returncode, out, err
 
-    def is_held(self, name: str) -> bool:
+    def start_ready(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Start a run whose command writes the line "ready" first, and wait for that."""
+        process = self.start(*arguments, **options)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def is_held(self, name: str = "job") -> bool:
         record = self.provider.record(name)
         return record is not None and record.is_held
 
@@ -68,7 +77,7 @@ class Runs:
         return self.directory / name
 
     def wait_for(self, name: str) -> str:
-        """What a command has written to a file of that name, once there is something."""
+        """Wait until the command has written something to a file of that name, and return it."""
         path = self.path(name)
         wait_until(lambda: path.exists() and path.read_text(), timeout=SECONDS, what=f"something in {name}")
         return path.read_text()

@@ -1,4 +1,4 @@
-"""The command in a process of its own, on a terminal of a given size."""
+"""The command line in a process of its own, also on a terminal."""
 
 from __future__ import annotations
 
@@ -7,46 +7,55 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.guides.examples.scripts import PROJECT
+
 PROGRAM = "from shedlock_py.__main__ import main; main()"
-# Whoever runs the tests may ignore these signals (nohup, a shell's background job), which children inherit.
+# The process that runs the tests may ignore these signals (nohup, a shell's background job), which children inherit.
 NOTHING_IGNORED = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "[signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGQUIT)]; "
 )
+# The leader of a session gets the terminal that it opens as the controlling one.
+_ON_TERMINAL = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execvp(sys.argv[1], sys.argv[1:])"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", NOTHING_IGNORED + PROGRAM, *arguments]
+def command(*arguments: str, program: str = PROGRAM) -> list[str]:
+    """The words that start ``shedlock ARGUMENTS``."""
+    return [sys.executable, "-c", NOTHING_IGNORED + program, *arguments]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """That of the tests, without what would change colours or sizes."""
+    """The environment of the tests, without variables that change colours or sizes."""
     unwanted = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
-    return {**kept, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **variables}
+    path = {"PYTHONPATH": str(PROJECT)}
+    return {**kept, **path, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **variables}
 
 
 class Terminal:
-    """One run of ``shedlock`` on a pseudo-terminal; ``raw`` is what it wrote so far."""
+    """A program as the leader of a session on a pseudo-terminal; ``raw`` is its output so far."""
 
-    def __init__(self, *arguments: str, columns: int = 80, lines: int = 24, **variables: str) -> None:
+    def __init__(
+        self, words: Sequence[str], *, columns: int = 80, lines: int = 24, cwd: Path | None = None, **variables: str
+    ) -> None:
         self.raw = ""
         self._side, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._process = subprocess.Popen(
-            command(*arguments), stdin=other, stdout=other, stderr=other, env=environment(**variables)
-        )
+            [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *words],
+            stdin=other, stdout=other, stderr=other, cwd=cwd, env=environment(**variables), start_new_session=True,
+        )  # fmt: skip
         os.close(other)
 
     def __enter__(self) -> Self:
@@ -59,30 +68,43 @@ class Terminal:
         os.close(self._side)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def text(self) -> str:
-        """Without colours and movements of the cursor."""
+        """The output without colours and movements of the cursor."""
         return _ESCAPES.sub("", self.raw)
 
-    def interrupt(self) -> None:
-        """Ctrl-C."""
-        self._process.send_signal(signal.SIGINT)
+    def type(self, text: str) -> None:
+        os.write(self._side, text.encode())
 
-    def read_until(self, condition: Callable[[str], object], seconds: float = 20) -> None:
+    def hang_up(self) -> None:
+        """Close the terminal."""
+        os.close(self._side)
+        self._side = os.open(os.devnull, os.O_RDONLY)
+
+    def read_until(self, expected: str | Callable[[str], object], seconds: float = 20) -> None:
+        """Read until the output contains a text, or fulfils a condition."""
         deadline = time.monotonic() + seconds
-        while not condition(self.text):
+
+        def is_there() -> object:
+            return expected in self.text if isinstance(expected, str) else expected(self.text)
+
+        while not is_there():
             assert time.monotonic() < deadline, f"not seen within {seconds} s; there is:\n{self.text}"
-            assert self._read(0.2) or self._process.poll() is None or condition(self.text), self.text
+            assert self.read() or self._process.poll() is None or is_there(), self.text
 
     def end(self, seconds: float = 20) -> int:
-        """Read all that it writes until it ends; its exit code."""
+        """Read all output until the program ends. Its exit code."""
         deadline = time.monotonic() + seconds
-        while self._read(0.2) or self._process.poll() is None:
+        while self.read() or self._process.poll() is None:
             assert time.monotonic() < deadline, f"still running; there is:\n{self.text}"
         return self._process.wait(10)
 
-    def _read(self, seconds: float) -> bool:
-        ready, _, _ = select.select([self._side], [], [], seconds)
-        if not ready:
+    def read(self, seconds: float = 0.2) -> bool:
+        """Read what comes within so many seconds, if anything does."""
+        if not select.select([self._side], [], [], seconds)[0]:
             return False
         try:
             data = os.read(self._side, 65536)

@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from sqlalchemy import create_engine
 from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, provider_from_url
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.cli.rig import file_store, run, set_fire_time, take
+from tests.cli.harness import run, set_fire_time, take
 from tests.faults.small_disks import fill, tmpfs
 from tests.support.database import DatabaseServer
 from tests.support.ports import free_port
@@ -28,40 +29,39 @@ CHECKS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    return file_store(tmp_path)
-
-
-def examined(store: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def check(store: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and the checks by name."""
     done = run("doctor", "--json", store=store)
     data = json.loads(done.stdout)
     assert set(data) == {"store", "ok", "checks"}
     assert data["ok"] is (done.exit_code == 0)
-    for check in data["checks"]:
-        assert set(check) == {"check", "status", "message", "hint", "seconds"}
-    return done.exit_code, {check["check"]: check for check in data["checks"]}
+    for found in data["checks"]:
+        assert set(found) == {"check", "status", "message", "hint", "seconds"}
+    return done.exit_code, {found["check"]: found for found in data["checks"]}
+
+
+def not_ok(checks: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: found["status"] for name, found in checks.items() if found["status"] != "ok"}
 
 
 def test_all_is_well(store: str) -> None:
     take(store, "another")
-    code, checks = examined(store)
+    code, checks = check(store)
     assert code == 0
     assert list(checks) == CHECKS
-    assert {check["status"] for check in checks.values()} == {"ok"}
+    assert not_ok(checks) == {}
     assert abs(checks["clock"]["seconds"]) < 1
     assert 0 < checks["round trip"]["seconds"] < 1
     lines = run("doctor", store=store).stdout.splitlines()
     assert lines[0].startswith("<SqlAlchemyLockProvider shedlock at sqlite")
-    assert [line.partition(": ")[0] for line in lines[1:]] == [f"✓ {check}" for check in CHECKS]
+    assert [line.partition(": ")[0] for line in lines[1:]] == [f"✓ {name}" for name in CHECKS]
     records = provider_from_url(store).records()
     assert [(record.name, record.is_held) for record in records] == [("another", True), ("shedlock-doctor", False)]
 
 
 def test_a_dead_server() -> None:
     url = f"postgresql://me:s3cret-pw@127.0.0.1:{free_port()}/x"
-    code, checks = examined(url)
+    code, checks = check(url)
     assert (code, list(checks)) == (1, ["reach the store"])
     assert checks["reach the store"]["status"] == "failed"
     assert "right host" in checks["reach the store"]["hint"]
@@ -73,7 +73,7 @@ def test_a_dead_server() -> None:
 
 def test_no_table(tmp_path: Path) -> None:
     (tmp_path / "new.db").touch()
-    code, checks = examined(f"sqlite:///{tmp_path}/new.db")
+    code, checks = check(f"sqlite:///{tmp_path}/new.db")
     assert (code, list(checks)) == (1, ["reach the store", "schema"])
     assert checks["reach the store"]["status"] == "ok"
     assert checks["schema"]["status"] == "failed"
@@ -82,7 +82,7 @@ def test_no_table(tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    code, checks = examined(f"sqlite:///{tmp_path}/mistyped.db")
+    code, checks = check(f"sqlite:///{tmp_path}/mistyped.db")
     assert (code, list(checks)) == (1, ["reach the store"])
     assert checks["reach the store"]["status"] == "failed"
     assert checks["reach the store"]["message"] == f"there is no SQLite file {tmp_path}/mistyped.db"
@@ -106,7 +106,7 @@ def test_a_full_disk() -> None:
             # In a process of its own: it blocks signals.
             ended = subprocess.run([sys.executable, "-m", "shedlock_py", *words], capture_output=True, text=True)
             assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (69, "", 1)
-            code, checks = examined(url)
+            code, checks = check(url)
     except OSError as error:
         pytest.skip(str(error))
     assert (code, list(checks)) == (1, ["reach the store"])
@@ -114,9 +114,9 @@ def test_a_full_disk() -> None:
 
 
 def test_locks_in_memory() -> None:
-    code, checks = examined("memory://")
+    code, checks = check("memory://")
     assert code == 0  # a warning: nothing that the store does is wrong
-    assert {name: check["status"] for name, check in checks.items() if check["status"] != "ok"} == {"shared": "warning"}
+    assert not_ok(checks) == {"shared": "warning"}
     assert checks["shared"]["message"] == "locks in memory guard nothing between processes"
     assert "each replica runs every job" in checks["shared"]["hint"]
     assert "! shared: locks in memory guard nothing" in run("doctor", store="memory://").stdout
@@ -126,7 +126,7 @@ def test_a_fire_time_in_the_future(store: str) -> None:
     """What a replica with a wrong clock leaves."""
     take(store, "job")
     set_fire_time(store, "job", datetime.now(UTC) + timedelta(days=2))
-    code, checks = examined(store)
+    code, checks = check(store)
     assert code == 0
     assert checks["fire times"]["status"] == "warning"
     assert checks["fire times"]["message"].startswith("lock 'job': its last fire time, ")
@@ -142,7 +142,7 @@ def test_a_table_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             "locked_by TEXT)"
         )
     engine.dispose()
-    code, checks = examined(url)
+    code, checks = check(url)
     assert (code, list(checks)) == (1, ["reach the store", "schema"])
     assert "ALTER TABLE shedlock ADD COLUMN fencing_token" in checks["schema"]["hint"]
     (tmp_path / "java_for_doctor.py").write_text(
@@ -150,9 +150,26 @@ def test_a_table_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         f"locks = SqlAlchemyLockProvider({url!r}, extra_columns=False)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    code, checks = examined("java_for_doctor:locks")
+    code, checks = check("java_for_doctor:locks")
     assert (code, list(checks)) == (0, CHECKS)
     assert checks["fencing tokens"]["status"] == "warning"
+
+
+@contextmanager
+def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
+    """The name of a database with a lock table whose times are of that type."""
+    database = "tests_cli_doctor"
+    server.drop_database(database)
+    server.create_database(database)
+    try:
+        with server.connect(database) as connection:
+            connection.exec_driver_sql(
+                f"CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until {type_}, locked_at {type_}, "
+                f"locked_by VARCHAR(255), fencing_token BIGINT, last_fire_time {type_})"
+            )
+        yield database
+    finally:
+        server.drop_database(database)
 
 
 @pytest.mark.parametrize(
@@ -166,40 +183,22 @@ def test_times_that_follow_the_session(
     fixture: str, driver: str, type_: str, code: int, status: str, request: pytest.FixtureRequest
 ) -> None:
     server: DatabaseServer = request.getfixturevalue(fixture)
-    database = "tests_cli_doctor"
-    server.drop_database(database)
-    server.create_database(database)
-    try:
-        with server.connect(database) as connection:
-            connection.exec_driver_sql(
-                f"CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until {type_}, locked_at {type_}, "
-                f"locked_by VARCHAR(255), fencing_token BIGINT, last_fire_time {type_})"
-            )
+    with table_with(type_, server) as database:
         url = server.url(driver, database)
-        found, checks = examined(url)
+        found, checks = check(url)
         assert (found, checks["schema"]["status"]) == (code, status)
-        assert "sessions" in checks["schema"]["message"]
-        assert "ALTER TABLE shedlock" in checks["schema"]["hint"]
+        text = f"{checks['schema']['message']} {checks['schema']['hint']}"
+        assert "sessions" in text
+        assert "ALTER TABLE shedlock" in text
         provider = provider_from_url(url)
         assert isinstance(provider, SqlAlchemyLockProvider)
         provider.close()
-    finally:
-        server.drop_database(database)
 
 
 def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(request: pytest.FixtureRequest) -> None:
     """Columns of type TIMESTAMP, an application in one zone, an operator in another: an error, not "free"."""
     server: DatabaseServer = request.getfixturevalue("mariadb_server")
-    database = "tests_cli_doctor"
-    server.drop_database(database)
-    server.create_database(database)
-    type_ = "TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'"
-    try:
-        with server.connect(database) as connection:
-            connection.exec_driver_sql(
-                f"CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until {type_}, locked_at {type_}, "
-                f"locked_by VARCHAR(255), fencing_token BIGINT, last_fire_time {type_})"
-            )
+    with table_with("TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'", server) as database:
         here = server.url("mysql+pymysql", database)
         there = create_engine(here, connect_args={"init_command": "SET time_zone = '+06:00'"})
         application = SqlAlchemyLockProvider(there)
@@ -216,13 +215,11 @@ def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(request: py
         assert record.is_held
         application.close()
         there.dispose()
-    finally:
-        server.drop_database(database)
 
 
 def test_another_doctor_is_at_work(store: str) -> None:
     take(store, "shedlock-doctor", "1m", holder="[b]other")
-    code, checks = examined(store)
+    code, checks = check(store)
     assert (code, list(checks)) == (0, ["reach the store", "schema", "acquire"])
     assert checks["acquire"]["status"] == "warning"
     assert "held by [b]other" in checks["acquire"]["message"]
@@ -233,9 +230,9 @@ class Contested(InMemoryLockProvider):
     """Another doctor gets the lock as soon as it is free."""
 
     def release(self, lease: Lease) -> bool:
-        was_ours = super().release(lease)
+        is_released = super().release(lease)
         super().acquire(LockRequest(lease.name, "10s", holder="other"))
-        return was_ours
+        return is_released
 
 
 # Stores that do wrong
@@ -290,10 +287,12 @@ class CountsBack(InMemoryLockProvider):
 def test_a_store_that_does_wrong(
     make: Callable[[], InMemoryLockProvider], wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.cli.test_doctor.examinee", make(), raising=False)
+    subject = make()
+    subject.is_shared = True
+    monkeypatch.setattr("tests.cli.test_doctor.subject", subject, raising=False)
     monkeypatch.setattr("shedlock_py.urls._providers", {})  # one is kept for each reference
-    code, checks = examined("tests.cli.test_doctor:examinee")
-    assert {name: check["status"] for name, check in checks.items() if check["status"] != "ok"} == wrong
+    code, checks = check("tests.cli.test_doctor:subject")
+    assert not_ok(checks) == wrong
     assert code == (1 if "failed" in wrong.values() else 0)
     if make is SkewedClock:
         assert checks["clock"]["seconds"] == pytest.approx(3600, abs=5)

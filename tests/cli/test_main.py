@@ -15,7 +15,7 @@ import pytest
 import shedlock_py
 from shedlock_py.cli.app import shedlock
 from shedlock_py.cli.common import Commands
-from tests.cli.rig import file_store, run
+from tests.cli.harness import file_store, run
 
 
 def output(*words: str) -> subprocess.CompletedProcess[str]:

@@ -13,19 +13,20 @@ from sqlalchemy import Engine, create_engine, inspect
 from shedlock_py import Lease, LockRequest, provider_from_url
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.cli.rig import file_store, insert, run, set_fire_time, take
+from tests.cli.harness import insert, run, set_fire_time, take
 from tests.support.database import DatabaseServer
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    return file_store(tmp_path)
+def is_held(store: str) -> bool:
+    record = provider_from_url(store).record("job")
+    assert record is not None
+    return record.is_held
 
 
 # release
 
 
-def test_release_wants_to_be_told_twice(store: str) -> None:
+def test_release_of_a_held_lock_needs_force(store: str) -> None:
     lease = take(store, "job", holder="web-1:7")
     provider = provider_from_url(store)
     done = run("release", "job", store=store)
@@ -34,16 +35,11 @@ def test_release_wants_to_be_told_twice(store: str) -> None:
     assert "its task may still be running" in done.stderr
     assert "--force" in done.stderr
     assert done.stderr.count("\n") == 1
-    record = provider.record("job")
-    assert record is not None
-    assert record.is_held
-
+    assert is_held(store)
     done = run("release", "job", "--force", store=store)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("lock 'job' is free; it was held by web-1:7 for ")
-    record = provider.record("job")
-    assert record is not None
-    assert not record.is_held
+    assert not is_held(store)
     assert provider.extend(lease, "1m") is None
     take(store, "job")
 
@@ -110,17 +106,15 @@ def test_the_fire_time_of_a_held_lock_is_forgotten_when_it_is_freed(store: str) 
     assert provider_from_url(store).acquire(LockRequest("job", "1m", fire_time=datetime.now(UTC))) is not None
 
 
-@pytest.mark.parametrize("is_held", [False, True])
-def test_a_lock_without_a_fire_time(is_held: bool, store: str) -> None:
+@pytest.mark.parametrize("held", [False, True])
+def test_a_lock_without_a_fire_time(held: bool, store: str) -> None:
     lease = take(store, "job")
-    if not is_held:
+    if not held:
         provider_from_url(store).release(lease)
     done = run("release", "job", "--force", "--forget-fire-time", store=store)
-    assert (done.exit_code, "is free" in done.stdout) == (1, is_held)
+    assert (done.exit_code, "is free" in done.stdout) == (1, held)
     assert done.stderr == "shedlock: lock 'job' has no fire time to forget\n"
-    record = provider_from_url(store).record("job")
-    assert record is not None
-    assert not record.is_held
+    assert not is_held(store)
 
 
 def test_without_the_option_the_fire_time_stays(store: str) -> None:
@@ -135,9 +129,7 @@ def test_a_provider_that_cannot_forget_changes_nothing(store: str, monkeypatch: 
     done = run("release", "job", "--force", "--forget-fire-time", store=store)
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (78, "", 1)
     assert "cannot forget a fire time: it has no forget_fire_time()" in done.stderr
-    record = provider_from_url(store).record("job")
-    assert record is not None
-    assert record.is_held
+    assert is_held(store)
 
 
 # prune
@@ -195,7 +187,7 @@ def _columns(engine: Engine, table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "mysql+pymysql", "mariadb+pymysql"])
-def test_the_ddl_of_a_server_that_is_not_asked(scheme: str) -> None:
+def test_the_ddl_needs_no_server(scheme: str) -> None:
     done = run("schema", store=f"{scheme}://nobody:s3cret-pw@127.0.0.1:1/none")
     assert done.exit_code == 0
     assert done.stdout.startswith("CREATE TABLE IF NOT EXISTS shedlock (\n    name VARCHAR(64)")
@@ -240,41 +232,28 @@ def test_the_ddl_of_a_server(fixture: str, driver: str, request: pytest.FixtureR
         server.drop_database(database)
 
 
-def test_the_ddl_of_a_provider_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "theirs_for_cli.py").write_text(
+def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path) -> None:
+    (tmp_path / "app_for_cli.py").write_text(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
         "def locks():\n"
-        f"    return SqlAlchemyLockProvider('sqlite:///{tmp_path}/theirs.db', table_name='Our Locks', schema='main')\n"
+        f"    return SqlAlchemyLockProvider('sqlite:///{tmp_path}/app.db', table_name='Our Locks', schema='main')\n"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        reference = "theirs_for_cli:locks"
+        reference = "app_for_cli:locks"
         assert run("schema", store=reference).stdout.startswith('CREATE TABLE IF NOT EXISTS main."Our Locks" (\n')
         created = run("schema", "--create", store=reference)
         assert (created.exit_code, created.stdout) == (0, "")
         assert 'all that <SqlAlchemyLockProvider main."Our Locks" at ' in created.stderr
+        assert run("schema", "--create", store=reference).exit_code == 0  # again: nothing is missing
         assert run("list", store=reference).exit_code == 0
 
 
-def test_create(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/locks.db"
-    for _ in range(2):
-        assert run("schema", "--create", store=url).exit_code == 0
-    take(url, "job")
-
-
-@pytest.mark.parametrize(
-    ("url", "hint"),
-    [
-        ("memory://", "nothing need be created\n"),
-        ("redis://127.0.0.1:1/0", "nothing need be created\n"),
-        ("mongodb://me:s3cret-pw@127.0.0.1:1/x", "--create adds the index by which MongoDB removes old records\n"),
-    ],
-)
-def test_stores_without_a_schema(url: str, hint: str) -> None:
+@pytest.mark.parametrize("url", ["memory://", "redis://127.0.0.1:1/0", "mongodb://me:s3cret-pw@127.0.0.1:1/x"])
+def test_stores_without_a_schema(url: str) -> None:
     done = run("schema", store=url)
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr.endswith(hint)
+    assert done.stderr.endswith(" needs no table; --create adds its index, if it has one\n")
     assert "s3cret-pw" not in done.stderr
 
 

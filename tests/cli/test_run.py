@@ -14,7 +14,7 @@ import pytest
 from shedlock_py import LockRequest
 from shedlock_py.cli import child, common
 from shedlock_py.cli.run import run as run_command
-from tests.cli.rig import take
+from tests.cli.harness import take
 from tests.cli.runs import Runs
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
@@ -33,7 +33,7 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
     with (runs.directory / "stdin").open() as stdin:
         code, out, err = runs.run(
             "job", "--at-most", "1m",
-            command=[sys.executable, "-c", REPORT, *arguments],
+            words=[sys.executable, "-c", REPORT, *arguments],
             stdin=stdin,
             variables={"SHEDLOCK_OF_MINE": "kept", "SHEDLOCK_FENCING_TOKEN": "of an outer run"},
         )  # fmt: skip
@@ -73,7 +73,7 @@ def test_other_open_files_are_passed_through_and_none_of_ours(runs: Runs) -> Non
 )
 def test_the_exit_code_is_that_of_the_command(runs: Runs, python: str, expected: int) -> None:
     assert runs.run("job", "--at-most", "1m", python=python) == (expected, "", "")
-    assert not runs.is_held("job")
+    assert not runs.is_held()
 
 
 def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
@@ -86,7 +86,7 @@ def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
         (str(runs.directory), 126, f"not executable: {runs.directory}"),
         ("", 127, "command not found: "),
     ]:
-        assert runs.run("job", "--at-most", "1m", command=[command]) == (code, "", f"shedlock: {text}\n")
+        assert runs.run("job", "--at-most", "1m", words=[command]) == (code, "", f"shedlock: {text}\n")
     assert runs.provider.record("job") is None
 
 
@@ -95,11 +95,11 @@ def test_what_the_system_refuses_to_execute_gives_its_lock_back(runs: Runs) -> N
         script = runs.path(name)
         script.write_text(text)
         script.chmod(0o755)
-        code, _, err = runs.run("job", "--at-most", "1m", command=[str(script)])
+        code, _, err = runs.run("job", "--at-most", "1m", words=[str(script)])
         assert code == expected
         assert err.startswith(f"shedlock: cannot execute {script}: ")
         assert err.count("\n") == 1
-        assert not runs.is_held("job")
+        assert not runs.is_held()
 
 
 def test_without_a_token_there_is_none_in_the_environment(runs: Runs) -> None:
@@ -153,7 +153,7 @@ def test_only_the_command_is_waited_for_and_not_what_it_leaves_behind(runs: Runs
     assert process.stdout is not None
     left = int(process.stdout.readline())
     os.kill(left, 9)  # it was there, with our standard output open
-    assert not runs.is_held("job")
+    assert not runs.is_held()
 
 
 def test_a_release_that_fails_is_one_line_and_nothing_else(runs: Runs) -> None:
@@ -174,7 +174,7 @@ def test_closed_streams_do_no_harm(runs: Runs) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 4
-    assert not runs.is_held("job")
+    assert not runs.is_held()
 
 
 def test_every_option_has_its_variable(runs: Runs) -> None:
@@ -235,7 +235,7 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
 
 
 @pytest.mark.parametrize(
-    ("store", "code", "text"),
+    ("url", "code", "text"),
     [
         (None, 78, "no store: give --store URL or set SHEDLOCK_STORE"),
         ("nosuch://user:s3cret-pw@host/db", 78, "unknown scheme 'nosuch'"),
@@ -247,8 +247,8 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
         ("sqlite:///{directory}/empty.db", 69, "shedlock schema --create"),
     ],
 )
-def test_a_store_that_does_not_work_is_one_line(runs: Runs, store: str | None, code: int, text: str) -> None:
-    url = store and store.replace("{directory}", str(runs.directory)).replace("{port}", str(free_port()))
+def test_a_store_that_does_not_work_is_one_line(runs: Runs, url: str | None, code: int, text: str) -> None:
+    url = url and url.replace("{directory}", str(runs.directory)).replace("{port}", str(free_port()))
     variables = {"SHEDLOCK_STORE": url}
     got, out, err = runs.run("job", "--at-most", "1m", python="print('ran')", variables={**variables})
     assert (got, out, err.count("\n")) == (code, "", 1), err
@@ -344,12 +344,12 @@ def test_a_mistake_of_ours_leaves_no_command_behind(runs: Runs) -> None:
     code, _, err = runs.end(process)
     assert (code, err) == (70, "shedlock: internal error: RuntimeError: of ours; --debug shows more\n")
     assert not Path(f"/proc/{pid}").exists()
-    assert not runs.is_held("job")
+    assert not runs.is_held()
 
 
 def test_killed_by_force_its_lease_ends_by_itself(runs: Runs) -> None:
     python = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
-    process = runs.start("job", "--at-most", "2s", command=[
+    process = runs.start("job", "--at-most", "2s", words=[
         "setpriv", "--pdeathsig", "TERM", sys.executable, "-c", python,
     ], cwd=runs.directory)  # fmt: skip
     pid = int(runs.wait_for("pid"))

@@ -28,15 +28,9 @@ time.sleep(60)
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 
 
-def ready(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-
-
 def test_an_overrun(runs: Runs) -> None:
     python = SAYS.replace("def trap(number, frame):", "def trap(number, frame): print(time.time(), flush=True);")
-    process = runs.start("job", "--at-most", "6s", python=python)
-    ready(process)
+    process = runs.start_ready("job", "--at-most", "6s", python=python)
     record = runs.provider.record("job")
     code, out, err = runs.end(process)
     at, _, said = out.partition("\n")
@@ -56,10 +50,9 @@ def test_revoked_where_the_store_is_a_reference_whose_module_configures_the_appl
         f"provider = provider_from_url({runs.store!r})\n"
         "configure(provider=provider, default_lock_at_most_for='1h')\n"
     )
-    process = runs.start(
+    process = runs.start_ready(
         "job", "--at-most", "3s", "--keep-alive", python=SAYS, variables={"SHEDLOCK_STORE": "app_locks:provider"}
     )
-    ready(process)
     runs.provider.force_release("job")
     code, out, err = runs.end(process)
     assert (code, out) == (75, "got SIGTERM\n")
@@ -67,8 +60,7 @@ def test_revoked_where_the_store_is_a_reference_whose_module_configures_the_appl
 
 
 def test_revoked_under_keep_alive(runs: Runs) -> None:
-    process = runs.start("job", "--at-most", "3s", "--keep-alive", python=SAYS)
-    ready(process)
+    process = runs.start_ready("job", "--at-most", "3s", "--keep-alive", python=SAYS)
     runs.provider.force_release("job")
     code, out, err = runs.end(process)
     assert (code, out) == (75, "got SIGTERM\n")
@@ -84,8 +76,7 @@ def test_kept_alive_it_runs_longer_than_its_lease(runs: Runs) -> None:
 
 def test_revoked_without_keep_alive_is_told_at_the_end(runs: Runs) -> None:
     python = "print('ready', flush=True); input()"
-    process = runs.start("job", "--at-most", "1m", python=python, stdin=subprocess.PIPE)
-    ready(process)
+    process = runs.start_ready("job", "--at-most", "1m", python=python, stdin=subprocess.PIPE)
     runs.provider.force_release("job")
     _, err = process.communicate("go\n", timeout=30)
     assert process.returncode == 0
@@ -96,8 +87,7 @@ def test_revoked_without_keep_alive_is_told_at_the_end(runs: Runs) -> None:
 
 
 def test_one_that_ignores_sigterm_is_killed(runs: Runs) -> None:
-    process = runs.start("job", "--at-most", "2s", "--grace", "500ms", python=STUBBORN)
-    ready(process)
+    process = runs.start_ready("job", "--at-most", "2s", "--grace", "500ms", python=STUBBORN)
     code, _, err = runs.end(process)
     assert (code, "SIGKILL after 0.5s" in err) == (75, True)
 
@@ -113,7 +103,7 @@ def test_one_that_is_stopped_is_ended(runs: Runs) -> None:
 def test_a_pipeline_is_ended_wholly(runs: Runs) -> None:
     """Its second half ignores SIGTERM, so that it outlives the shell by the grace period."""
     script = "sh -c 'trap \"\" TERM; echo $$ > pid; echo ready >&2; sleep 60; sleep 60' | sleep 60"
-    process = runs.start("job", "--at-most", "2s", "--grace", "500ms", command=["sh", "-c", script], cwd=runs.directory)
+    process = runs.start("job", "--at-most", "2s", "--grace", "500ms", words=["sh", "-c", script], cwd=runs.directory)
     pid = int(runs.wait_for("pid"))
     assert runs.end(process)[0] == 75
     wait_until(lambda: not is_running(pid), what="the second half of the pipeline gone")
@@ -122,7 +112,7 @@ def test_a_pipeline_is_ended_wholly(runs: Runs) -> None:
 def test_each_member_of_a_pipeline_has_the_grace_period(runs: Runs) -> None:
     """The shell dies of SIGTERM at once; the member that tidies up is waited for."""
     script = "sh -c 'trap \"sleep 0.7; echo tidy > tidied; exit\" TERM; echo > up; while :; do sleep 0.1; done' | cat"
-    process = runs.start("job", "--at-most", "2s", "--grace", "1h", command=["sh", "-c", script], cwd=runs.directory)
+    process = runs.start("job", "--at-most", "2s", "--grace", "1h", words=["sh", "-c", script], cwd=runs.directory)
     assert runs.end(process)[0] == 75
     assert runs.path("tidied").read_text() == "tidy\n"
 
@@ -162,8 +152,7 @@ def test_a_run_on_redis(redis_runs: Runs, request: pytest.FixtureRequest) -> Non
 def test_a_server_that_stands_still_ends_a_command_that_is_kept_alive_in_time(runs: Runs) -> None:
     with private_server("redis", RedisServer) as server:
         runs.store = f"{server.url()}?timeout=500ms"
-        process = runs.start("job", "--at-most", "3s", "--keep-alive", python=SAYS)
-        ready(process)
+        process = runs.start_ready("job", "--at-most", "3s", "--keep-alive", python=SAYS)
         server.pause()
         began = time.monotonic()
         assert process.stdout is not None
@@ -182,8 +171,7 @@ def test_a_server_that_comes_back_in_time_ends_nothing(runs: Runs) -> None:
     with private_server("redis", RedisServer) as server:
         runs.store = server.url()
         python = "import sys; print('ready', flush=True); print('read', input())"
-        process = runs.start("job", "--at-most", "9s", "--keep-alive", python=python, stdin=subprocess.PIPE)
-        ready(process)
+        process = runs.start_ready("job", "--at-most", "9s", "--keep-alive", python=python, stdin=subprocess.PIPE)
         server.pause()
         assert process.stderr is not None
         first = process.stderr.readline()

@@ -12,7 +12,7 @@ from shedlock_py import Lease, ProviderUnreachable
 from shedlock_py.cli.periods import EPOCH, lead, period_of
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.runs import Runs
-from tests.cli.terminal import PROGRAM
+from tests.cli.test_run_signals import SIGNAL_IN_ACQUIRE
 
 PERIODS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=3653))
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
@@ -131,31 +131,24 @@ def not_a_program(runs: Runs) -> str:
 
 
 def test_a_command_that_cannot_be_started_is_given_back_and_not_released(runs: Runs) -> None:
-    code, out, err = runs.run("job", "--at-most", "1m", command=[not_a_program(runs)], variables=undoing(runs))
+    code, out, err = runs.run("job", "--at-most", "1m", words=[not_a_program(runs)], variables=undoing(runs))
     assert (code, out, err.count("\n")) == (127, "undone\n", 1)
     assert runs.run("job", "--at-most", "1m", python="", variables=undoing(runs)) == (0, "released\n", "")
 
 
 def test_a_signal_before_the_command_is_started_gives_the_lease_back(runs: Runs) -> None:
-    program = (
-        "import os, threading\nfrom shedlock_py.cli.guarded import Guarded\n"
-        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider as It\n"
-        "acquire, heard, was_heard = It.acquire, Guarded._heard, threading.Event()\n"
-        "Guarded._heard = lambda *args: (heard(*args), was_heard.set())\n"
-        f"It.acquire = lambda *args: (acquire(*args), os.kill(os.getpid(), 15), was_heard.wait(10))[0]\n{PROGRAM}"
-    )
-    ended = runs.run("job", *OPTIONS, python="", variables=undoing(runs), program=program)
+    ended = runs.run("job", *OPTIONS, python="", variables=undoing(runs), program=SIGNAL_IN_ACQUIRE)
     assert ended == (143, "undone\n", "")
 
 
 def test_where_the_lease_cannot_be_given_back_it_is_released(runs: Runs) -> None:
-    code, out, err = runs.run("job", *OPTIONS, command=[not_a_program(runs)], variables=undoing(runs, undo_fails=True))
+    code, out, err = runs.run("job", *OPTIONS, words=[not_a_program(runs)], variables=undoing(runs, undo_fails=True))
     assert (code, out) == (127, "released\n")
     assert "shedlock: lock 'job' could not be given back as if it had not been acquired: undo: cut off\n" in err
 
 
 def test_a_command_that_cannot_be_started_uses_up_neither_its_period_nor_its_minimum(runs: Runs) -> None:
-    assert runs.run("job", *OPTIONS, command=[not_a_program(runs)])[0] == 127
-    assert not runs.is_held("job")
-    assert runs.run("job", *OPTIONS, command=["/no/such/program"])[0] == 127
+    assert runs.run("job", *OPTIONS, words=[not_a_program(runs)])[0] == 127
+    assert not runs.is_held()
+    assert runs.run("job", *OPTIONS, words=["/no/such/program"])[0] == 127
     assert runs.run("job", *OPTIONS, "-v", python="print('ran')") == (0, "ran\n", "")

@@ -12,7 +12,7 @@ import pytest
 
 from shedlock_py import provider_from_url
 from shedlock_py.election.demotion import Demotion
-from tests.cli.rig import file_store, insert, take
+from tests.cli.harness import file_store, insert, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
@@ -43,7 +43,7 @@ def column(lines: list[str], title: str) -> list[str]:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_list(columns: int, store: str) -> None:
-    with Terminal("list", columns=columns, SHEDLOCK_STORE=store) as terminal:
+    with Terminal(command("list"), columns=columns, SHEDLOCK_STORE=store) as terminal:
         assert terminal.end() == 0
     lines = [line for line in terminal.text.splitlines() if line.strip()]
     assert max(map(len, lines)) <= columns
@@ -61,7 +61,7 @@ def test_list(columns: int, store: str) -> None:
 
 @pytest.mark.parametrize("arguments", [("list",), ("watch",), ("doctor",)])
 def test_no_colour_that_is_hard_to_read_on_white_or_on_black(arguments: tuple[str, ...], store: str) -> None:
-    with Terminal(*arguments, SHEDLOCK_STORE=store) as terminal:
+    with Terminal(command(*arguments), SHEDLOCK_STORE=store) as terminal:
         if arguments == ("watch",):
             terminal.read_until(lambda text: "Ctrl-C ends" in text and "election" in text)
         else:
@@ -73,20 +73,20 @@ def test_no_colour_that_is_hard_to_read_on_white_or_on_black(arguments: tuple[st
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_no_colours_where_they_are_not_wanted(variables: dict[str, Any], store: str) -> None:
-    with Terminal("list", SHEDLOCK_STORE=store, **variables) as terminal:
+    with Terminal(command("list"), SHEDLOCK_STORE=store, **variables) as terminal:
         assert terminal.end() == 0
     assert {code for codes in COLOUR.findall(terminal.raw) for code in codes.split(";")} <= {"0", "1"}
 
 
 def test_watch(store: str) -> None:
-    with Terminal("watch", "--every", "100ms", columns=120, SHEDLOCK_STORE=store) as terminal:
+    with Terminal(command("watch", "--every", "100ms"), columns=120, SHEDLOCK_STORE=store) as terminal:
         terminal.read_until(lambda text: "4 of 5 locks held at " in text and "━" in text)
         lease = take(store, "new", "10m", holder="web-9:9")
         terminal.read_until(lambda text: re.search(r"5 of 6 locks held .*\n.*(\n.*)*new +held +web-9:9 ", text))
         provider_from_url(store).release(lease)
         seen = len(terminal.text)
         terminal.read_until(lambda text: re.search(r"4 of 6 locks held .*\n.*(\n.*)*new +free ", text[seen:]))
-        terminal.interrupt()
+        terminal.type("\x03")
         assert terminal.end() == 0
     assert "Traceback" not in terminal.text
     assert terminal.raw.rstrip().endswith("\x1b[?25h"), "the cursor is there again"
@@ -95,7 +95,7 @@ def test_watch(store: str) -> None:
 def test_watch_of_more_locks_than_lines_shows_those_that_are_held(store: str) -> None:
     for i in range(30):
         insert(store, f"a-free-{i:02}", "x", ago=timedelta(hours=1), hold=timedelta(minutes=1))
-    with Terminal("watch", "--every", "100ms", lines=12, columns=120, SHEDLOCK_STORE=store) as terminal:
+    with Terminal(command("watch", "--every", "100ms"), lines=12, columns=120, SHEDLOCK_STORE=store) as terminal:
         terminal.read_until(lambda text: "election" in text)
     assert "a-free-00" in terminal.text
     assert "a-free-20" not in terminal.text
@@ -104,7 +104,7 @@ def test_watch_of_more_locks_than_lines_shows_those_that_are_held(store: str) ->
 def test_watch_shows_that_the_store_is_away() -> None:
     with private_server("redis", RedisServer) as server:
         server.stop()
-        with Terminal("watch", "--every", "100ms", columns=120, SHEDLOCK_STORE=server.url()) as terminal:
+        with Terminal(command("watch", "--every", "100ms"), columns=120, SHEDLOCK_STORE=server.url()) as terminal:
             terminal.read_until(
                 lambda text: re.search(r"records: .*; trying again\s+no answer from the store yet", text)
             )
@@ -113,7 +113,7 @@ def test_watch_shows_that_the_store_is_away() -> None:
             server.stop()
             away = re.compile(r"records: .*; shown as of \d\d:\d\d:\d\d; trying again")
             terminal.read_until(lambda text: away.search(text.replace("\n", " ")))
-            terminal.interrupt()
+            terminal.type("\x03")
             assert terminal.end() == 0
         assert "Traceback" not in terminal.text
 

@@ -18,7 +18,7 @@ from click.shell_completion import ShellComplete
 from shedlock_py import LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
-from tests.cli.rig import file_store, insert, run, set_fire_time, take
+from tests.cli.harness import insert, run, set_fire_time, take
 from tests.guides.examples.scripts import PROJECT, run_python
 from tests.support.ports import free_port
 
@@ -28,11 +28,6 @@ KEYS = {
 }  # fmt: skip
 HOSTILE_NAME = "\x1b[2J\x1b]0;owned\x07[red]x[/red]\n\x9b31m\u202eevil"
 HOSTILE_HOLDER = "[link=http://evil]me[/link]\r\x1b[1A"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    return file_store(tmp_path)
 
 
 def test_list(store: str) -> None:

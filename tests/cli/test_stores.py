@@ -11,7 +11,7 @@ import pytest
 
 from shedlock_py import LockProvider, provider_from_url
 from shedlock_py.providers.redis import RedisQuorumLockProvider
-from tests.cli.rig import run, take
+from tests.cli.harness import run, take
 
 DATABASE = "tests_cli"
 

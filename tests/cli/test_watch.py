@@ -19,7 +19,7 @@ from shedlock_py.cli.changes import Watch
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
-from tests.cli.rig import file_store, take
+from tests.cli.harness import file_store, take
 from tests.cli.terminal import command, environment
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
@@ -35,7 +35,7 @@ class Looks:
         self.watch = Watch()
 
     def look(self) -> list[tuple[str, str, str]]:
-        changes = self.watch.look(self.provider.records())
+        changes = self.watch.update(self.provider.records())
         return [(change.kind, change.record.name, change.record.holder) for change in changes]
 
     def take(self, name: str = "job", at_most: str = "10s", **options: Any) -> Any:

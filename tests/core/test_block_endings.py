@@ -21,8 +21,8 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
+from shedlock_py.block import Guard
 from shedlock_py.context import running
-from shedlock_py.guard import Guard
 from shedlock_py.testing import FakeClock, RecordingListener
 
 Place = tuple[CodeType, str]

@@ -26,7 +26,8 @@ from shedlock_py import (
     attempt,
     configure,
 )
-from shedlock_py.events import log_listener, notify
+from shedlock_py.config import emit
+from shedlock_py.events import log_listener
 from shedlock_py.testing import FakeClock, RecordingListener
 
 lease = InMemoryLockProvider(clock=FakeClock()).acquire(LockRequest("job", "10m"))
@@ -69,7 +70,8 @@ def test_a_listener_that_raises_is_logged_and_the_next_is_told(caplog: pytest.Lo
     def broken(event: Event) -> None:
         raise RuntimeError("broken listener")
 
-    notify([broken, heard], LockSkipped("job", "held", SOON))
+    with configure(listeners=[broken, heard]):
+        emit(LockSkipped("job", "held", SOON))
     assert heard.kinds() == ["LockSkipped"]
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
@@ -81,7 +83,8 @@ def test_a_listener_that_raises_is_logged_and_the_next_is_told(caplog: pytest.Lo
 def test_listeners_are_told_in_the_order_in_which_they_were_given() -> None:
     order: list[int] = []
     listeners = [lambda event, number=number: order.append(number) for number in range(5)]
-    notify(listeners, LockSkipped("job", "held", SOON))
+    with configure(listeners=listeners):
+        emit(LockSkipped("job", "held", SOON))
     assert order == [0, 1, 2, 3, 4]
 
 
@@ -93,8 +96,8 @@ def test_a_listener_does_not_swallow_what_ends_the_process() -> None:
     def interrupted(event: Event) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        notify([interrupted], LockSkipped("job", "held", SOON))
+    with configure(listeners=[interrupted]), pytest.raises(KeyboardInterrupt):
+        emit(LockSkipped("job", "held", SOON))
 
 
 def test_how_the_task_ended(provider: InMemoryLockProvider, heard: RecordingListener) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -87,8 +87,8 @@ class ReadsByItself(MemoryPrograms):
 
 def test_a_claim_may_read_by_itself_what_it_takes_over() -> None:
     memory = InMemoryLockProvider()
-    programs = ReadsByItself(memory._store, memory.programs.fire_time_tolerance)
-    assert ProgramProvider(programs, memory._store).take_over(LockRequest("job", "1m")).is_trusted()
+    store = memory.programs.store
+    assert ProgramProvider(ReadsByItself(store, None), store).take_over(LockRequest("job", "1m")).is_trusted()
 
 
 # Undo
@@ -114,7 +114,7 @@ class FaultyStore:
     """Carries commands out; what it raises after that, one for each command, is given beforehand."""
 
     def __init__(self, provider: InMemoryLockProvider) -> None:
-        self._store = provider._store
+        self._store = provider.programs.store
         self.raises: list[Exception | None] = []
 
     def execute(self, command: Any, timeout: float | None) -> Any:
@@ -129,7 +129,7 @@ def faulty(
     provider: InMemoryLockProvider, clock: Callable[[], float] = monotonic
 ) -> tuple[ProgramProvider, FaultyStore]:
     client = FaultyStore(provider)
-    programs = Scripted(provider._store, timedelta(minutes=5))
+    programs = Scripted(provider.programs.store, None)
     programs.clock, programs.timeout = clock, 1.0
     return ProgramProvider(programs, client), client
 

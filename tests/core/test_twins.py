@@ -15,9 +15,8 @@ FACADE = ("acquire", "extend", "release", "record", "records", "force_release", 
 
 PAIRS = [
     ("_program.py", "run", "run_async"),
-    ("guard.py", "Block", "AsyncBlock"),
+    ("block.py", "Block", "AsyncBlock"),
     ("context.py", "extend_lock", "extend_lock_async"),
-    ("config.py", "_Unlocked", "_AsyncUnlocked"),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
@@ -140,18 +139,10 @@ def test_twins(path: str, sync: str, asynchronous: str) -> None:
     assert left == right
 
 
-def test_attempt_differs_in_what_only_a_sync_task_can_do_wrong() -> None:
-    """An async task is awaited; a sync one may return a coroutine or a generator, which is refused."""
-    sync = sync_source("guard.py", "attempt").replace("refuse_unfinished(task())", "task()")
-    lines = [line for line in sync.splitlines() if "refuse_unfinished_function" not in line]
-    asynchronous = sync_source("guard.py", "attempt_async").replace("LockProvider | LockProvider", "LockProvider")
-    assert "\n".join(lines) == asynchronous
-
-
 def test_the_test_can_tell_a_difference() -> None:
-    assert sync_source("guard.py", "Block") != sync_source("guard.py", "Guard")
-    assert "async def" not in sync_source("guard.py", "AsyncBlock")
-    assert "await" not in sync_source("guard.py", "AsyncBlock")
+    assert sync_source("block.py", "Block") != sync_source("block.py", "Guard")
+    assert "async def" not in sync_source("block.py", "AsyncBlock")
+    assert "await" not in sync_source("block.py", "AsyncBlock")
 
 
 @pytest.mark.parametrize("method", FACADE)

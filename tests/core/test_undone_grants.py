@@ -20,9 +20,9 @@ from shedlock_py import (
     Skipped,
     attempt,
     attempt_async,
+    block,
     configure,
     current_lease,
-    guard,
     hold,
     hold_async,
 )
@@ -145,7 +145,7 @@ async def failing_keep_alive_async(*_: object) -> AsyncIterator[None]:
 def test_a_keep_alive_that_cannot_start(
     store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "kept_alive", failing_keep_alive)
+    monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt(REQUEST, never, keep_alive=True)
     assert_undone(store)
@@ -155,7 +155,7 @@ def test_a_keep_alive_that_cannot_start(
 async def test_a_keep_alive_that_cannot_start_async(
     store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "kept_alive_async", failing_keep_alive_async)
+    monkeypatch.setattr(block, "kept_alive_async", failing_keep_alive_async)
     with pytest.raises(MemoryError):
         async with hold_async(REQUEST, keep_alive=True):
             never()
@@ -166,7 +166,7 @@ async def test_a_keep_alive_that_cannot_start_async(
 def test_i12_an_interruption_between_the_grant_and_the_task(store: Store) -> None:
     """Ctrl-C, or the SystemExit of SIGTERM, at each moment at which Python notices it."""
     begins = (Store.acquire.__code__, "return")
-    ends = (guard.Block.__enter__.__code__, "return")
+    ends = (block.Block.__enter__.__code__, "return")
     for number in itertools.count():
         store.undone.clear()
         store.released.clear()
@@ -202,7 +202,7 @@ def test_an_interruption_of_the_acquire_itself_is_no_event(
 
 def test_a_provider_without_undo_releases(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(ProgramProvider, "undo")
-    monkeypatch.setattr(guard, "kept_alive", failing_keep_alive)
+    monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt("job", never, keep_alive=True)
     assert not provider.records()[0].is_held
@@ -215,7 +215,7 @@ def test_i8_an_undo_that_fails_is_told_and_does_not_replace_the_error(
         raise ProviderUnreachable("no answer", operation="undo", lock_name=lease.name)
 
     store.undo = failing_undo  # type: ignore[method-assign]  # a fault
-    monkeypatch.setattr(guard, "kept_alive", failing_keep_alive)
+    monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt(REQUEST, never, keep_alive=True)
     assert [event.operation for event in heard.of(ProviderFailed)] == ["release"]

@@ -267,7 +267,7 @@ def test_observed_takeover_when_the_stores_clock_jumps_forward(
     follower.start()
     wait_until(lambda: store.calls["record"] > 5)
     term = leader.term
-    store.inner._store._started_at += 3_600_000_000
+    store.inner.programs.store.epoch += timedelta(hours=1)
     while not follower.is_leader() and leader.term in (None, term):
         assert not (follower.is_leader() and leader.is_leader())
     assert not (follower.is_leader() and leader.is_leader())
@@ -286,7 +286,7 @@ def test_observed_takeover_follows_a_dead_leader_also_when_the_clock_was_set_bac
     follower.start()
     wait_until(lambda: store.calls["record"] > 3)
     view.fail()
-    store.inner._store._started_at -= 3_600_000_000
+    store.inner.programs.store.epoch -= timedelta(hours=1)
     record = store.record("election")
     assert record is not None
     assert record.remaining > timedelta(minutes=50)

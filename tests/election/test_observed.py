@@ -34,7 +34,7 @@ class World:
         return node
 
     def jump(self, seconds: float) -> None:
-        self.store._store._started_at += round(seconds * 1_000_000)
+        self.store.programs.store.epoch += timedelta(seconds=seconds)
 
     def leaders(self) -> list[str]:
         found = [node.holder for node in self.nodes if node.election.is_leader()]

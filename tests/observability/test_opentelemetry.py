@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from opentelemetry import context as contexts
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -35,7 +36,7 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
-from shedlock_py.integrations.opentelemetry import OpenTelemetryListener
+from shedlock_py.integrations.opentelemetry import OpenTelemetryListener, Run
 from shedlock_py.lease import HeartbeatPlan
 from shedlock_py.testing import FakeClock
 from tests.observability.ways import ASYNC, ELECTION, SYNC, WAYS, Job, Way
@@ -92,13 +93,11 @@ def seconds(span: ReadableSpan) -> float:
     return (span.end_time - span.start_time) / 1e9
 
 
-def depth(tracing: Tracing) -> int:
+def depth(context: Context | None = None) -> int:
     """How many runs the current context keeps in memory, one inside of the other."""
-    run: Any = contexts.get_value(tracing.listener._innermost)
-    runs = 0
-    while run is not None:
-        run, runs = contexts.get_value(tracing.listener._innermost, run.outside), runs + 1
-    return runs
+    values = (contexts.get_current() if context is None else context).values()
+    runs = [value for value in values if isinstance(value, Run)]
+    return 1 + depth(runs[0].parent) if runs else 0
 
 
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
@@ -323,7 +322,7 @@ async def test_a_task_that_outlives_its_job_starts_the_next(tracing: Tracing, st
 
     async def job(left: int) -> None:
         async with hold_async("job", provider=store):
-            depths.append(depth(tracing))
+            depths.append(depth())
             if left:
                 tasks.append(asyncio.create_task(next_job(left - 1)))
 
@@ -348,7 +347,7 @@ async def test_a_job_that_ends_only_after_its_next_run_has_begun(tracing: Tracin
 
     async def job(number: int, has_begun: asyncio.Event) -> None:
         async with hold_async(f"job-{number}", provider=store):
-            depths.append(depth(tracing))
+            depths.append(depth())
             has_begun.set()
             next_has_begun = asyncio.Event()
             following = asyncio.create_task(job(number + 1, next_has_begun)) if number < 20 else None
@@ -417,7 +416,7 @@ def test_runs_that_never_end_are_not_kept(store: InMemoryLockProvider) -> None:
     def run() -> None:
         for _ in range(50):
             begin()
-        depths.append(depth(tracing))
+        depths.append(depth())
 
     thread = threading.Thread(target=run)  # whose context ends with it
     thread.start()

@@ -13,7 +13,13 @@ into the program where it is not::
         return rows[0].token if rows else None
 """
 
-from shedlock_py.providers.kit.facades import AsyncProgramProvider, AsyncStoreClient, ProgramProvider, StoreClient
+from shedlock_py.providers.kit.facades import (
+    AsyncProgramProvider,
+    AsyncStoreClient,
+    ProgramProvider,
+    StoreClient,
+    ThreadedClient,
+)
 from shedlock_py.providers.kit.failures import (
     Failure,
     NotSent,
@@ -34,6 +40,13 @@ from shedlock_py.providers.kit.options import (
     split_options,
 )
 from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
+from shedlock_py.providers.kit.records import (
+    RecordCommand,
+    RecordPrograms,
+    Records,
+    record_from_json,
+    record_to_json,
+)
 
 __all__ = [
     "DEFAULT_FIRE_TIME_TOLERANCE",
@@ -47,8 +60,12 @@ __all__ = [
     "NotSent",
     "Permits",
     "ProgramProvider",
+    "RecordCommand",
+    "RecordPrograms",
+    "Records",
     "StoreClient",
     "StorePrograms",
+    "ThreadedClient",
     "TimedOut",
     "Undo",
     "call_within",
@@ -56,6 +73,8 @@ __all__ = [
     "fire_time_too_late",
     "parse_timeout",
     "parse_tolerance",
+    "record_from_json",
+    "record_to_json",
     "refused",
     "seconds_left",
     "split_options",

@@ -40,6 +40,18 @@ class AsyncStoreClient(Protocol):
         """See :class:`StoreClient`."""
 
 
+class ThreadedClient:
+    """A client for :class:`AsyncProgramProvider` that calls a blocking one in a worker thread."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+
+    async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (see AsyncStoreClient)
+        import asyncio  # late: sync programs do without
+
+        return await asyncio.to_thread(self._client.execute, command, timeout)
+
+
 class ProgramProvider(LockProvider):
     """A :class:`LockProvider` from programs and a client."""
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
-from shedlock_py.durations import Duration
+from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit.failures import Failure, TimedOut, refused, unreachable
@@ -29,7 +29,7 @@ class StorePrograms(ABC):
     """The programs of one store.
 
     :param clock: the holder's monotonic clock, in seconds.
-    :param timeout: seconds that an operation may take; None: the user's own client has limits of its own.
+    :param timeout: how long an operation may take in all; None: a user-supplied client has limits of its own.
     :param fire_time_tolerance: how far a fire time may lie in the future of the store's clock.
     """
 
@@ -40,11 +40,12 @@ class StorePrograms(ABC):
         self,
         *,
         clock: Clock = monotonic,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
     ) -> None:
         self.clock = clock
-        self.timeout = timeout
+        self.timeout = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
+        """In seconds."""
         self.fire_time_tolerance = fire_time_tolerance
 
     # A store's author writes these. Each yields commands; the kit sends the replies.

@@ -19,6 +19,8 @@ SOCKET = "shedlock_py socket"
 class Duplicate:
     """A second file descriptor of a driver's socket."""
 
+    number = -1  # if the process has no file descriptor left for it
+
     def __init__(self, opened: socket.socket) -> None:
         self.number = os.dup(opened.fileno())
 

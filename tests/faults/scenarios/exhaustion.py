@@ -97,7 +97,10 @@ def _refusing(store: Store, budget: Budget, seed: int, how: Refusing, *, late: f
             part = check(history, rules_of(changed, late=late))
             for lease in history.of("acquire", outcome="granted"):
                 if lease.started > since and lease.end < until:
-                    text = f"{lease.worker} was granted a lease by a store that took no writes"
+                    text = (
+                        f"{lease.worker} was granted a lease by a store that took no writes, "
+                        f"{lease.started - since:.3f} to {lease.end - since:.3f} s after it began to refuse"
+                    )
                     part.findings.append(Finding("fail closed", lease.name, text, lease.started))
             report.add(part)
     return report

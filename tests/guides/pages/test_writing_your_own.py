@@ -4,7 +4,6 @@ The contract suite runs on it in ``test_json_file.py``, which is on the page as 
 """
 
 import fcntl
-import json
 import os
 import re
 import signal
@@ -14,7 +13,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def blocks(language: str) -> list[str]:
 def test_the_page_shows_the_module_and_its_tests() -> None:
     module, tests = blocks("python")
     assert module == MODULE
-    assert tests == (PROJECT / "tests" / "docs" / "test_json_file.py").read_text()
+    assert tests == (PROJECT / "tests" / "guides" / "pages" / "test_json_file.py").read_text()
 
 
 def test_its_entry_point_makes_a_url(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,27 +156,6 @@ def test_a_process_killed_at_any_moment_leaves_a_file_that_works(path: Path) -> 
         assert token is not None
         assert token > last
         last = token
-
-
-def test_after_a_reboot_the_clock_goes_on_where_it_ended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = JsonFileLockProvider(path)
-    lease = provider.acquire(LockRequest("job", LONG, holder="before"))
-    assert lease is not None
-    before = provider.record("job")
-    assert before is not None
-    data = json.loads(path.read_text())
-    path.write_text(json.dumps(data | {"boot_id": "another"}))
-    a_year_ago = time.time_ns() - 365 * 86400 * 10**9
-    monkeypatch.setattr(time, "time_ns", lambda: a_year_ago)  # the machine has a clock that forgets
-    assert provider.acquire(LockRequest("job", LONG)) is None
-    after = provider.record("job")
-    assert after is not None
-    assert timedelta(0) <= after.read_at - before.locked_at < timedelta(minutes=1)
-    taken = provider.take_over(LockRequest("job", LONG))
-    assert taken.fencing_token is not None
-    assert lease.fencing_token is not None
-    assert taken.fencing_token > lease.fencing_token
-    assert provider.release(lease) is False
 
 
 def test_the_file_is_for_people_too(path: Path) -> None:

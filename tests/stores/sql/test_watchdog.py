@@ -1,6 +1,8 @@
 """The watchdog of silent connections sleeps while all is well."""
 
+import gc
 import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ import pytest
 from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py._clock import monotonic
 from shedlock_py.providers.kit import NotSent
-from shedlock_py.providers.sqlalchemy.watchdog import Watchdog, watchdog
+from shedlock_py.providers.sqlalchemy.watchdog import Duplicate, Watchdog, watchdog
 from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired
 from tests.support.polling import wait_until
 
@@ -94,3 +96,17 @@ def test_without_its_thread_nothing_is_sent(
     for each in (provider, pooled):
         assert each.record(name) is None
     assert provider.release(acquired(provider, name))
+
+
+def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
+    """Not also a traceback on stderr, from closing the one that could not be had."""
+    one, another = socket.socketpair()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(one), closing(another):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                Duplicate(one)
+            gc.collect()  # what cannot be closed then is a warning, which is an error here
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -1,4 +1,4 @@
-"""The command in this process, and stores with something in them."""
+"""The command line in this process, and stores with records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shedlock_py.cli.app import shedlock
 
 
 def run(*arguments: str, store: str | None = None, **variables: str) -> Result:
-    """``shedlock …``, not on a terminal."""
+    """Run ``shedlock ARGUMENTS`` in this process, not on a terminal."""
     given = {"SHEDLOCK_STORE": store, **variables}
     return CliRunner().invoke(shedlock, arguments, env=given, prog_name="shedlock")
 
@@ -34,7 +34,7 @@ def take(store: str | LockProvider, name: str, at_most: str = "10m", **options: 
 
 
 def set_fire_time(store: str, name: str, fire_time: datetime) -> None:
-    """As a replica with a wrong clock has left it before stores refused that."""
+    """Store a fire time that the store would refuse, as an older release left it for a replica with a wrong clock."""
     with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:
         values = (f"{fire_time.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}", name)
         connection.execute("UPDATE shedlock SET last_fire_time = ? WHERE name = ?", values)
@@ -42,7 +42,7 @@ def set_fire_time(store: str, name: str, fire_time: datetime) -> None:
 
 
 def insert(store: str, name: str, locked_by: str, *, ago: timedelta, hold: timedelta) -> None:
-    """A record made by hand, which no name and no holder would be refused in."""
+    """Write a record past the checks of names and holders."""
     locked_at = datetime.now(UTC) - ago
     times = [f"{moment:%Y-%m-%d %H:%M:%S.%f}" for moment in (locked_at, locked_at + hold)]
     with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:

@@ -1,0 +1,139 @@
+"""The options of a guard: what they are called, and what is refused.
+
+An option stands in two places here, :class:`LockOptions` and its twin for callers, and is spelled out once for people,
+on ``scheduler_lock``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from reprlib import repr as short_repr
+from typing import Any, Generic, TypedDict, TypeVar
+
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import LeaseLost
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.request import check_hold_times
+
+OnLost = str | Callable[[LeaseLost], Any]
+"""What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a callable."""
+
+ProviderT = TypeVar("ProviderT")
+
+
+class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
+    """The options of every guard that callers pass as keywords. ``ProviderT``: the kind of provider it takes."""
+
+    provider: ProviderT | None
+    keep_alive: bool | None
+    on_lost: OnLost
+
+
+class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
+    """:class:`KeywordOptions`, and the durations, which ``scheduler_lock`` takes as positional arguments, too."""
+
+    lock_at_most_for: Duration | None
+    lock_at_least_for: Duration | None
+
+
+@dataclass(frozen=True)
+class LockOptions:
+    """The options of one guard, parsed and checked. None: as :func:`configure` says when the guard is entered."""
+
+    lock_at_most_for: timedelta | None = None
+    lock_at_least_for: timedelta | None = None
+    provider: LockProvider | AsyncLockProvider | None = None
+    keep_alive: bool | None = None
+    on_lost: OnLost = "continue"
+
+    @classmethod
+    def parse(cls, function: str, given: Mapping[str, Any], *, is_async: bool = True) -> LockOptions:
+        """The options that a caller passed to ``function``.
+
+        :param is_async: whether it guards async code, in which ``on_lost`` can do more.
+        :raises TypeError: there is no such option.
+        :raises ConfigurationError: a value that cannot work.
+        """
+        names = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in names:
+                known = ", ".join(names)
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; its options are: {known}")
+        options = cls(**given)
+        at_most, at_least = options.lock_at_most_for, options.lock_at_least_for
+        if at_most is not None:
+            at_most = parse_duration(at_most, "lock_at_most_for")
+        if at_least is not None:
+            at_least = parse_duration(at_least, "lock_at_least_for", zero=True)
+        if at_most is not None:
+            check_hold_times(at_most, at_least or timedelta(0))
+        check_provider(options.provider)
+        check_keep_alive(options.keep_alive)
+        check_on_lost(options.on_lost, is_async=is_async)
+        return replace(options, lock_at_most_for=at_most, lock_at_least_for=at_least)
+
+
+def check_keep_alive(keep_alive: object) -> None:
+    """:raises ConfigurationError: ``keep_alive`` is neither a bool nor None; "no" would be true."""
+    if keep_alive is not None and not isinstance(keep_alive, bool):
+        raise ConfigurationError(f"keep_alive must be True or False, not {short_repr(keep_alive)}")
+
+
+def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
+    """:raises ConfigurationError: ``on_lost`` cannot be done, or not to an ordinary function."""
+    if on_lost == "cancel" and not is_async:
+        raise ConfigurationError(
+            "on_lost='cancel' needs an async task: Python cannot stop a thread. Give a callable that stops the task, "
+            "or let the task check lease.is_trusted()"
+        )
+    if inspect.iscoroutinefunction(on_lost) and not is_async:
+        raise ConfigurationError("on_lost is a coroutine function, but the guarded task is an ordinary one")
+    if on_lost not in ("continue", "cancel") and not callable(on_lost):
+        raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
+
+
+def check_provider(provider: object) -> None:
+    """:raises ConfigurationError: ``provider`` is neither None nor an object with a provider's methods."""
+    if isinstance(provider, str):
+        raise ConfigurationError("provider= takes a provider object: provider_from_url(…) makes one from a URL")
+    if provider is not None:
+        is_async_provider(provider)
+
+
+def is_async_provider(provider: Any) -> bool:
+    """Whether ``provider`` is for async code.
+
+    :raises ConfigurationError: it is no provider at all.
+    """
+    if isinstance(provider, type):
+        raise ConfigurationError(f"{provider.__name__} is a class: make a provider of it, as in {provider.__name__}(…)")
+    package = type(provider).__module__.partition(".")[0]
+    has_methods = callable(getattr(provider, "acquire", None)) and callable(getattr(provider, "release", None))
+    if not has_methods or package in _CURES:
+        cure = _CURES.get(package, "wrap it in one, such as SqlAlchemyLockProvider(engine)")
+        origin = f", but of the package {package}" if package in _CURES else ""
+        raise ConfigurationError(f"{type(provider).__name__} is not a lock provider{origin}: {cure}")
+    return inspect.iscoroutinefunction(provider.acquire)
+
+
+_ONE_PROCESS = "such a lock is for the threads or tasks of one process; a store that all replicas share is needed"
+_CURES = {
+    "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio one",
+    "sqlalchemy": "wrap the engine: SqlAlchemyLockProvider(engine), AsyncSqlAlchemyLockProvider(engine)",
+    "pymongo": "wrap the database: MongoLockProvider(client['name']), AsyncMongoLockProvider(client['name'])",
+    **dict.fromkeys(
+        ("psycopg", "psycopg2", "pymysql", "MySQLdb", "sqlite3", "asyncpg", "aiosqlite", "aiomysql", "asyncmy"),
+        "give a URL or an SQLAlchemy engine instead of a connection: provider_from_url('postgresql://…')",
+    ),
+    **dict.fromkeys(
+        ("apscheduler", "flask_apscheduler", "django_apscheduler"),
+        "the provider is the store of the locks, as provider_from_url(…) makes it; "
+        "a scheduler gets them with shedlock_py.integrations.apscheduler.install(scheduler, provider)",
+    ),
+    **dict.fromkeys(("_thread", "threading", "asyncio", "multiprocessing"), _ONE_PROCESS),
+}
+"""What to do with objects of other packages that are passed as a provider; some have methods of the same names."""

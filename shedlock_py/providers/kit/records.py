@@ -1,0 +1,157 @@
+"""Programs for a store that can carry out a function alone with its records: memory, or a file behind a lock.
+
+Such a store needs no statements. Its client carries a command out by calling it with the records and the time of the
+store's clock, while no other process or thread reads or changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from shedlock_py._program import Program
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers.kit.failures import fire_time_too_late
+from shedlock_py.providers.kit.programs import StorePrograms
+from shedlock_py.record import LockRecord
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+_TIMES = ("locked_at", "lock_until", "last_fire_time")
+
+
+@dataclass
+class Records:
+    """The lock records of a store."""
+
+    by_name: dict[str, LockRecord] = field(default_factory=dict)
+    last_token: int = 0
+    """The newest fencing token of all names. It outlives the records, so tokens grow also after one was deleted."""
+
+
+RecordCommand = Callable[[Records, datetime], Any]
+"""What the client carries out. It may change the records; it gets the time of the store's clock."""
+_Step = Callable[[LockRecord, datetime], LockRecord | None]
+"""What becomes of a record; None: it stays as it is."""
+
+
+class RecordPrograms(StorePrograms):
+    """Each operation is one function, which the client calls alone with the records."""
+
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[RecordCommand, Any, int | None]:
+        request = claim.request
+
+        def grant(records: Records, now: datetime) -> int | None:
+            record, fire_time = records.by_name.get(request.name), request.fire_time
+            newest = record.last_fire_time if record else None
+            if fire_time and fire_time > now + self.fire_time_tolerance:
+                raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
+            if record and record.locked_by == claim.locked_by:
+                return record.fencing_token  # the command was sent twice
+            if force:
+                if (record and record.fencing_token) != (before and before.fencing_token):
+                    return None  # the record has changed since it was read
+            elif record and (record.lock_until > now or (fire_time and newest and fire_time <= newest)):
+                return None
+            if newest and (fire_time is None or fire_time < newest):
+                fire_time = newest
+            token = records.last_token = max(records.last_token + 1, (now - EPOCH) // MICROSECOND)
+            until = now + request.lock_at_most_for
+            records.by_name[request.name] = LockRecord(
+                request.name, claim.locked_by, now, until, token, fire_time, read_at=now
+            )
+            return token
+
+        token: int | None = yield grant
+        return token
+
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[RecordCommand, Any, bool]:
+        def set_end(record: LockRecord, now: datetime) -> LockRecord | None:
+            if (record.locked_by, record.fencing_token) != (lease.locked_by, lease.fencing_token):
+                return None
+            return replace(record, lock_until=now + lock_for) if record.lock_until > now else None
+
+        return _changed(lease.name, set_end)
+
+    def undo_claim(
+        self, name: str, locked_by: str, former_fire_time: datetime | None
+    ) -> Program[RecordCommand, Any, bool]:
+        def undo(record: LockRecord, now: datetime) -> LockRecord | None:
+            if record.locked_by != locked_by:
+                return None
+            newest = record.last_fire_time
+            if former_fire_time and newest:
+                newest = min(newest, former_fire_time)
+            return replace(record, lock_until=min(record.lock_until, now), last_fire_time=newest)
+
+        return _changed(name, undo)
+
+    def force_release(self, name: str) -> Program[RecordCommand, Any, bool]:
+        return _changed(name, lambda record, now: replace(record, lock_until=now) if record.lock_until > now else None)
+
+    def forget_fire_time(self, name: str) -> Program[RecordCommand, Any, bool]:
+        return _changed(name, lambda record, _: replace(record, last_fire_time=None) if record.last_fire_time else None)
+
+    def record(self, name: str) -> Program[RecordCommand, Any, LockRecord | None]:
+        def read(records: Records, now: datetime) -> LockRecord | None:
+            record = records.by_name.get(name)
+            return record and replace(record, read_at=now)
+
+        record: LockRecord | None = yield read
+        return record
+
+    def records(self, prefix: str) -> Program[RecordCommand, Any, list[LockRecord]]:
+        found: list[LockRecord] = yield lambda records, now: [
+            replace(record, read_at=now) for record in records.by_name.values()
+        ]
+        return found
+
+    def prune(self, unused_for: timedelta) -> Program[RecordCommand, Any, int]:
+        def delete(records: Records, now: datetime) -> int:
+            old = [record for record in records.by_name.values() if now - record.lock_until >= unused_for]
+            for record in old:
+                del records.by_name[record.name]
+            return len(old)
+
+        deleted: int = yield delete
+        return deleted
+
+
+def _changed(name: str, step: _Step) -> Program[RecordCommand, Any, bool]:
+    def change(records: Records, now: datetime) -> bool:
+        record = records.by_name.get(name)
+        changed = step(record, now) if record else None
+        if changed is None:
+            return False
+        records.by_name[name] = changed
+        return True
+
+    is_changed: bool = yield change
+    return is_changed
+
+
+def record_to_json(record: LockRecord) -> dict[str, Any]:
+    """``record`` as an object of JSON, without its name and the time it was read."""
+    return {
+        "locked_by": record.locked_by,
+        "locked_at": record.locked_at.isoformat(),
+        "lock_until": record.lock_until.isoformat(),
+        "fencing_token": record.fencing_token,
+        "last_fire_time": record.last_fire_time.isoformat() if record.last_fire_time else None,
+    }
+
+
+def record_from_json(name: str, fields: dict[str, Any], read_at: datetime) -> LockRecord:
+    """The reverse of :func:`record_to_json`.
+
+    :raises ValueError: a field is missing, or has a value that it cannot have.
+    """
+    try:
+        times = {key: datetime.fromisoformat(fields[key]) if fields[key] else None for key in _TIMES}
+        record = LockRecord(**{**fields, **times}, name=name, read_at=read_at)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a lock record: {fields!r:.200}") from error
+    return record

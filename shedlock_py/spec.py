@@ -1,0 +1,141 @@
+"""The lock of a decorated function: its options, and its name, which may be filled from each call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import string
+from collections.abc import Callable
+from datetime import datetime
+from types import MethodType, ModuleType
+from typing import Any
+from weakref import WeakSet
+
+from shedlock_py.config import lock_request
+from shedlock_py.durations import Duration
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.options import LockOptions
+from shedlock_py.request import LockRequest, validate_name
+
+
+class LockSpec:
+    """The lock of a function: what ``@scheduler_lock`` leaves on it as ``__shedlock__``.
+
+    ``name`` may be a template ("sync-{tenant}"), filled from the arguments of each call.
+    """
+
+    def __init__(self, name: str, options: LockOptions) -> None:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"lock name must be a string, not {name!r}: @scheduler_lock('name', …)")
+        self.template = name
+        self.options = options
+        self._placeholders = _placeholders(name)
+        self.fields = {_parameter(field) for field in self._placeholders}
+        self.name = None if self.fields else validate_name(name.format())
+        self.filled_template = name if self.fields else None
+        """The template, if it is filled from each call."""
+
+    def check_fields(self, signature: inspect.Signature) -> None:
+        """:raises ConfigurationError: the template uses a name that is not a parameter."""
+        unknown = self.fields - set(signature.parameters)
+        if unknown:
+            raise ConfigurationError(
+                f"lock name {self.template!r} uses {', '.join(f'{{{field}}}' for field in sorted(unknown))}, which is "
+                f"no parameter of the function; its parameters are: {', '.join(signature.parameters) or 'none'}"
+            )
+
+    def request(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        lock_at_most_for: Duration | None = None,
+        lock_at_least_for: Duration | None = None,
+        fire_time: datetime | None = None,
+    ) -> LockRequest:
+        """The request for one call of ``function``. The durations given here are for options that are None."""
+        options = self.options
+        return lock_request(
+            self.lock_name(function, args, kwargs or {}),
+            lock_at_most_for if options.lock_at_most_for is None else options.lock_at_most_for,
+            lock_at_least_for if options.lock_at_least_for is None else options.lock_at_least_for,
+            fire_time,
+            self.filled_template,
+        )
+
+    def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The lock name for one call of ``function``: the template, filled from its arguments."""
+        if self.name is not None:
+            return self.name
+        original: Any = function
+        while isinstance(original, functools.partial | MethodType):
+            # Back to the function as it was written: the template can use all of its parameters.
+            if isinstance(original, MethodType):
+                original, args = original.__func__, (original.__self__, *args)
+            else:
+                original, args, kwargs = original.func, (*original.args, *args), {**original.keywords, **kwargs}
+        signature = inspect.signature(original)
+        self.check_fields(signature)
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        try:
+            for field, placeholder in self._placeholders.items():
+                self._check_text(field, _FORMATTER.get_field(field, (), call.arguments)[0], placeholder, call.arguments)
+            return self.template.format_map(call.arguments)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(f"lock name {self.template!r} cannot be filled for this call: {error}") from error
+
+    def _check_text(self, field: str, value: object, placeholder: str, arguments: dict[str, Any]) -> None:
+        """:raises ConfigurationError: the text differs in each process, and so would the lock name."""
+        if isinstance(value, str):
+            return
+        if isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments)):
+            raise ConfigurationError(
+                f"lock name {self.template!r}: the text of {{{field}}}, a {type(value).__qualname__}, is another one "
+                f"in each process, and so would be its lock. Name what identifies it, as in {{{field}.id}}, or give "
+                f"its class a __str__"
+            )
+
+
+_declared: WeakSet[LockSpec] = WeakSet()  # weak: a decorated closure may be garbage-collected
+
+
+def declare(spec: LockSpec) -> None:
+    """Add ``spec`` to :func:`declared_lock_names`."""
+    _declared.add(spec)
+
+
+def declared_lock_names() -> set[str]:
+    """The lock names of the decorated functions of this process; templates are left out."""
+    return {spec.name for spec in list(_declared) if spec.name is not None}
+
+
+_FORMATTER = string.Formatter()
+_ADDRESS = " at 0x[0-9a-fA-F]{6,}"
+"""In the default text of an object, such as "<app.Job object at 0x7f3a5c0d1e50>"."""
+
+
+def _placeholders(template: str) -> dict[str, str]:
+    """The fields of a name template with their placeholders: ``{"user.id": "{user.id!r}"}`` for "sync-{user.id!r}"."""
+    try:
+        found = {
+            field: f"{{{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
+            for _, field, spec, conversion in _FORMATTER.parse(template)
+            if field is not None
+        }
+    except ValueError as error:
+        raise ConfigurationError(f"lock name {template!r} is not a valid template: {error}") from error
+    if any(not _parameter(field).isidentifier() for field in found):
+        raise ConfigurationError(
+            f"lock name {template!r}: name the parameter inside the braces, as in 'sync-{{tenant}}'"
+        )
+    return found
+
+
+def _parameter(field: str) -> str:
+    """The parameter to which a field of a template belongs: "user" for "user.id"."""
+    return field.split(".")[0].split("[")[0]
