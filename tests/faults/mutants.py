@@ -193,7 +193,7 @@ class HoldsTooLong(Sound):
 
 
 class NeverNarrows(Sound):
-    """After a shorter extension it goes on believing the lease for as long as before."""
+    """Trusts the lease for as long as before after a shorter extension."""
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         until = lease.trusted_until

@@ -57,8 +57,8 @@ def test_an_acquisition(path: Path) -> None:
     assert (acquire.claim, acquire.token, acquire.trusted_until) == (lease.claim_id, lease.fencing_token, trusted_until)
     assert (skip.outcome, skip.claim, skip.token) == ("skipped", "", None)
     assert (extend.outcome, extend.at_most) == ("done", 120)
-    assert (extend.believed, extend.trusted_until) == (trusted_until, longer)
-    assert (release.outcome, release.believed, release.trusted_until) == ("done", longer, NEVER)
+    assert (extend.trusted_before, extend.trusted_until) == (trusted_until, longer)
+    assert (release.outcome, release.trusted_before, release.trusted_until) == ("done", longer, NEVER)
     assert again.outcome == "lost"
     moments = [moment for o in (acquire, skip, extend, release) for moment in (o.started, o.end)]
     moments = [before, *moments, monotonic()]
@@ -115,7 +115,7 @@ def test_an_error(path: Path) -> None:
         provider.extend(lease, "30s")
     extend = read(path).operations[-1]
     assert (extend.outcome, extend.error) == ("error", "ProviderUnreachable: down")
-    assert extend.believed == extend.trusted_until == lease.trusted_until
+    assert extend.trusted_before == extend.trusted_until == lease.trusted_until
 
 
 def test_an_operation_that_never_ended(path: Path) -> None:

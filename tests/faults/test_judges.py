@@ -23,7 +23,7 @@ HELD = Operation("w1", "acquire", "job", 0.0, 0.1, "granted", "c1", 1, at_most=2
 NEXT = Operation("w2", "acquire", "job", 0.6, 0.7, "granted", "c2", 2, at_most=2.0, trusted_until=2.5)
 THIRD = Operation("w3", "acquire", "job", 0.9, 1.0, "granted", "c3", 3, at_most=2.0, trusted_until=2.8)
 SKIP = Operation("w3", "acquire", "job", 0.52, 0.55, "skipped", at_most=2.0)
-LOST = Operation("w1", "release", "job", 0.8, 0.9, "lost", "c1", 1, believed=1.9)
+LOST = Operation("w1", "release", "job", 0.8, 0.9, "lost", "c1", 1, trusted_before=1.9)
 
 
 def history(*operations: Operation, marks: tuple[Mark, ...] = ()) -> History:
@@ -114,7 +114,7 @@ UNKNOWN = replace(FREED, outcome="error")
         # A prune excuses nothing.
         ((HELD, PRUNED, NEXT, LOST), {"overlap", "lost"}),
         ((HELD, PRUNED, LOST), {"lost"}),
-        ((HELD, PRUNED, replace(LOST, believed=0.85)), set()),
+        ((HELD, PRUNED, replace(LOST, trusted_before=0.85)), set()),
         # A force release that finds the name free.
         ((HELD, FREE), {"force release"}),
         ((replace(HELD, trusted_until=0.45), FREE), set()),

@@ -27,7 +27,7 @@ BEHAVIOUR = Behaviour(
 DELETIONS_PER_TRIAL = 3
 UNDONE_BY_IT = frozenset({"overlap", "refused write", "minimum hold"})
 """Rules that a deletion breaks for the leases that it meets, and for no other."""
-ALL_RULES = UNDONE_BY_IT | {"token", "stale write", "crash bound", "grant lost", "belief", "trust window", "keep-alive"}
+ALL_RULES = UNDONE_BY_IT | {"token", "stale write", "crash bound", "grant lost", "trust", "trust window", "keep-alive"}
 
 Delete = Callable[[Store, Fleet], None]
 
@@ -162,7 +162,7 @@ def without_deleted(history: History, kind: str = "deleted") -> History:
             until = met[operation.claim]
             operation = replace(
                 operation,
-                believed=min(operation.believed, until),
+                trusted_before=min(operation.trusted_before, until),
                 trusted_until=min(operation.trusted_until, until),
                 at_least=max(0.0, min(operation.at_least, until - operation.started)),
             )

@@ -345,9 +345,9 @@ def outage_of(store: Store, seconds: float) -> Report:
                 timeout=PATIENCE * 2,
                 what=f"{FAILURES} failures of everybody",
             )
-            # By the clock: whoever renewed before the store had gone cannot believe it any more.
+            # By now every renewal from before the outage has ended.
             if monotonic() > gone + DEADLINE and leaders():
-                report.findings.append(Finding("belief", "", "somebody leads long after the store has gone", gone))
+                report.findings.append(Finding("trust", "", "somebody leads long after the store has gone", gone))
             in_outage = [pause for elector, of_it in pauses.items() for pause in of_it[meant[elector] :][:FAILURES]]
         finally:
             back = monotonic()

@@ -142,7 +142,7 @@ def as_released(history: History, met: dict[str, list[Met]]) -> History:
             operation = replace(
                 operation,
                 trusted_until=min(operation.trusted_until, until),
-                believed=min(operation.believed, until),
+                trusted_before=min(operation.trusted_before, until),
                 at_least=max(0.0, min(operation.at_least, until - operation.started)),
             )
         is_in_vain = operation.kind in ("extend", "release") and any(o.end < operation.started for o in certain)
@@ -166,7 +166,7 @@ def _lost_by_nobody(history: History, met: dict[str, list[Met]]) -> Iterator[Fin
     """Who is told that a lease is lost that is still trusted knows that somebody ended it; pruning does not."""
     for operation in history.of("extend", "release", outcome="lost"):
         was_met = any(each.action.started < operation.end for each in met.get(operation.claim, ()))
-        if operation.end < operation.believed and not was_met:
+        if operation.end < operation.trusted_before and not was_met:
             text = f"{operation.worker}'s {operation.kind} says lost, but its lease was trusted and nobody ended it"
             yield Finding("lost", operation.name, text, operation.started)
 

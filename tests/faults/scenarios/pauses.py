@@ -43,4 +43,4 @@ def knows_too_late(history: History) -> Iterator[Finding]:
             is_after = later.claim == held.claim and later.started > resumed.before
             if is_after and later.outcome in ("trusted", "done"):
                 text = f"{held.worker} was stopped past its lease, and its {later.kind} says {later.outcome}"
-                yield Finding("belief", held.name, text, later.started)
+                yield Finding("trust", held.name, text, later.started)
