@@ -22,7 +22,7 @@ PAIRS = [
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
         for method in (*FACADE, "undo", "forget_fire_time")
     ),
-    ("providers/mongodb/provider.py", "MongoLockProvider", "AsyncMongoLockProvider"),
+    ("providers/mongodb/provider.py", "MongoLockProvider.close", "AsyncMongoLockProvider.close"),
     ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
     *(
         (
@@ -43,8 +43,7 @@ RENAMES = {
     "AsyncLockProvider": "LockProvider",
     "AsyncCollection": "Collection",
     "AsyncDatabase": "Database",
-    "ManagedAsyncClients": "ManagedClients",
-    "find_async_store": "find_store",
+    "AsyncCommandCursor": "CommandCursor",
     "open_async_client": "open_client",
     "AsyncConnection": "Connection",
     "__aenter__": "__enter__",

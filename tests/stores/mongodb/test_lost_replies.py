@@ -2,13 +2,15 @@
 
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py._program import Program
 from shedlock_py.lease import Claim
-from shedlock_py.providers.mongodb import MongoLockProvider, commands
+from shedlock_py.providers.mongodb import MongoLockProvider
+from shedlock_py.providers.mongodb import programs as commands
 from tests.stores.mongodb.stores import PATIENT, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.lossy import LossyProxy
@@ -33,10 +35,10 @@ def witness(store: Store) -> LockProvider:
     return store.provider(**PATIENT)
 
 
-def execute(provider: MongoLockProvider, command: commands.Command) -> commands.Answer:
+def execute(provider: MongoLockProvider, command: commands.Command) -> Any:
     """What one command does by itself, as a late copy of it would."""
 
-    def program() -> Program[commands.Command, commands.Answer, commands.Answer]:
+    def program() -> Program[commands.Command, Any, Any]:
         return (yield command)
 
     return provider.run(program())
@@ -151,12 +153,12 @@ def test_i12_a_command_that_arrives_again_after_the_release(operation: str, stor
     claim = Claim(LockRequest(name, "1h"), time.monotonic)
     tolerance = timedelta(minutes=5)
     is_acquire = operation == "acquire"
-    command = commands.acquire(claim, tolerance) if is_acquire else commands.take_over(claim, None, tolerance)
+    command = commands.acquire(claim, None, tolerance) if is_acquire else commands.take_over(claim, None, tolerance)
     for _ in range(2):
         execute(provider, command)
         assert record_of(provider, name).locked_by == claim.locked_by
     before = record_of(provider, name)
-    assert execute(provider, commands.release(name, claim.locked_by, timedelta(0))).count == 1
+    assert execute(provider, commands.release(name, claim.locked_by, timedelta(0))).matched_count == 1
     execute(provider, command)
     after = record_of(provider, name)
     assert not after.is_held
@@ -174,6 +176,8 @@ def test_what_comes_late_finds_the_lease_released(store: Store, witness: LockPro
         assert witness.release(lease) is True
         before = witness.record(lease.name)
         late = commands.extend(lease, timedelta(hours=1))
-        assert execute(witness, late).count == 0
-        assert execute(witness, commands.release(lease.name, lease.locked_by, timedelta(0))).count == 1  # asked again
+        assert execute(witness, late).matched_count == 0
+        assert (
+            execute(witness, commands.release(lease.name, lease.locked_by, timedelta(0))).matched_count == 1
+        )  # asked again
         assert witness.record(lease.name) == before
