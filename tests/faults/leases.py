@@ -169,9 +169,9 @@ class LeaseHistory:
         for operation in sorted((*self.extends, *self.releases), key=lambda operation: operation.started):
             rest = self._rest(operation)
             seconds = rest if operation.kind == "release" else max(operation.at_most, rest)
-                # The last reply decides, but for requests that were sent before and may arrive later.
+            is_left_alone = operation.kind == "release" and operation.end - operation.started >= prompt
             if operation.outcome == "done" and not is_left_alone:
-                # The last answer decides, but for what was operation before and may arrive later.
+                # The last reply decides, but for requests that were sent before and may arrive later.
                 arrives = arrivals.of_answered(operation)
                 until = arrives + seconds
                 for end, more in sorted(sent_before):
@@ -191,9 +191,9 @@ class LeaseHistory:
         """What was left of the minimum hold when this was asked; neither an extend nor a release cuts it."""
         return max(0.0, self.acquire.at_least - (operation.started - self.known_at))
 
-    """Every lease that its holder knows of, in the order of the acquires."""
+
 def leases_of(history: History) -> list[LeaseHistory]:
-    """Every lease that its holder got to know of, in the order in which they were operation for."""
+    """Every lease that its holder knows of, in the order of the acquires."""
     leases = {o.claim: LeaseHistory(o) for o in history.of("acquire", outcome="granted")}
     for operation in history.operations:
         lease = leases.get(operation.claim)
