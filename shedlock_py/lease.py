@@ -227,37 +227,3 @@ class Extension:
         lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease
-
-
-class HeartbeatPlan:
-    """When to extend a lease that is kept alive. Moments are monotonic seconds and always given.
-
-    A heartbeat is due every third of the lease. One that fails is repeated after a growing, jittered pause, and one
-    without a reply within a sixth of the lease is not waited for: several attempts fit in before the trust window ends.
-    """
-
-    HEARTBEATS = 3
-    REPLY = 6
-
-    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float]) -> None:
-        """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
-        self._random = random
-        self.failures = 0
-        """In a row."""
-        self.extended(lock_at_most_for, now)
-
-    def sent(self, lock_at_most_for: timedelta, now: float) -> None:
-        """A heartbeat was sent: without a reply, the next is due soon."""
-        self.due = now + lock_at_most_for.total_seconds() / self.REPLY
-
-    def extended(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The lease was extended by a request that was sent at ``now``."""
-        self.failures = 0
-        self.due = now + lock_at_most_for.total_seconds() / self.HEARTBEATS
-
-    def failed(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The store failed, at ``now``."""
-        self.failures += 1
-        lease = lock_at_most_for.total_seconds()
-        pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.REPLY)
-        self.due = now + pause * (0.5 + self._random() / 2)

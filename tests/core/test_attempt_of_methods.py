@@ -1,4 +1,4 @@
-# Calls as people without a type checker make them; what the checkers say is in tests/core/typing.
+# Calls without a type checker; the types are tested in tests/core/typing.
 # mypy: disable-error-code="arg-type, call-arg, union-attr, unreachable"
 """``.attempt`` is bound as the method is; and a guarded method is still a method."""
 
@@ -97,36 +97,37 @@ special = Special("b")
 
 
 @pytest.mark.parametrize(
-    ("attempt", "value"),
+    ("method", "arguments", "name", "value"),
     [
-        (lambda: service.method.attempt(7), ("acme", 7)),
-        (lambda: service.method.attempt(number=7), ("acme", 7)),
-        (lambda: Service.method.attempt(service, 7), ("acme", 7)),
-        (lambda: service.alias.attempt(7), ("acme", 7)),
-        (lambda: service.traced_method.attempt(7), ("acme", 7)),
-        (lambda: service.per_tenant.attempt(7), ("acme", 7)),
-        (lambda: Service.Inner().method.attempt(7), ("Inner", 7)),
-        (lambda: special.method.attempt(7), ("special b", 7)),
-        (lambda: special.traced_method.attempt(7), ("b", 7)),
-        (lambda: Service.static.attempt(7), 7),
-        (lambda: service.static.attempt(7), 7),
-        (lambda: Service.static_other_order.attempt(7), 7),
-        (lambda: service.static_other_order.attempt(7), 7),
-        (lambda: Service.of_class.attempt(7), (Service, 7)),
-        (lambda: service.of_class.attempt(7), (Service, 7)),
-        (lambda: Special.of_class.attempt(7), (Special, 7)),
-        (lambda: special.of_class.attempt(7), (Special, 7)),
-        (lambda: Service.of_class_other_order.attempt(7), (Service, 7)),
-        (lambda: Special.of_class_other_order.attempt(7), (Special, 7)),
-        (lambda: special.of_class_other_order.attempt(7), (Special, 7)),
+        (lambda: service.method, (7,), "method", ("acme", 7)),
+        (lambda: Service.method, (service, 7), "method", ("acme", 7)),
+        (lambda: service.alias, (7,), "method", ("acme", 7)),
+        (lambda: service.traced_method, (7,), "traced", ("acme", 7)),
+        (lambda: service.per_tenant, (7,), "per-acme-7", ("acme", 7)),
+        (lambda: Service.Inner().method, (7,), "inner", ("Inner", 7)),
+        (lambda: special.method, (7,), "special", ("special b", 7)),
+        (lambda: special.traced_method, (7,), "traced", ("b", 7)),
+        (lambda: Service.static, (7,), "static", 7),
+        (lambda: service.static, (7,), "static", 7),
+        (lambda: Service.static_other_order, (7,), "static-other-order", 7),
+        (lambda: service.static_other_order, (7,), "static-other-order", 7),
+        (lambda: Service.of_class, (7,), "class", (Service, 7)),
+        (lambda: service.of_class, (7,), "class", (Service, 7)),
+        (lambda: special.of_class, (7,), "class", (Special, 7)),
+        (lambda: Service.of_class_other_order, (7,), "class-other-order", (Service, 7)),
+        (lambda: special.of_class_other_order, (7,), "class-other-order", (Special, 7)),
     ],
 )
-def test_it_is_bound_as_the_method_is(
-    provider: InMemoryLockProvider, attempt: Callable[[], Executed[object]], value: object
+def test_a_method_and_its_attempt_are_bound_alike(
+    provider: InMemoryLockProvider, method: Callable[[], Any], arguments: tuple[Any, ...], name: str, value: object
 ) -> None:
-    result = attempt()
+    assert method()(*arguments) == value
+    result = method().attempt(*arguments)
     assert isinstance(result, Executed)
     assert result.value == value
+    provider.acquire(LockRequest(name, "10m"))
+    assert method()(*arguments) is None
+    assert method().attempt(*arguments) == Skipped(name)
 
 
 @pytest.mark.anyio
@@ -198,12 +199,6 @@ def test_of_classes_that_are_made_in_other_ways(provider: InMemoryLockProvider) 
     assert Derived().method.attempt().value == 3
     with pytest.raises(TypeError, match="abstract"):
         Base()  # type: ignore[abstract]  # on purpose
-
-
-def test_it_tells_of_a_skip(provider: InMemoryLockProvider) -> None:
-    provider.acquire(LockRequest("method", "10m"))
-    assert service.method.attempt(7) == Skipped("method")
-    assert service.method(7) is None
 
 
 def test_wrong_arguments_name_the_method_and_take_no_lock(provider: InMemoryLockProvider) -> None:
@@ -286,5 +281,5 @@ class TestItIsStillAMethod:
 
     def test_an_instance_may_have_its_own(self) -> None:
         here: Any = Service()
-        here.method = lambda: "own"
-        assert here.method() == "own"
+        here.method = lambda: "instance"
+        assert here.method() == "instance"

@@ -82,13 +82,13 @@ class TestAnotherPackage:
         assert run_with(acme, script, monkeypatch) == ["ran ran", "ran"]
 
     @pytest.mark.parametrize("from_url", ["provider_from_url", "async_provider_from_url"])
-    def test_unknown_schemes_are_told_of_it(self, from_url: str, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_list_of_known_schemes_has_it(self, from_url: str, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         error = refusal(f"{from_url}('acmee://me:secret@x')", acme, monkeypatch)
         assert error.startswith("store URL: unknown scheme 'acmee'; known are memory://, ")
         assert error.endswith(", acme://")
         assert "secret" not in error
 
-    def test_a_scheme_of_ours_stays_ours(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_built_in_scheme_cannot_be_replaced(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         script = "import shedlock_py; print(type(shedlock_py.provider_from_url('memory://')).__name__)"
         assert run_with(faulty, script, monkeypatch) == ["InMemoryLockProvider"]
 
@@ -194,7 +194,7 @@ def run_with(site: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> list[s
 
 
 def refusal(call: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the ConfigurationError says that the call raises there."""
+    """The message of the ConfigurationError that the call raises there."""
     (line,) = run_with(site, _catching(call), monkeypatch)
     return line
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, keepalive
+from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, heartbeat
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, in_milliseconds
 from shedlock_py.lease import Claim
@@ -222,11 +222,11 @@ class StoppedKeepAlive(Flaky):
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         super().__init__(where, options)
 
-        def die(keep_alive: keepalive.KeepAlivePlan) -> None:
-            keep_alive._plan.failures += 1
-            keep_alive._plan.due = float("inf")
+        def die(plan: heartbeat.KeepAlivePlan, error: Exception) -> None:
+            plan._heartbeats.failures += 1
+            plan._heartbeats.due = float("inf")
 
-        keepalive.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
+        heartbeat.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
 
 
 class SoundQuorum(RedisQuorumLockProvider):

@@ -28,11 +28,11 @@ from shedlock_py import (
     hold,
     hold_async,
 )
-from shedlock_py.lease import HeartbeatPlan
+from shedlock_py.heartbeat import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
+from shedlock_py.testing.proxy import TcpProxy
 from tests.support.forks import in_child
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 from tests.support.stores import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")

@@ -17,7 +17,7 @@ from shedlock_py import LockRequest, async_provider_from_url, hold, provider_fro
 from shedlock_py._process import OwningProcess
 from shedlock_py.context import ActiveLease
 from shedlock_py.election.base import random as election_random
-from shedlock_py.keepalive import KeepAlivePlan
+from shedlock_py.heartbeat import KeepAlivePlan
 from shedlock_py.providers.redis.quorum.programs import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.watchdog import watchdog
@@ -131,8 +131,8 @@ def jitter(url: str, name: str) -> None:
     reading, writing = os.pipe()
 
     def child() -> None:
-        keep_alive = KeepAlivePlan(ActiveLease(lease, None, OwningProcess()), sends=True)
-        numbers = (random.random(), election_random(), keep_alive._plan._random(), _pause(10).seconds)
+        plan = KeepAlivePlan(ActiveLease(lease, None, OwningProcess()), sends=True)
+        numbers = (random.random(), election_random(), plan._heartbeats._random(), _pause(10).seconds)
         os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
 
     for _ in range(3):

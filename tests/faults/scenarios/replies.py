@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Run, by_trial, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.lossy import LossyProxy
 from tests.support.stores import WITH_NETWORK, Store
 
 OTHERS = Behaviour(at_most=0.6, work=(0.0, 0.05), pause=(0.02, 0.08))
@@ -23,7 +23,7 @@ def _trial(store: Store, seed: int, number: int, *, operation: str) -> Report:
     """Replies to one worker's ``operation`` are lost: once, so that a retry helps, or as often as it retries."""
     behaviour = replace(VICTIM, extends={"extend": 1.0, "release": 0.0}.get(operation, VICTIM.extends))
     with ExitStack() as stack:
-        proxies = [stack.enter_context(LossyProxy(address)) for address in store.addresses]
+        proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
         fleet = stack.enter_context(Fleet(store, size=2, behaviour=OTHERS, seed=seed))
         victim = fleet.add(via=[proxy.address for proxy in proxies], behaviour=behaviour)
         fleet.wait_for_grants(1, worker=victim)
@@ -40,8 +40,8 @@ def _trial(store: Store, seed: int, number: int, *, operation: str) -> Report:
         return report
 
 
-def _are_lost(proxies: list[LossyProxy]) -> bool:
-    return not any(proxy.left for proxy in proxies)
+def _are_lost(proxies: list[TcpProxy]) -> bool:
+    return not any(proxy.drops_left for proxy in proxies)
 
 
 def _lost(operation: str) -> Run:

@@ -6,10 +6,9 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import LockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import KINDS, Store
 from tests.support.availability import private_server
-from tests.support.lossy import LossyProxy
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisEndpoint, RedisServer
 
 
@@ -50,8 +49,8 @@ def proxy(store: Store) -> Iterator[TcpProxy]:
 
 
 @pytest.fixture
-def lossy(store: Store) -> Iterator[LossyProxy]:
-    with LossyProxy(store.server.address) as proxy:
+def lossy(store: Store) -> Iterator[TcpProxy]:
+    with TcpProxy(store.server.address) as proxy:
         yield proxy
 
 

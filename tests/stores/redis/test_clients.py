@@ -12,10 +12,10 @@ import redis.asyncio
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import URL_KINDS, Store, acquired, ask, record_of, token_of
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisEndpoint, RedisTlsServer
 
 ONCE = ("once", "async once")

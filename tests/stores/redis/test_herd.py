@@ -8,8 +8,8 @@ import pytest
 
 from shedlock_py import Lease, LockRequest
 from shedlock_py.providers.redis import AsyncRedisLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import URL_KINDS, Store
-from tests.support.proxy import TcpProxy
 
 HERD = 200
 OWN_POOL = 20

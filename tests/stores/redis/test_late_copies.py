@@ -11,8 +11,8 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.providers.redis import RedisLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import TRIES, Store, acquired, record_of, token_of
-from tests.support.holding import HoldingProxy
 from tests.support.late_copies import ENDS, asked_twice
 from tests.support.redis import RedisEndpoint
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.parametrize("kind", ["url", "retries", "async url", "as
 
 
 @pytest.fixture
-def holding(store: Store) -> Iterator[HoldingProxy]:
-    with HoldingProxy(store.server.address) as proxy:
+def holding(store: Store) -> Iterator[TcpProxy]:
+    with TcpProxy(store.server.address) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def provider(store: Store, holding: HoldingProxy) -> LockProvider:
+def provider(store: Store, holding: TcpProxy) -> LockProvider:
     options = {} if store.is_own else {"retry": store.retry(TRIES - 1)}
     provider = store.provider(holding.address, **options)
     # The server is to know the scripts: a request that it cannot carry out is not the one to keep back.
@@ -39,7 +39,7 @@ def provider(store: Store, holding: HoldingProxy) -> LockProvider:
 
 
 def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     lease = asked_twice(provider, holding, name)
     witness.force_release(name)
@@ -60,7 +60,7 @@ def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 @pytest.mark.parametrize("end", ENDS)
 def test_i12_a_lock_that_was_freed_stays_free(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str, operation: str, end: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str, operation: str, end: str
 ) -> None:
     lease = asked_twice(provider, holding, name, operation)
     ENDS[end](provider, lease)
@@ -72,7 +72,7 @@ def test_i12_a_lock_that_was_freed_stays_free(
 
 
 def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     acquired(witness, name)
     lease = asked_twice(provider, holding, name, "take_over")
@@ -90,7 +90,7 @@ def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
 
 
 def test_i6_an_extension_that_was_overtaken_changes_nothing(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     lease = acquired(provider, name)
     holding.hold(name)

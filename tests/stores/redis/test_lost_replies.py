@@ -13,18 +13,17 @@ from shedlock_py._program import run
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.providers.redis.clients import open_client
 from shedlock_py.providers.redis.scripts import script
+from shedlock_py.testing.proxy import TcpProxy, _Link
 from tests.stores.redis.stores import TRIES, URL_KINDS, Store, acquired, record_of, token_of
 from tests.support.database import Address
-from tests.support.lossy import LossyProxy
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy, _Link
 from tests.support.redis import RedisEndpoint
 
 MOST = 1000
 
 
 @pytest.fixture
-def provider(store: Store, lossy: LossyProxy) -> LockProvider:
+def provider(store: Store, lossy: TcpProxy) -> LockProvider:
     # redis-py's default pauses for four seconds in all: here it does not.
     options = {"retry": store.retry(TRIES - 1)} if store.kind.endswith("retries") else {}
     provider = store.provider(lossy.address, **options)
@@ -51,12 +50,12 @@ def assert_ours(witness: LockProvider, lease: Lease | None) -> Lease:
     return lease
 
 
-def test_i12_acquire(provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_i12_acquire(provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str) -> None:
     tokens = []
     for _ in range(3):  # the first time there is no record
         lossy.drop_replies_to(name)
         lease = assert_ours(witness, provider.acquire(LockRequest(name, "1m")))
-        assert lossy.left == 0
+        assert lossy.drops_left == 0
         tokens.append(token_of(lease))
         assert provider.release(lease)
         assert not record_of(witness, name).is_held
@@ -64,28 +63,28 @@ def test_i12_acquire(provider: LockProvider, witness: LockProvider, lossy: Lossy
 
 
 @pytest.mark.parametrize("kind", ["retries", "async retries"])
-def test_i12_with_redis_pys_own_default(store: Store, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_i12_with_redis_pys_own_default(store: Store, witness: LockProvider, lossy: TcpProxy, name: str) -> None:
     provider = store.provider(lossy.address)
     lossy.drop_replies_to(name, 3)
     lease = assert_ours(witness, provider.acquire(LockRequest(name, "1m")))
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     lossy.drop_replies_to(name, 3)
     assert provider.extend(lease, "2m") is lease
     lossy.drop_replies_to(name, 3)
     assert provider.release(lease) is True
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     assert witness.release(acquired(witness, name))
 
 
-def test_a_skip(provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_a_skip(provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str) -> None:
     lease = acquired(witness, name)
     lossy.drop_replies_to(name)
     assert provider.acquire(LockRequest(name, "1m")) is None
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     assert_ours(witness, lease)
 
 
-def test_take_over(store: Store, provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_take_over(store: Store, provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str) -> None:
     former = acquired(witness, name)
     lossy.drop_replies_to(name)
     with store.server.client() as client:
@@ -93,25 +92,25 @@ def test_take_over(store: Store, provider: LockProvider, witness: LockProvider, 
         lease = assert_ours(witness, provider.take_over(LockRequest(name, "1m")))
         assert writes(client) == before + 1, "the second question changes nothing"
     assert token_of(lease) > token_of(former)
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
 
 
 def writes(client: redis.Redis) -> int:
     return int(client.info("commandstats")["cmdstat_hset"]["calls"])
 
 
-def test_extend(provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_extend(provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str) -> None:
     lease = acquired(provider, name)
     lossy.drop_replies_to(name)
     assert provider.extend(lease, "10m") is lease
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     assert record_of(witness, name).remaining.total_seconds() > 500
     assert lease.trusted_for().total_seconds() > 500
     assert_ours(witness, lease)
 
 
 def test_extend_of_a_lease_that_is_lost(
-    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str
+    provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str
 ) -> None:
     lease = acquired(provider, name)
     successor = witness.take_over(LockRequest(name, "1m"))
@@ -120,35 +119,33 @@ def test_extend_of_a_lease_that_is_lost(
     assert not lease.is_trusted()
     lossy.drop_replies_to(name)
     assert provider.release(lease) is False
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     assert_ours(witness, successor)
 
 
 @pytest.mark.parametrize("at_least", ["0s", "30s"])
-def test_i12_release(
-    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str, at_least: str
-) -> None:
+def test_i12_release(provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str, at_least: str) -> None:
     lease = acquired(provider, name, lock_at_least_for=at_least)
     lossy.drop_replies_to(name)
     assert provider.release(lease) is True
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     remaining = record_of(witness, name).remaining.total_seconds()
     assert remaining == 0 if at_least == "0s" else 20 < remaining <= 30
     assert provider.release(lease) is False
 
 
-def test_other_questions(provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_other_questions(provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str) -> None:
     lease = acquired(witness, name)
     lossy.drop_replies_to(name)
     assert record_of(provider, name).locked_by == lease.locked_by
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     lossy.drop_replies_to(name)
     assert [record.name for record in provider.records(name)] == [name]
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
 
 
 def test_i12_acquire_that_is_never_answered(
-    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str, tries: int
 ) -> None:
     for losses in (tries, MOST):
         lossy.drop_replies_to(name, losses)
@@ -157,7 +154,7 @@ def test_i12_acquire_that_is_never_answered(
         assert (unreachable.value.operation, unreachable.value.lock_name) == ("acquire", name)
         assert unreachable.value.__cause__ is not None
         # It was undone; of that reply nobody needs to hear, though a client that retries by itself goes on.
-        assert losses - lossy.left in ((tries,) if losses == tries else (tries + 1, 2 * tries))
+        assert losses - lossy.drops_left in ((tries,) if losses == tries else (tries + 1, 2 * tries))
         lossy.drop_replies_to(name, 0)
         assert witness.release(acquired(witness, name))
 
@@ -165,13 +162,13 @@ def test_i12_acquire_that_is_never_answered(
 @pytest.mark.parametrize("kind", ["url", "async url"])
 def test_i12_a_server_that_does_not_know_how_to_release(private: Store, name: str) -> None:
     """It was restarted, and has forgotten the scripts but not the records."""
-    with LossyProxy(private.server.address) as lossy:
+    with TcpProxy(private.server.address) as lossy:
         provider = private.provider(lossy.address)
         acquired(provider, f"{name}-warm")
         lossy.drop_replies_to(name, 2)
         with pytest.raises(ProviderUnreachable):
             provider.acquire(LockRequest(name, "1m"))
-        assert lossy.left == 0
+        assert lossy.drops_left == 0
         acquired(provider, name)
 
 
@@ -225,7 +222,7 @@ class Weather(AbstractBackoff):
 
 @pytest.mark.parametrize("kind", ["retries", "async retries"])
 def test_i12_the_reply_is_lost_and_then_nobody_listens(
-    store: Store, witness: LockProvider, lossy: LossyProxy, name: str
+    store: Store, witness: LockProvider, lossy: TcpProxy, name: str
 ) -> None:
     """The last failure of a client that retries says nothing of its first try."""
     weather = Weather()
@@ -237,14 +234,14 @@ def test_i12_the_reply_is_lost_and_then_nobody_listens(
     weather.events = [lossy.refuse, lossy.accept]  # after the lost reply; when connecting to undo it has failed
     with pytest.raises(ProviderUnreachable, match=r"(?i)refused|connect call failed"):
         provider.acquire(LockRequest(name, "1m"))
-    assert (lossy.left, weather.events) == (0, [])
+    assert (lossy.drops_left, weather.events) == (0, [])
     assert witness.release(acquired(witness, name))
 
 
 @pytest.mark.parametrize("kind", ["once", "async once"])
 @pytest.mark.parametrize("options", [{"retry_on_timeout": True}, {"retry_on_error": [redis.TimeoutError]}], ids=str)
 def test_i12_a_client_from_a_url_that_retries_once(
-    store: Store, witness: LockProvider, lossy: LossyProxy, name: str, options: dict[str, Any]
+    store: Store, witness: LockProvider, lossy: TcpProxy, name: str, options: dict[str, Any]
 ) -> None:
     """redis-py's way of yore to ask for it: nobody asks a third time."""
     client_class: Any = redis.asyncio.Redis if store.is_async else redis.Redis
@@ -253,31 +250,31 @@ def test_i12_a_client_from_a_url_that_retries_once(
     lossy.drop_replies_to(name, 2)
     with pytest.raises(ProviderUnreachable):
         provider.acquire(LockRequest(name, "1m"))
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     assert witness.release(acquired(witness, name))
 
 
 def test_take_over_that_is_never_answered(
-    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str, tries: int
 ) -> None:
     acquired(witness, name)
     lossy.drop_replies_to(script("take_over").sha, tries)  # the record is read before
     with pytest.raises(ProviderUnreachable) as unreachable:
         provider.take_over(LockRequest(name, "1m"))
     assert (unreachable.value.operation, unreachable.value.lock_name) == ("take_over", name)
-    assert lossy.left == 0
+    assert lossy.drops_left == 0
     assert witness.release(acquired(witness, name))
 
 
 def test_release_that_is_never_answered(
-    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str, tries: int
 ) -> None:
     lease = acquired(provider, name)
     lossy.drop_replies_to(name, tries)
     with pytest.raises(ProviderUnreachable) as unreachable:
         provider.release(lease)
     assert (unreachable.value.operation, unreachable.value.lock_name) == ("release", name)
-    assert lossy.left == 0, "there is nothing to undo"
+    assert lossy.drops_left == 0, "there is nothing to undo"
     assert not lease.is_trusted()
     assert provider.release(lease) is True, "which it was"
     assert witness.release(acquired(witness, name))
@@ -285,7 +282,7 @@ def test_release_that_is_never_answered(
 
 @pytest.mark.parametrize("kind", ["url", "async url"])
 def test_i4_a_release_that_is_never_answered_is_not_taken_back(
-    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str, tries: int
 ) -> None:
     lease = acquired(provider, name, "10m", lock_at_least_for="30s")
     lossy.drop_replies_to(name, tries)
@@ -296,21 +293,21 @@ def test_i4_a_release_that_is_never_answered_is_not_taken_back(
 
 
 def test_extend_that_is_never_answered(
-    provider: LockProvider, witness: LockProvider, lossy: LossyProxy, name: str, tries: int
+    provider: LockProvider, witness: LockProvider, lossy: TcpProxy, name: str, tries: int
 ) -> None:
     lease = acquired(provider, name)
     lossy.drop_replies_to(name, tries)
     with pytest.raises(ProviderUnreachable) as unreachable:
         provider.extend(lease, "10m")
     assert (unreachable.value.operation, unreachable.value.lock_name) == ("extend", name)
-    assert lossy.left == 0, "the lease is not undone"
+    assert lossy.drops_left == 0, "the lease is not undone"
     assert 0 < lease.trusted_for().total_seconds() <= 60, "believes no more than before"
     assert provider.extend(lease, "5m") is lease
     assert_ours(witness, lease)
     assert provider.release(lease)
 
 
-def test_a_reset_of_the_pooled_connections_is_not_noticed(provider: LockProvider, lossy: LossyProxy, name: str) -> None:
+def test_a_reset_of_the_pooled_connections_is_not_noticed(provider: LockProvider, lossy: TcpProxy, name: str) -> None:
     lossy.cut()
     lease = acquired(provider, name)
     lossy.cut()
@@ -322,7 +319,7 @@ def test_a_reset_of_the_pooled_connections_is_not_noticed(provider: LockProvider
 
 
 @pytest.mark.parametrize("kind", URL_KINDS)
-def test_a_lost_handshake_takes_no_lock(store: Store, lossy: LossyProxy, name: str) -> None:
+def test_a_lost_handshake_takes_no_lock(store: Store, lossy: TcpProxy, name: str) -> None:
     provider = store.provider(url=f"{store.server.url(via=lossy.address)}?protocol=3")  # says HELLO
     lossy.drop_next_reply()
     with pytest.raises(ProviderUnreachable):

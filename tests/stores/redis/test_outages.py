@@ -12,13 +12,12 @@ import pytest
 import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable, attempt
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import KINDS, URL_KINDS, Store, acquired, ask, record_of, token_of
 from tests.support.availability import private_server
 from tests.support.database import Address
-from tests.support.lossy import LossyProxy
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port, free_port
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 
 LONGEST = 10.0
@@ -149,7 +148,7 @@ def test_what_was_never_sent_is_neither_asked_again_nor_undone(store: Store, nam
 
 @pytest.mark.parametrize("kind", ["once"])
 def test_i12_the_reply_is_lost_and_then_a_connection_is_refused(
-    store: Store, witness: LockProvider, lossy: LossyProxy, name: str
+    store: Store, witness: LockProvider, lossy: TcpProxy, name: str
 ) -> None:
     """What failed last was never sent; what was sent before is undone nevertheless."""
     events: list[Callable[[], object]] = [lambda: None, lossy.refuse, lossy.accept]
@@ -157,7 +156,7 @@ def test_i12_the_reply_is_lost_and_then_a_connection_is_refused(
     acquired(provider, f"{name}-warm")
     lossy.drop_replies_to(name)
     assert_unreachable(provider, name, "refused")
-    assert (lossy.left, events) == (0, [])
+    assert (lossy.drops_left, events) == (0, [])
     assert witness.release(acquired(witness, name))
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import KINDS, Store, acquired, ask, record_of, token_of
 from tests.support.availability import private_server
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 
 ROUNDS = 12

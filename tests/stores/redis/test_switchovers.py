@@ -11,10 +11,10 @@ import pytest
 import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import URL_KINDS, Store, acquired, ask
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 
 SESSIONS = 4

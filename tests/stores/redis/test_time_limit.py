@@ -17,11 +17,11 @@ import redis.asyncio
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable, async_provider_from_url
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.providers.redis.scripts import script
+from shedlock_py.testing.proxy import TcpProxy, _Link
 from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port, free_port
-from tests.support.proxy import TcpProxy, _Link
 from tests.support.redis import RedisEndpoint
 from tests.support.timing import BUSY, BUSY_HERD
 

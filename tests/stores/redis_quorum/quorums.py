@@ -10,9 +10,9 @@ from uuid import uuid4
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.support.database import Address
 from tests.support.ports import free_port
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 
 NAME = "job"

@@ -18,12 +18,12 @@ from shedlock_py.providers.redis.clients import POOL_SIZE
 from shedlock_py.providers.redis.connections import RESERVED
 from shedlock_py.providers.redis.quorum.provider import THREADS_PER_SERVER
 from shedlock_py.providers.redis.scripts import script
+from shedlock_py.testing.proxy import TcpProxy, _Link
 from tests.stores.redis_quorum.quorums import Quorum, acquired, outcome
 from tests.stores.redis_quorum.test_urls import CLIENTS, KINDS
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
-from tests.support.proxy import TcpProxy, _Link
 
 TIMEOUT = 2.0
 """Ten percent of it are to be enough on a busy machine."""

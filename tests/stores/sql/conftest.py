@@ -6,9 +6,9 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import DATABASE, DRIVERS, Store
 from tests.support.database import DatabaseServer
-from tests.support.proxy import TcpProxy
 
 
 def _with_database(server: DatabaseServer, driver: str) -> Iterator[DatabaseServer]:

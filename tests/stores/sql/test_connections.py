@@ -21,9 +21,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import DRIVERS, SYNC_DRIVERS, Store, acquired, record_of
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 
 POSTGRES_DRIVERS = [driver for driver, product in DRIVERS.items() if product == "postgres"]
 
