@@ -341,7 +341,7 @@ def test_nodes_that_cannot_reach_the_store_do_not_all_wait_equally_long(world: W
     for number in range(50):
         node = world.node(f"node-{number}")
         node.is_cut_off = True
-        node.go_on()
+        node.run()
         pauses.append(node.next.until - world.clock())
     assert min(pauses) >= RETRY
     assert max(pauses) <= 2 * RETRY
