@@ -334,3 +334,15 @@ def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
     late.run()
     world.pass_time(LEASE, late)
     assert world.leaders() == ["late"]
+
+
+def test_nodes_that_cannot_reach_the_store_do_not_all_wait_equally_long(world: World) -> None:
+    pauses = []
+    for number in range(50):
+        node = world.node(f"node-{number}")
+        node.is_cut_off = True
+        node.run()
+        pauses.append(node.next.until - world.clock())
+    assert min(pauses) >= RETRY
+    assert max(pauses) <= 2 * RETRY
+    assert len({round(pause / RETRY, 1) for pause in pauses}) >= 5
