@@ -159,8 +159,8 @@ def scheduler_lock(
     :param name: the lock name, 1 to 64 characters; ``"sync-{tenant}"`` is filled from the call's arguments.
     :param lock_at_most_for: how long the lock is held if the holder dies; longer than the longest run. "10m", "PT10M",
         ``timedelta`` or seconds; by default that of ``configure(default_lock_at_most_for=…)``.
-    :param lock_at_least_for: for how long nobody else runs it, however short the task; at least the difference between
-        the replicas' clocks. Zero by default.
+    :param lock_at_least_for: for how long no other replica runs it, however short the task; at least as long as the
+        replicas' clocks differ. Zero by default.
     :param provider: the store of this lock; by default the configured one, looked up at each call.
     :param keep_alive: extend the lease, every third of it, until the task ends; by default that of :func:`configure`.
         ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short.
@@ -213,7 +213,8 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
     on_skipped = _skip_handler(on_skip)
 
     def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
-        _check_call(function, signature, args, kwargs)
+        if args or kwargs or signature.parameters:
+            _check_call(function, signature, args, kwargs)
         return Block(spec.lock_name(function, args, kwargs), spec.options, spec)
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
@@ -236,7 +237,8 @@ def _guard_async(
     on_skipped = _skip_handler(on_skip)
 
     def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
-        _check_call(function, signature, args, kwargs)
+        if args or kwargs or signature.parameters:
+            _check_call(function, signature, args, kwargs)
         return AsyncBlock(spec.lock_name(function, args, kwargs), spec.options, spec)
 
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:

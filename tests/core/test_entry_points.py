@@ -10,7 +10,7 @@ import pytest
 
 from tests.guides.examples.scripts import PROJECT, run_python
 
-ACME = PROJECT / "tests" / "thirdparty" / "acme"
+ACME = PROJECT / "tests" / "support" / "thirdparty" / "acme"
 
 FAULTY = """
 [project]

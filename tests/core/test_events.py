@@ -42,7 +42,7 @@ EVENTS: list[tuple[Event, int, str]] = [
     (TaskFinished("job", lease, SOON, "failed", ValueError()), logging.DEBUG, "task failed after 0:00:01"),
     (LeaseLost("job", lease, "overrun"), logging.WARNING, "raise lock_at_most_for"),
     (LeaseLost("job", lease, "revoked"), logging.WARNING, "taken over by force"),
-    (LeaseLost("job", lease, "unreachable"), logging.WARNING, "has not answered"),
+    (LeaseLost("job", lease, "unreachable"), logging.WARNING, "was unreachable"),
     (ProviderFailed("job", "acquire", OSError("gone")), logging.ERROR, "acquire failed: gone"),
     (ProviderFailed("job", "release", OSError("gone"), lease), logging.ERROR, "release failed: gone"),
     (ProviderFailed("job", "extend", OSError("gone"), lease), logging.WARNING, "extend failed: gone"),  # tried again

@@ -7,6 +7,7 @@ The checker must find each of them, and nothing in the sound copy; see controls.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,8 @@ from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, in_milliseconds
 from shedlock_py.lease import Claim
 from shedlock_py.providers.redis import RedisQuorumLockProvider
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.support.stores import open_provider
 
 _NOW = "local time = redis.call('TIME') local now = time[1] * 1000000 + time[2] "
 _FORMAT = "local function text(number) return string.format('%.0f', number) end "
@@ -190,7 +193,7 @@ class HoldsTooLong(Sound):
 
 
 class NeverNarrows(Sound):
-    """After a shorter extension it goes on believing the lease for as long as before."""
+    """Trusts the lease for as long as before after a shorter extension."""
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         until = lease.trusted_until
@@ -256,3 +259,35 @@ def open_variant(
 ) -> LockProvider:
     """What workers open: the arguments of a store, and which variant to put in the provider's place."""
     return VARIANTS[variant](where, options, **more)
+
+
+# Variants of a store's own provider
+
+
+def open_forgetful(**arguments: Any) -> Any:
+    """A provider that ignores fire times, as a plain lock does."""
+    provider: Any = open_provider(**arguments)
+    acquire = provider.acquire
+    provider.acquire = lambda request: acquire(
+        LockRequest(request.name, request.lock_at_most_for, request.lock_at_least_for, request.holder)
+    )
+    return provider
+
+
+def open_tolerant(**arguments: Any) -> Any:
+    """A provider that takes any fire time."""
+    return open_provider(**{**arguments, "options": {**arguments["options"], "fire_time_tolerance": "3000d"}})
+
+
+class Leaking(SqlAlchemyLockProvider):
+    """Opens a file with each grant."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        lease = super().acquire(request)
+        if lease is not None:
+            os.open(os.devnull, os.O_RDONLY)
+        return lease
+
+
+def open_leaking(family: str, is_async: bool, where: str, options: dict[str, Any]) -> Leaking:
+    return Leaking(where, **options)

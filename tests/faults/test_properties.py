@@ -187,7 +187,7 @@ class AsyncMemoryMachine(MemoryMachine):
 class BeliefMachine(RuleBasedStateMachine):
     """One lease whose extensions are carried out at any time between question and answer, or later, or never.
 
-    I6: whatever happens, the holder never believes for longer than the store keeps the lock.
+    I6: whatever happens, the holder never trusts its lease for longer than the store keeps the lock.
     """
 
     questions = Bundle("questions")
