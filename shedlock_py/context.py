@@ -206,7 +206,7 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
     active = _live()
     provider = as_provider(active.provider)
     with _extending(active):
-        while _is_busy(active, is_async=False):
+        while _is_busy(active):
             time.sleep(POLL_SECONDS)
         return _extended(active, provider.extend(active.lease, lock_at_most_for))
 
@@ -218,7 +218,7 @@ async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
     active = _live()
     provider = as_async_provider(active.provider)
     with _extending(active):
-        while _is_busy(active, is_async=True):  # noqa: ASYNC110 (a thread may send the heartbeat)
+        while _is_busy_async(active):  # noqa: ASYNC110 (a thread may send the heartbeat)
             await asyncio.sleep(POLL_SECONDS)
         return _extended(active, await provider.extend(active.lease, lock_at_most_for))
 
@@ -231,8 +231,12 @@ def _live(name: str | None = None) -> ActiveLease:
     return active
 
 
-def _is_busy(active: ActiveLease, *, is_async: bool) -> bool:
-    return active.keep_alive is not None and active.keep_alive.is_busy(is_async=is_async)
+def _is_busy(active: ActiveLease) -> bool:
+    return active.keep_alive is not None and active.keep_alive.is_busy(is_async=False)
+
+
+def _is_busy_async(active: ActiveLease) -> bool:
+    return active.keep_alive is not None and active.keep_alive.is_busy(is_async=True)
 
 
 @contextmanager
