@@ -19,9 +19,9 @@ from shedlock_py import (
     leader_only,
 )
 from shedlock_py.testing import RecordingListener
+from shedlock_py.testing.forks import in_child
 from tests.election.conftest import DURATIONS
 from tests.support.doubles import AsyncFaultyProvider
-from tests.support.forks import in_child
 
 MakeElector = Callable[..., AsyncLeaderElector]
 

@@ -33,7 +33,7 @@ from shedlock_py import (
 )
 from shedlock_py.lease import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
-from tests.support.forks import in_child
+from shedlock_py.testing.forks import in_child
 from tests.support.polling import wait_until
 
 FULL = bool(os.environ.get("FAULTS_FULL"))

@@ -17,8 +17,9 @@ import pytest
 
 from shedlock_py import Lease, LockRequest, ShedLockError
 from shedlock_py.providers.redis import AsyncRedisLockProvider
+from shedlock_py.testing.forks import in_child
 from tests.faults.awaits import Moment, nothing_goes_on
-from tests.support.forks import in_a_loop_of_its_own, in_child
+from tests.support.forks import in_a_loop_of_its_own
 from tests.support.redis import RedisEndpoint
 
 MOST_AWAITS = 200
