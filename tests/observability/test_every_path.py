@@ -1,6 +1,5 @@
 """Which events each way into a guard tells, and in which order."""
 
-import os
 from typing import Any
 
 import pytest
@@ -15,12 +14,12 @@ from shedlock_py import (
     LockRequest,
     ProviderFailed,
     TaskFinished,
+    block,
     configure,
     current_lease,
     extend_lock,
     hold,
     set_active,
-    shutdown,
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.observability.ways import ASYNC, SYNC, WAYS, Job, Way, told
@@ -68,7 +67,7 @@ class TestEveryWay:
     def test_shutting_down(
         self, way: Way, heard: RecordingListener, store: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(shutdown._shutdown, "process", os.getpid())
+        monkeypatch.setattr(block, "process_gates", [lambda: "shutting_down"])
         way.run(never, store)
         assert told(heard.events) == ["LockSkipped shutting_down"]
 

@@ -36,8 +36,8 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
+from shedlock_py.heartbeat import HeartbeatPlan
 from shedlock_py.integrations.opentelemetry import OpenTelemetryListener, Run
-from shedlock_py.lease import HeartbeatPlan
 from shedlock_py.testing import FakeClock
 from tests.observability.ways import ASYNC, ELECTION, SYNC, WAYS, Job, Way
 from tests.support.polling import wait_until
