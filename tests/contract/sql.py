@@ -52,10 +52,14 @@ class SqlStore:
         url = self.url
         if via is not None:
             url = make_url(url).set(host=via[0], port=via[1]).render_as_string(hide_password=False)
+        # A long limit for a herd on a machine that runs other tests.
+        options = self._options if via is None else {**self._options, "timeout": "20s"}
         if not self._users_engine:
             if self.is_async:
-                return resources.enter_context(BlockingLockProvider(lambda: self.async_provider(url)))
-            provider = SqlAlchemyLockProvider(url, **self._options)
+                return resources.enter_context(
+                    BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(url, **options))
+                )
+            provider = SqlAlchemyLockProvider(url, **options)
             resources.callback(provider.close)
             return provider
         # With one connection in the pool, a provider that keeps one while it takes another hangs.
@@ -70,8 +74,8 @@ class SqlStore:
         resources.callback(lambda: facade.run(async_engine.dispose()))
         return facade
 
-    def async_provider(self, url: str | None = None) -> AsyncSqlAlchemyLockProvider:
-        return AsyncSqlAlchemyLockProvider(url or self.url, **self._options)
+    def async_provider(self) -> AsyncSqlAlchemyLockProvider:
+        return AsyncSqlAlchemyLockProvider(self.url, **self._options)
 
     @property
     def factory(self) -> Callable[[], Any]:

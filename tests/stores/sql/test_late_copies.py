@@ -26,10 +26,10 @@ def holding(store: Store) -> Iterator[TcpProxy]:
 def test_i2_a_stale_holder_does_not_commit_under_a_late_copy(
     driver: str, store: Store, holding: TcpProxy, name: str
 ) -> None:
-    application, other = Application(store, holding.address), store.provider()
-    application.provider.record("warm")
+    provider, other, application = store.provider(holding.address), store.provider(), Application(store)
+    provider.record("warm")
     holding.hold(name)
-    lease = acquired(application.provider, name)
+    lease = acquired(provider, name)
     assert holding.holds
     application.run_verified(lease, lambda _: None)
     other.force_release(name)
