@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from shedlock_py import InMemoryLockProvider, LeadershipStarted, LockRequest, ProviderFailed, TaskFinished
 from shedlock_py.integrations.prometheus import PrometheusListener
-from tests.guides.examples.scripts import PROJECT, run_python
+from tests.guides.examples.scripts import PROJECT
 from tests.observability.scraping import Scrape, serving
 
 PAGES = PROJECT / "docs" / "observability"
@@ -172,10 +172,3 @@ def test_the_values_on_the_page_are_those_of_a_scrape(scrape: Scrape) -> None:
     ):
         (meaning,) = re.findall(rf"^\| `{name}` .* \| ([^|]*) \|$", PAGE, re.MULTILINE)
         assert scrape.values(name, label) <= set(re.findall(r"`(\w+)`", meaning)), name
-
-
-def test_the_python_of_the_page_runs(tmp_path: Any) -> None:
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)))
-    done = run_python(script.name, cwd=tmp_path)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
