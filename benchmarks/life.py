@@ -15,8 +15,8 @@ from benchmarks.contenders.ours import from_url
 from benchmarks.plan import Plan
 from benchmarks.servers import RunningStore, Site, running
 from shedlock_py import LeaderElector, LockProvider, LockRequest, hold
+from shedlock_py.testing.proxy import TcpProxy
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 
 KEPT_SECONDS = 1.5
 HEARTBEATS = 6

@@ -10,7 +10,7 @@ from benchmarks.contenders import Contender
 from benchmarks.plan import Plan
 from benchmarks.servers import RunningStore
 from benchmarks.subject import Subject
-from tests.support.proxy import TcpProxy
+from shedlock_py.testing.proxy import TcpProxy
 
 WARM_UP = 8
 TIMES = 20

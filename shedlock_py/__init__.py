@@ -51,8 +51,8 @@ from shedlock_py.request import LockRequest
 from shedlock_py.shutdown import release_on_sigterm
 from shedlock_py.urls import async_provider_from_url, provider_from_url
 
-# What most programs do not need is loaded when it is first asked for. Type checkers see plain imports: if they saw
-# __getattr__, they would believe in every misspelt name.
+# What most programs do not need is loaded at its first use. Type checkers see plain imports: with __getattr__ they
+# would accept every misspelt name.
 if TYPE_CHECKING:
     from shedlock_py.election.async_elector import AsyncLeaderElector
     from shedlock_py.election.elector import LeaderElector

@@ -1,8 +1,8 @@
 """``attempt`` of guarded methods, bound as the method is.
 
-A bound method of Python forwards its attributes to the function, which does not know the instance: without this module
-``obj.method.attempt`` would be the function's. A class gets a descriptor in the place of each guarded function, which
-makes bound methods of its own kind. The function itself stays what it was, and ``Class.method`` is that function.
+Python's bound methods forward attributes to the function, which does not know the instance: without this module
+``obj.method.attempt`` would be unbound. Each guarded function of a class is replaced by a descriptor that makes bound
+methods with a bound ``attempt``. The function itself is unchanged, and ``Class.method`` is that function.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _PLACEHOLDER = "__shedlock_methods__"
 def bind_in_class(function: Any, guarded: Any) -> None:
     """If a class body is being executed that defines ``function``, let the class bind ``guarded.attempt``.
 
-    The class does not exist yet, and a decorator such as ``@classmethod`` may still wrap the function. So an object is
-    left in the class body; Python calls its ``__set_name__`` when the class is made.
+    The class does not exist yet, and a decorator such as ``@classmethod`` may still wrap the function. So this leaves a
+    placeholder in the class body; Python calls its ``__set_name__`` when it creates the class.
     """
     scope, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     if not scope or scope.endswith("<locals>"):
@@ -34,7 +34,7 @@ def bind_in_class(function: Any, guarded: Any) -> None:
 
 
 class _Placeholder:
-    """In the body of a class until the class is made."""
+    """Stands in the body of a class until the class is created, and then replaces its guarded functions."""
 
     def __init__(self) -> None:
         self.attempts: list[Any] = []
@@ -48,7 +48,7 @@ class _Placeholder:
 
 
 class GuardedMethod:
-    """A guarded function, or a class method of one, in its class. Passes for what it replaces."""
+    """The descriptor of a guarded function or class method. ``isinstance`` sees what it replaces."""
 
     def __init__(self, replaced: Any) -> None:
         self._replaced = replaced
@@ -70,7 +70,7 @@ class GuardedMethod:
 
 
 class BoundMethod:
-    """A bound method, of which ``attempt`` is bound to the same instance. Passes for Python's own kind."""
+    """A bound method whose ``attempt`` is bound to the same instance. ``isinstance`` sees a ``MethodType``."""
 
     def __init__(self, function: Any, instance: object) -> None:
         self.__func__ = function

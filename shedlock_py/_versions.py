@@ -1,4 +1,4 @@
-"""The oldest releases of other packages that this one works with, as ``pyproject.toml`` declares them."""
+"""The oldest supported releases of other packages, as ``pyproject.toml`` declares them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ OLDEST = {
     "pymongo": ("4.13.2", "mongodb"),
     "click": ("8.3", "cli"),
 }
-"""For each package its oldest release, and the extra of shedlock_py that asks for it."""
+"""For each package its oldest release, and the extra of shedlock_py that requires it."""
 
 
 def require(package: str, installed: str) -> None:
-    """Refuse a package that is too old, before it fails in a way that does not name it.
+    """Refuse a package that is too old, before it fails with an error that does not name it.
 
-    :param installed: the version that is installed, as the package itself reports it.
+    :param installed: its version, as the package reports it.
     :raises ConfigurationError: it is older than :data:`OLDEST`.
     """
     oldest, extra = OLDEST[package]

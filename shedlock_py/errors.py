@@ -24,7 +24,7 @@ class ShedLockError(Exception):
 
 
 class ConfigurationError(ShedLockError, ValueError):
-    """A lock name, duration, URL or set-up that cannot work, whatever the store says."""
+    """A lock name, duration, URL or set-up that cannot work, with any store."""
 
 
 class ProviderNotConfigured(ConfigurationError):

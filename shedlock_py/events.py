@@ -167,6 +167,12 @@ def log_listener(event: Event) -> None:
     DEBUG: the rest.
     """
     match event:
+        case LockSkipped(lock_name, reason):
+            logger.debug("lock %r: task skipped (%s)", lock_name, reason)
+        case LockAcquired(lock_name, lease):
+            logger.debug("lock %r acquired: %r", lock_name, lease)
+        case TaskFinished(lock_name, _, duration, outcome):
+            logger.debug("lock %r: task %s after %s", lock_name, outcome, duration)
         case LeaseLost(lock_name, lease, "overrun"):
             logger.warning(
                 "lock %r was lost: the task outlived its lease of %s, so another replica may have run it as well; "
@@ -176,7 +182,7 @@ def log_listener(event: Event) -> None:
             )
         case LeaseLost(lock_name, lease, "unreachable"):
             logger.warning(
-                "lock %r was lost: the store has not answered for so long that another replica may get its lease of %s",
+                "lock %r was lost: the store was unreachable for so long that another replica may get its lease of %s",
                 lock_name,
                 lease.lock_at_most_for,
             )
@@ -185,12 +191,6 @@ def log_listener(event: Event) -> None:
         case ProviderFailed(lock_name, operation, error):
             level = logging.WARNING if operation in ("extend", "record") else logging.ERROR
             logger.log(level, "lock %r: %s failed: %s", lock_name, operation, error)
-        case LockSkipped(lock_name, reason):
-            logger.debug("lock %r: task skipped (%s)", lock_name, reason)
-        case LockAcquired(lock_name, lease):
-            logger.debug("lock %r acquired: %r", lock_name, lease)
-        case TaskFinished(lock_name, _, duration, outcome):
-            logger.debug("lock %r: task %s after %s", lock_name, outcome, duration)
         case LeadershipStarted(name, holder, term):
             logger.info("election %r: %s leads, term %s", name, holder, term)
         case LeadershipStopped(name, holder, term, reason):

@@ -118,7 +118,7 @@ def refuse_unfinished(value: T) -> T:
     if not isinstance(value, _UNFINISHED):
         return value
     if isinstance(value, CoroutineType):
-        value.close()  # or Python warns that nobody has awaited it
+        value.close()  # or Python warns that it was never awaited
     raise TypeError(
         f"the guarded task returned a {type(value).__name__} that has not run yet; the lock would be released before "
         f"it does. Guard the function that does the work ('async def' tasks are awaited under the lock)"

@@ -86,6 +86,12 @@ class Lease:
     lock_at_least_for: timedelta
     fire_time: datetime | None
     """The fire time that was granted with it, if the request had one; None after a take-over, which only notes it."""
+    _latest: object = None
+    """The extension that was sent last."""
+    _shortest_repeated: timedelta | None = None
+    """Of the extensions that the store may execute again at any time."""
+    _lost = False
+    _ended = False
 
     def __init__(
         self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, sent_at: float
@@ -103,11 +109,7 @@ class Lease:
         # The latest moment at which the store can have granted it: the minimum hold counts from here.
         self._granted_at = clock()
         self._trusted_until = trust_ends(sent_at, request.lock_at_most_for)
-        self._latest: object = None
         self._in_doubt: list[Extension] = []
-        self._shortest_repeated: timedelta | None = None
-        self._lost = False
-        self._ended = False
 
     @property
     def trusted_until(self) -> float:
@@ -132,10 +134,7 @@ class Lease:
         self._clock = _no_clock
         self._granted_at = 0.0
         self._trusted_until = _NEVER
-        self._latest = None
         self._in_doubt = []
-        self._shortest_repeated = None
-        self._lost = False
         self._ended = True
 
     def __repr__(self) -> str:
@@ -227,37 +226,3 @@ class Extension:
         lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease
-
-
-class HeartbeatPlan:
-    """When to extend a lease that is kept alive. Moments are monotonic seconds and always given.
-
-    A heartbeat is due every third of the lease. One that fails is repeated after a growing, jittered pause, and one
-    without a reply within a sixth of the lease is not waited for: several attempts fit in before the trust window ends.
-    """
-
-    HEARTBEATS = 3
-    REPLY = 6
-
-    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float]) -> None:
-        """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
-        self._random = random
-        self.failures = 0
-        """In a row."""
-        self.extended(lock_at_most_for, now)
-
-    def sent(self, lock_at_most_for: timedelta, now: float) -> None:
-        """A heartbeat was sent: without a reply, the next is due soon."""
-        self.due = now + lock_at_most_for.total_seconds() / self.REPLY
-
-    def extended(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The lease was extended by a request that was sent at ``now``."""
-        self.failures = 0
-        self.due = now + lock_at_most_for.total_seconds() / self.HEARTBEATS
-
-    def failed(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The store failed, at ``now``."""
-        self.failures += 1
-        lease = lock_at_most_for.total_seconds()
-        pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.REPLY)
-        self.due = now + pause * (0.5 + self._random() / 2)

@@ -42,7 +42,7 @@ class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
 
 @dataclass(frozen=True)
 class LockOptions:
-    """The options of one guard, parsed and checked. None: as :func:`configure` says when the guard is entered."""
+    """The options of one guard, parsed and checked. None: the default of :func:`configure` at that time."""
 
     lock_at_most_for: timedelta | None = None
     lock_at_least_for: timedelta | None = None

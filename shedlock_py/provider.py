@@ -41,10 +41,10 @@ class LockProvider(Protocol):
         """All lock records whose names start with ``prefix`` (no wildcards), by name."""
 
     def force_release(self, name: str) -> bool:
-        """Free ``name`` whoever holds it; the holder finds its lease lost. False: it was not held."""
+        """Free ``name``, also if it is held; the holder finds its lease lost. False: it was not held."""
 
     def take_over(self, request: LockRequest) -> Lease:
-        """Acquire by force, whoever holds it; the former holder loses at once. ``fire_time`` is noted, not compared."""
+        """Acquire by force; a present holder loses its lease at once. ``fire_time`` is noted, not compared."""
 
     def prune(self, unused_for: Duration) -> int:
         """Delete the records that are free and were last held longer than ``unused_for`` ago; returns how many."""

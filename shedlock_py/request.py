@@ -64,7 +64,7 @@ class LockRequest:
 
     :param name: the identity of the task, 1 to 64 characters, compared byte by byte.
     :param lock_at_most_for: how long the lock is held if the holder dies ("10m", seconds, ``timedelta``).
-    :param lock_at_least_for: for how long nobody else gets the lock, however short the task was.
+    :param lock_at_least_for: for how long no other holder gets the lock, however short the task was.
     :param holder: a name of this process for people to read; ``host:pid`` by default, 200 characters at most.
     :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
         newer than the newest one granted before: one fire time, one run.

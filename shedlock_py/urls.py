@@ -1,4 +1,4 @@
-"""Which store: providers from URLs and from references to objects in the application's own modules."""
+"""Providers from URLs, and from references to objects in the application's modules."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def provider_from_url(url: str) -> LockProvider:
 def async_provider_from_url(url: str) -> AsyncLockProvider:
     """:func:`provider_from_url` for asyncio: picks an async driver where the URL names none.
 
-    Other packages offer theirs in the entry-point group ``shedlock_py.async_providers``.
+    Other packages offer async providers in the entry-point group ``shedlock_py.async_providers``.
     """
     provider: AsyncLockProvider = _from_url(url, "Async")
     return provider
 
 
 LONGEST_URL = 10_000
-"""Characters. Reading longer ones would take drivers minutes, and nobody could read what is wrong with them."""
+"""Characters. Drivers would take minutes to parse a longer one."""
 
 
 def _check_text(url: object) -> None:
@@ -88,7 +88,7 @@ def _from_url(url: str, prefix: str) -> Any:
     if scheme != "memory":
         return provider_class(url)
     options = {option.partition("=")[0] for option in url.partition("?")[2].split("&")}
-    unknown = options - {"", "timeout"}  # every provider takes that one; this one answers at once
+    unknown = options - {"", "timeout"}  # every provider takes a timeout; this one needs none
     if unknown:
         raise ConfigurationError(f"store URL: memory:// has no option {', '.join(sorted(unknown))}")
     return provider_class()
@@ -115,11 +115,11 @@ def _from_another_package(url: str, scheme: str, group: str) -> Any:
 # References
 
 _providers: dict[str, Any] = {}  # one for each text, in each process
-_providers_mutex = threading.RLock()  # a module that is imported for one may ask for one itself
+_providers_mutex = threading.RLock()  # a module that is imported for a provider may make another one
 
 
 def provider_from_text(text: str) -> Any:
-    """The provider at a URL, or the one that ``"pkg.module:provider_or_factory"`` names; the same for the same text.
+    """The provider of a URL or of a reference (``"pkg.module:provider_or_factory"``); the same for the same text.
 
     :raises ConfigurationError: there is none.
     """
@@ -131,7 +131,7 @@ def provider_from_text(text: str) -> Any:
 
 
 def import_reference(reference: str) -> Any:
-    """What ``"pkg.module:name"`` names. :raises ConfigurationError: nothing does, or importing it fails."""
+    """The object that ``"pkg.module:name"`` names. :raises ConfigurationError: there is none, or its import fails."""
     from pkgutil import resolve_name  # late, as few programs need it
 
     if not re.fullmatch(r"[\w.]+(:[\w.]+)?", reference):  # not quoted: it may be a URL with a password

@@ -18,9 +18,9 @@ from pymongo import AsyncMongoClient, MongoClient
 from shedlock_py import LockProvider
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.testing.contract import BlockingLockProvider, ContractBase, LockProviderFactory
+from shedlock_py.testing.proxy import TcpProxy
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
-from tests.support.proxy import TcpProxy
 
 HOSTILE: dict[str, Any] = {
     "w": 0,

@@ -21,13 +21,13 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def heard() -> RecordingListener:
+def recorded() -> RecordingListener:
     return RecordingListener()
 
 
 @pytest.fixture
-def provider(clock: FakeClock, heard: RecordingListener) -> Iterator[InMemoryLockProvider]:
+def provider(clock: FakeClock, recorded: RecordingListener) -> Iterator[InMemoryLockProvider]:
     """A store whose clock stands still, configured as the default."""
     provider = InMemoryLockProvider(clock=clock)
-    with configure(provider=provider, listeners=[heard]):
+    with configure(provider=provider, listeners=[recorded]):
         yield provider

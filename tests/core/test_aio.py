@@ -196,7 +196,7 @@ async def waiting() -> tuple[asyncio.Future[str], asyncio.Task[str], list[Any]]:
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_i12_cancelled_when_it_has_just_been_told(times: int) -> None:
-    """The operation is over, and the caller has not heard of it yet."""
+    """The operation is over, and the caller has not recorded of it yet."""
     outcome, task, undone = await waiting()
     outcome.set_result("granted")
     await turns(1)  # the work has returned

@@ -1,4 +1,4 @@
-# Calls as people without a type checker make them; what the checkers say is in tests/core/typing.
+# Calls without a type checker; the types are tested in tests/core/typing.
 # mypy: disable-error-code="arg-type, call-arg, union-attr, unreachable"
 """``.attempt`` is bound as the method is; and a guarded method is still a method."""
 
@@ -14,10 +14,8 @@ import types
 import weakref
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
-from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.util import obj_to_ref, ref_to_obj
 
 from shedlock_py import Executed, InMemoryLockProvider, LockRequest, Skipped, scheduler_lock
@@ -97,36 +95,37 @@ special = Special("b")
 
 
 @pytest.mark.parametrize(
-    ("attempt", "value"),
+    ("method", "arguments", "name", "value"),
     [
-        (lambda: service.method.attempt(7), ("acme", 7)),
-        (lambda: service.method.attempt(number=7), ("acme", 7)),
-        (lambda: Service.method.attempt(service, 7), ("acme", 7)),
-        (lambda: service.alias.attempt(7), ("acme", 7)),
-        (lambda: service.traced_method.attempt(7), ("acme", 7)),
-        (lambda: service.per_tenant.attempt(7), ("acme", 7)),
-        (lambda: Service.Inner().method.attempt(7), ("Inner", 7)),
-        (lambda: special.method.attempt(7), ("special b", 7)),
-        (lambda: special.traced_method.attempt(7), ("b", 7)),
-        (lambda: Service.static.attempt(7), 7),
-        (lambda: service.static.attempt(7), 7),
-        (lambda: Service.static_other_order.attempt(7), 7),
-        (lambda: service.static_other_order.attempt(7), 7),
-        (lambda: Service.of_class.attempt(7), (Service, 7)),
-        (lambda: service.of_class.attempt(7), (Service, 7)),
-        (lambda: Special.of_class.attempt(7), (Special, 7)),
-        (lambda: special.of_class.attempt(7), (Special, 7)),
-        (lambda: Service.of_class_other_order.attempt(7), (Service, 7)),
-        (lambda: Special.of_class_other_order.attempt(7), (Special, 7)),
-        (lambda: special.of_class_other_order.attempt(7), (Special, 7)),
+        (lambda: service.method, (7,), "method", ("acme", 7)),
+        (lambda: Service.method, (service, 7), "method", ("acme", 7)),
+        (lambda: service.alias, (7,), "method", ("acme", 7)),
+        (lambda: service.traced_method, (7,), "traced", ("acme", 7)),
+        (lambda: service.per_tenant, (7,), "per-acme-7", ("acme", 7)),
+        (lambda: Service.Inner().method, (7,), "inner", ("Inner", 7)),
+        (lambda: special.method, (7,), "special", ("special b", 7)),
+        (lambda: special.traced_method, (7,), "traced", ("b", 7)),
+        (lambda: Service.static, (7,), "static", 7),
+        (lambda: service.static, (7,), "static", 7),
+        (lambda: Service.static_other_order, (7,), "static-other-order", 7),
+        (lambda: service.static_other_order, (7,), "static-other-order", 7),
+        (lambda: Service.of_class, (7,), "class", (Service, 7)),
+        (lambda: service.of_class, (7,), "class", (Service, 7)),
+        (lambda: special.of_class, (7,), "class", (Special, 7)),
+        (lambda: Service.of_class_other_order, (7,), "class-other-order", (Service, 7)),
+        (lambda: special.of_class_other_order, (7,), "class-other-order", (Special, 7)),
     ],
 )
-def test_it_is_bound_as_the_method_is(
-    provider: InMemoryLockProvider, attempt: Callable[[], Executed[object]], value: object
+def test_a_method_and_its_attempt_are_bound_alike(
+    provider: InMemoryLockProvider, method: Callable[[], Any], arguments: tuple[Any, ...], name: str, value: object
 ) -> None:
-    result = attempt()
+    assert method()(*arguments) == value
+    result = method().attempt(*arguments)
     assert isinstance(result, Executed)
     assert result.value == value
+    provider.acquire(LockRequest(name, "10m"))
+    assert method()(*arguments) is None
+    assert method().attempt(*arguments) == Skipped(name)
 
 
 @pytest.mark.anyio
@@ -200,12 +199,6 @@ def test_of_classes_that_are_made_in_other_ways(provider: InMemoryLockProvider) 
         Base()  # type: ignore[abstract]  # on purpose
 
 
-def test_it_tells_of_a_skip(provider: InMemoryLockProvider) -> None:
-    provider.acquire(LockRequest("method", "10m"))
-    assert service.method.attempt(7) == Skipped("method")
-    assert service.method(7) is None
-
-
 def test_wrong_arguments_name_the_method_and_take_no_lock(provider: InMemoryLockProvider) -> None:
     for call in (lambda: service.method.attempt(1, 2), lambda: service.method(1, 2), lambda: Service.method.attempt()):
         with pytest.raises(TypeError, match=r"Service\.method"):
@@ -251,25 +244,10 @@ class TestItIsStillAMethod:
             assert copied.attempt(7).value == ("acme", 7)
         assert pickle.loads(pickle.dumps(Special.of_class)).attempt(7).value == (Special, 7)
 
-    def test_a_mock_of_the_class_takes_the_same_arguments(self) -> None:
-        fake: Any = mock.create_autospec(Service)
-        fake().method(7)
-        fake.of_class(7)
-        with pytest.raises(TypeError):
-            fake().method(7, 8)
-
     def test_apscheduler_finds_it_again(self, provider: InMemoryLockProvider) -> None:
         for function in (Service.static, Service.of_class, Special.of_class):
             assert ref_to_obj(obj_to_ref(function)) == function
         assert ref_to_obj(obj_to_ref(service.method)) is Service.method
-        scheduler = BackgroundScheduler()
-        scheduler.start(paused=True)
-        try:
-            job = scheduler.add_job(service.method, args=[7])
-            assert job.func(*job.args) == ("acme", 7)
-            assert job.func.attempt(8).value == ("acme", 8)
-        finally:
-            scheduler.shutdown()
 
     def test_the_class_attribute_passes_for_what_was_written(self, provider: InMemoryLockProvider) -> None:
         attributes: Any = vars(Service)
@@ -283,8 +261,3 @@ class TestItIsStillAMethod:
             tenant = "reused"
 
         assert Reused().method.attempt(7).value == ("reused", 7)
-
-    def test_an_instance_may_have_its_own(self) -> None:
-        here: Any = Service()
-        here.method = lambda: "own"
-        assert here.method() == "own"

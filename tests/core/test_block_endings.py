@@ -1,7 +1,6 @@
 """However a block is entered and left: the lease goes back, and what was raised comes out unharmed."""
 
 import itertools
-import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Generator
@@ -24,6 +23,7 @@ from shedlock_py import (
 from shedlock_py.block import Guard
 from shedlock_py.context import running
 from shedlock_py.testing import FakeClock, RecordingListener
+from tests.support.forks import in_child
 
 Place = tuple[CodeType, str]
 """A function, and "call" or "return" of it."""
@@ -40,12 +40,12 @@ class Interruption:
 
     def __enter__(self) -> None:
         self._before = sys.getprofile()
-        sys.setprofile(self._look)
+        sys.setprofile(self._on_event)
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(self._before)
 
-    def _look(self, frame: FrameType, event: str, argument: object) -> None:
+    def _on_event(self, frame: FrameType, event: str, argument: object) -> None:
         if (frame.f_code, event) == self._begins:
             self._is_between = True
         elif (frame.f_code, event) == self._ends:
@@ -67,7 +67,7 @@ def task() -> None: ...
         ((InMemoryLockProvider.acquire.__code__, "return"), (task.__code__, "call")),
         ((Guard.finish.__code__, "call"), (Guard.finish.__code__, "return")),
     ],
-    ids=["from the grant to the task", "while the end is told"],
+    ids=["from the grant to the task", "while the listeners are notified of the end"],
 )
 def test_i3_an_interruption_releases(provider: InMemoryLockProvider, begins: Place, ends: Place) -> None:
     for number in itertools.count():
@@ -161,58 +161,23 @@ def test_a_generator_that_is_closed_inside_of_a_block_releases(provider: InMemor
     assert not provider.records()[0].is_held
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: pytest-timeout's threads, not ours
-@pytest.mark.parametrize("overrun", [False, True])
-def test_a_forked_child_that_leaves_the_block_tells_nothing(
-    provider: InMemoryLockProvider, heard: RecordingListener, clock: FakeClock, overrun: bool
+def test_a_forked_child_that_leaves_an_overrun_block_emits_nothing(
+    provider: InMemoryLockProvider, recorded: RecordingListener, clock: FakeClock
 ) -> None:
-    reader, writer = os.pipe()
-    parent = os.getpid()
-    try:
-        with hold("job"):
-            child = os.fork()
-            if child == 0 and overrun:
-                clock.advance("1h")
-    finally:
-        if os.getpid() != parent:
-            os.write(writer, " ".join(heard.kinds()).encode())
-            os._exit(0)  # without pytest's own farewells
-    os.waitpid(child, 0)
-    os.close(writer)
-    assert os.read(reader, 100) == b"LockAcquired"
-    os.close(reader)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
-
-
-def test_a_block_is_for_one_use(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
     block = hold("job")
-    with block as lease:
-        assert lease is not None
-    with pytest.raises(RuntimeError, match="for one use"), block:
-        pytest.fail("it was entered again")
-    block.__exit__(None, None, None)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+    def child() -> None:
+        clock.advance("1h")
+        block.__exit__(None, None, None)
+        assert recorded.kinds() == ["LockAcquired"]
+
+    with block:
+        in_child(child)
+    assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
-@pytest.mark.anyio
-async def test_an_async_block_is_for_one_use(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
-    block = hold_async("job")
-    async with block:
-        pass
-    with pytest.raises(RuntimeError, match="for one use"):
-        async with block:
-            pytest.fail("it was entered again")
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
-    assert not provider.records()[0].is_held
-
-
-def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemoryLockProvider) -> None:
-    assert not hasattr(hold("job"), "__aenter__")
-    assert not hasattr(hold_async("job"), "__enter__")
-
-
-def test_i2_a_block_inside_of_itself_does_not_give_its_lease_away(
-    provider: InMemoryLockProvider, heard: RecordingListener
+def test_i2_a_block_is_for_one_use_and_keeps_its_lease(
+    provider: InMemoryLockProvider, recorded: RecordingListener
 ) -> None:
     block = hold("job")
     with block as lease:
@@ -221,20 +186,15 @@ def test_i2_a_block_inside_of_itself_does_not_give_its_lease_away(
         assert lease is not None
         assert lease.is_trusted()
         assert provider.records()[0].is_held
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+    with pytest.raises(RuntimeError, match="for one use"), block:
+        pytest.fail("it was entered again")
+    block.__exit__(None, None, None)
+    assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
-@pytest.mark.anyio
-async def test_i2_an_async_block_inside_of_itself_does_not_give_its_lease_away(provider: InMemoryLockProvider) -> None:
-    block = hold_async("job")
-    async with block as lease:
-        with pytest.raises(RuntimeError, match="for one use"):
-            async with block:
-                pytest.fail("it was entered again")
-        assert lease is not None
-        assert lease.is_trusted()
-        assert provider.records()[0].is_held
-    assert not provider.records()[0].is_held
+def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemoryLockProvider) -> None:
+    assert not hasattr(hold("job"), "__aenter__")
+    assert not hasattr(hold_async("job"), "__enter__")
 
 
 def test_a_second_entry_does_not_change_the_store_of_the_first(provider: InMemoryLockProvider) -> None:
@@ -248,7 +208,7 @@ def test_a_second_entry_does_not_change_the_store_of_the_first(provider: InMemor
 
 @pytest.mark.parametrize("name", [None, 7, "", "x" * 65])
 def test_a_bad_name_is_refused_inside_of_another_lock_too(provider: InMemoryLockProvider, name: Any) -> None:
-    """None is "any lock" to those who look for a live lease: the task would have run under another lock."""
+    """None matches any enclosing lease: the task would have run under another lock."""
     with hold("job"):
         with pytest.raises(ConfigurationError):
             hold(name)

@@ -1,7 +1,6 @@
 import logging
 import sys
 import types
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from shedlock_py import (
     ConfigurationError,
     Executed,
     InMemoryLockProvider,
-    Lease,
     LockRequest,
     ProviderNotConfigured,
     Settings,
@@ -36,15 +34,11 @@ async def nothing() -> None:
 
 
 class TestConfigure:
-    def test_defaults_fill_what_a_lock_does_not_say(self) -> None:
+    def test_defaults_are_for_options_that_are_not_given(self) -> None:
         configure(default_lock_at_most_for="7m", default_lock_at_least_for="3s", holder="replica-1")
         request = lock_request("job")
         assert request == LockRequest("job", "7m", "3s", holder="replica-1")
         assert lock_request("job", "1m", 0) == LockRequest("job", "1m", 0, holder="replica-1")
-
-    def test_ten_minutes_unless_told(self) -> None:
-        assert lock_request("job").lock_at_most_for == timedelta(minutes=10)
-        assert lock_request("job").lock_at_least_for == timedelta(0)
 
     def test_it_replaces_the_former_settings_as_a_whole(self) -> None:
         configure(default_lock_at_most_for="7m", holder="replica-1")
@@ -77,10 +71,6 @@ class TestConfigure:
         assert job() == "ran"
         assert provider.record("job")
 
-    def test_a_provider_by_url(self) -> None:
-        configure(provider="memory://", async_provider="memory://")
-        assert isinstance(attempt("job", lambda: None), Executed)
-
     @pytest.mark.parametrize(
         ("listeners", "words"),
         [
@@ -96,28 +86,16 @@ class TestConfigure:
 
     def test_listeners_come_besides_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG, "shedlock_py")
-        heard = RecordingListener()
-        configure(provider=InMemoryLockProvider(), listeners=[heard])
+        recorded = RecordingListener()
+        configure(provider=InMemoryLockProvider(), listeners=[recorded])
         attempt("job", lambda: None)
-        assert len(heard.events) == len(caplog.records) == 3
+        assert len(recorded.events) == len(caplog.records) == 3
 
     def test_a_listener_in_place_of_the_log(self) -> None:
-        heard = RecordingListener()
-        with Settings(provider=InMemoryLockProvider(), listeners=(heard,)).apply():
+        recorded = RecordingListener()
+        with Settings(provider=InMemoryLockProvider(), listeners=(recorded,)).apply():
             attempt("job", lambda: None, lock_at_most_for="1m")
-        assert len(heard.events) == 3
-
-    def test_a_provider_whose_methods_cannot_be_hashed(self) -> None:
-        @dataclass
-        class Acquire:
-            provider: InMemoryLockProvider
-
-            def __call__(self, request: LockRequest) -> Lease | None:
-                return self.provider.acquire(request)
-
-        provider: Any = InMemoryLockProvider()
-        provider.acquire = Acquire(InMemoryLockProvider())
-        assert isinstance(attempt("job", lambda: None, lock_at_most_for="1m", provider=provider), Executed)
+        assert len(recorded.events) == 3
 
     @pytest.mark.parametrize(
         ("settings", "words"),
@@ -139,7 +117,7 @@ class TestConfigure:
             configure(**settings)
         assert lock_request("job").lock_at_most_for == timedelta(minutes=7)
 
-    def test_nobody_said_how_long(self) -> None:
+    def test_no_lock_at_most_for(self) -> None:
         configure(provider=InMemoryLockProvider(), default_lock_at_most_for=None)
 
         @scheduler_lock("nightly")
@@ -227,9 +205,6 @@ class TestFromEnv:
         names = ("STORE", "LOCK_AT_MOST_FOR", "LOCK_AT_LEAST_FOR", "KEEP_ALIVE", "HOLDER")
         assert Settings.from_env({f"SHEDLOCK_{name}": " " for name in names}) == Settings.from_env({})
 
-    def test_the_holder_is_found_for_each_request_unless_it_is_given(self) -> None:
-        assert Settings.from_env({}).holder is None  # host:pid of the process that asks, also after a fork
-
     def test_an_async_store(self) -> None:
         settings = Settings.from_env({"SHEDLOCK_STORE": f"{__name__}:SHARED_ASYNC"})
         assert settings.async_provider is SHARED_ASYNC
@@ -283,10 +258,6 @@ class TestFromEnv:
 
 
 class TestUrls:
-    def test_memory(self) -> None:
-        assert isinstance(provider_from_url("memory://"), InMemoryLockProvider)
-        assert isinstance(async_provider_from_url("memory://"), AsyncInMemoryLockProvider)
-
     @pytest.mark.parametrize("from_url", [provider_from_url, async_provider_from_url])
     @pytest.mark.parametrize(
         ("url", "words"),
@@ -302,12 +273,6 @@ class TestUrls:
             from_url(url)
         assert "postgresql://" in str(caught.value)
         assert "secret" not in str(caught.value)
-
-    @pytest.mark.parametrize("password", ["p[w", "p]w", "p#w", "p?w", "pw:8"])
-    def test_passwords_that_look_like_something_else(self, password: str) -> None:
-        with pytest.raises(ConfigurationError) as caught:
-            provider_from_url(f"redid://me:{password}@host/db")
-        assert password not in str(caught.value)
 
     @pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "mysql+pymysql://host/db", "sqlite:///locks.db"])
     def test_a_missing_package_comes_with_its_pip_install(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,17 +297,13 @@ class TestActive:
         configure(provider=provider)
         set_active(False)
         for _ in range(3):
-            with hold("job") as outer:
-                assert outer is not None
+            with hold("job") as lease:
+                assert lease is not None
                 assert isinstance(attempt("job", nothing_sync), Executed)
         (warning,) = caplog.records
         assert warning.levelno == logging.WARNING
         assert "SWITCHED OFF" in warning.getMessage()
         assert provider.records() == []
-
-    def test_it_needs_no_provider(self) -> None:
-        set_active(False)
-        assert isinstance(attempt("job", lambda: 7), Executed)
 
     @pytest.mark.anyio
     async def test_async(self) -> None:
@@ -377,14 +338,6 @@ class TestActive:
         found.append(is_locked())
         assert found == [True, False, True, False, True, True]
 
-    def test_set_active_beats_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("SHEDLOCK_ACTIVE", "0")
-        provider = InMemoryLockProvider()
-        configure(provider=provider)
-        set_active(True)
-        with hold("job"):
-            assert provider.record("job")
-
     def test_switched_off_and_on_in_the_middle_of_a_task(self) -> None:
         provider = InMemoryLockProvider()
         configure(provider=provider)
@@ -394,8 +347,3 @@ class TestActive:
         set_active(True)
         assert isinstance(attempt("job", nothing_sync), Executed)
         assert [record.is_held for record in provider.records()] == [False]
-
-    def test_names_are_checked_all_the_same(self) -> None:
-        set_active(False)
-        with pytest.raises(ConfigurationError):
-            attempt("x" * 65, nothing_sync)

@@ -98,7 +98,7 @@ class TestCurrentLease:
 
 
 class TestReentrancy:
-    def test_the_store_is_asked_once(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    def test_the_store_is_asked_once(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         with hold("job") as outer:
             before = provider.record("job")
             for _ in range(3):
@@ -107,7 +107,7 @@ class TestReentrancy:
             assert provider.record("job") == before
             assert outer is not None
             assert attempt("job", current_lease) == Executed(outer, outer)
-        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+        assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
         assert not provider.records()[0].is_held
 
     def test_the_same_provider_named_and_configured(self, provider: InMemoryLockProvider) -> None:
@@ -186,32 +186,32 @@ class TestReentrancy:
 
 
 class TestExtendLock:
-    def test_it_extends_the_innermost(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    def test_it_extends_the_innermost(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         with hold("outer", lock_at_most_for="1m"), hold("inner", lock_at_most_for="1m") as inner:
             assert extend_lock("1h") is inner
-        assert [event.lock_name for event in heard.of(LockExtended)] == ["inner"]
+        assert [event.lock_name for event in recorded.of(LockExtended)] == ["inner"]
 
-    def test_lost(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    def test_lost(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         with hold("job"):
             provider.take_over(LockRequest("job", "10m"))
             with pytest.raises(LeaseLostError, match="'job'"):
                 extend_lock("1h")
             with pytest.raises(NotLocked):
                 extend_lock("1h")
-        assert [event.reason for event in heard.of(LeaseLost)] == ["revoked"]
-        assert heard.kinds().count("LockReleased") == 0
+        assert [event.reason for event in recorded.of(LeaseLost)] == ["revoked"]
+        assert recorded.kinds().count("LockReleased") == 0
 
-    def test_a_failing_store(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    def test_a_failing_store(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         broken = failing(provider, "extend")
         with hold("job", provider=broken) as lease:
             with pytest.raises(ProviderUnreachable) as caught:
                 extend_lock("1h")
             assert current_lease() is lease
         assert isinstance(caught.value.__cause__, OSError)
-        assert [event.operation for event in heard.of(ProviderFailed)] == ["extend"]
+        assert [event.operation for event in recorded.of(ProviderFailed)] == ["extend"]
 
     @pytest.mark.anyio
-    async def test_async(self, provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+    async def test_async(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         async with hold_async("job") as lease:
             assert await extend_lock_async("1h") is lease
             provider.force_release("job")
@@ -219,7 +219,7 @@ class TestExtendLock:
                 await extend_lock_async("1h")
         with pytest.raises(NotLocked):
             await extend_lock_async("1h")
-        assert heard.kinds() == ["LockAcquired", "LockExtended", "LeaseLost", "TaskFinished"]
+        assert recorded.kinds() == ["LockAcquired", "LockExtended", "LeaseLost", "TaskFinished"]
 
     def test_without_locks(self) -> None:
         from shedlock_py import set_active

@@ -1,7 +1,5 @@
-import math
 from datetime import timedelta
 from enum import IntEnum
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -170,14 +168,6 @@ def test_rounding_adds_less_than_a_millisecond(value: timedelta) -> None:
     assert timedelta(0) <= parsed - value < MS
     assert parsed % MS == timedelta(0)
     assert in_milliseconds(value) * MS == parsed
-
-
-@given(st.integers(0, 80_000), st.integers(0, 12), st.integers(0, 10**12))
-def test_a_text_is_added_up_exactly(whole: int, places: int, decimals: int) -> None:
-    """As by fractions, whatever the number of places."""
-    hours = f"{whole}.{decimals % 10**places:0{places}}" if places else f"{whole}"
-    exact = Fraction(hours) * 3_600_000 + Fraction(7, 10**6)
-    assert parse_duration(f"{hours}h0.000007ms") == math.ceil(exact) * MS
 
 
 @given(st.floats(min_value=1e-9, max_value=LONGEST.total_seconds()))

@@ -1,9 +1,9 @@
-"""What a review found: blocks that are no decorators, forks, extensions that come late, stores that are mixed up."""
+"""Blocks that are used in other ways than meant: forks, late extensions, mixed-up stores, wrong arguments."""
 
 import asyncio
 import os
 from collections.abc import Callable
-from datetime import UTC, time, timedelta
+from datetime import UTC, time
 from typing import Any
 
 import pytest
@@ -26,7 +26,8 @@ from shedlock_py import (
 )
 from shedlock_py.context import add_alias
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.testing import FakeClock, RecordingListener
+from shedlock_py.testing import RecordingListener
+from tests.support.forks import in_child
 
 
 @pytest.mark.parametrize("block", [hold, hold_async])
@@ -35,49 +36,30 @@ def test_a_block_is_no_decorator(provider: InMemoryLockProvider, block: Any) -> 
         block("job")(print)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: pytest-timeout's threads, not ours
-def test_i1_a_forked_child_that_leaves_the_block_releases_nothing(provider: InMemoryLockProvider) -> None:
-    released: list[int] = []
-    release = provider.release
-
-    def noted_release(lease: Lease) -> bool:
-        released.append(os.getpid())
-        return release(lease)
-
-    provider.release = noted_release  # type: ignore[method-assign]  # a spy
-    reader, writer = os.pipe()
-    parent = os.getpid()
-    try:
-        with hold("job") as lease:
-            child = os.fork()
-    finally:
-        if os.getpid() != parent:
-            os.write(writer, repr(released).encode())
-            os._exit(0)  # without pytest's own farewells
-    os.waitpid(child, 0)
-    os.close(writer)
-    assert os.read(reader, 100) == b"[]"
-    os.close(reader)
-    assert lease is not None
-    assert released == [parent]
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: pytest-timeout's threads, not ours
-def test_i3_a_block_made_before_a_fork_is_released_by_the_child_that_enters_it(provider: InMemoryLockProvider) -> None:
-    reader, writer = os.pipe()
+def test_i1_a_forked_child_that_leaves_the_block_releases_nothing(
+    provider: InMemoryLockProvider, recorded: RecordingListener
+) -> None:
     block = hold("job")
-    child = os.fork()
-    if child == 0:
-        try:
-            with block:
-                pass
-            os.write(writer, str(provider.records()[0].is_held).encode())
-        finally:
-            os._exit(0)  # without pytest's own farewells
-    os.waitpid(child, 0)
-    os.close(writer)
-    assert os.read(reader, 100) == b"False"
-    os.close(reader)
+
+    def child() -> None:
+        block.__exit__(None, None, None)
+        assert recorded.kinds() == ["LockAcquired"]
+        assert provider.records()[0].is_held
+
+    with block:
+        in_child(child)
+    assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+def test_i3_a_block_made_before_a_fork_is_released_by_the_child_that_enters_it(provider: InMemoryLockProvider) -> None:
+    block = hold("job")
+
+    def child() -> None:
+        with block:
+            assert provider.records()[0].is_held
+        assert not provider.records()[0].is_held
+
+    in_child(child)
 
 
 class TestExtensions:
@@ -88,17 +70,8 @@ class TestExtensions:
         provider.release(lease)
         assert not extension.granted().is_trusted()
 
-    def test_i6_a_short_one_whose_reply_was_lost_may_still_be_done(
-        self, provider: InMemoryLockProvider, clock: FakeClock
-    ) -> None:
-        lease = provider.acquire(LockRequest("job", "1m"))
-        assert lease is not None
-        lease.begin_extension("5s")  # nobody knows; it may come to the store after the next one
-        clock.advance("1s")
-        assert lease.begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
-
     def test_i12_a_cancelled_one_ends_before_the_release(self, provider: InMemoryLockProvider) -> None:
-        """Asked in a worker thread, where it cannot be stopped."""
+        """The request is in a worker thread, which cannot be stopped."""
         order: list[str] = []
         extending: list[Callable[[], object]] = []
         extend, release = provider.extend, provider.release
@@ -133,7 +106,7 @@ class TestExtensions:
         assert order == ["extended", "released"]
         assert not provider.records()[0].is_held
 
-    def test_the_sync_one_on_an_async_provider_says_what_to_do(self) -> None:
+    def test_the_sync_one_on_an_async_provider_names_its_twin(self) -> None:
         from shedlock_py import AsyncInMemoryLockProvider
 
         async def main() -> None:
@@ -155,26 +128,12 @@ def test_a_lease_shown_to_another_store_can_still_be_released(provider: InMemory
     assert not provider.release(lease)
 
 
-def test_a_lost_lease_is_told_once(provider: InMemoryLockProvider, heard: RecordingListener) -> None:
+def test_a_lost_lease_is_reported_once(provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
     with hold("job"):
         provider.force_release("job")
         with pytest.raises(LeaseLostError):
             extend_lock("1m")
-    assert heard.kinds() == ["LockAcquired", "LeaseLost", "TaskFinished"]
-
-
-def test_a_job_that_starts_its_next_run_grows_no_chain(provider: InMemoryLockProvider) -> None:
-    lengths = []
-
-    async def job(runs_left: int) -> None:
-        async with hold_async(f"job-{runs_left}"):
-            lengths.append(_chain_length())
-            following = asyncio.create_task(job(runs_left - 1)) if runs_left else None
-        if following is not None:
-            await following
-
-    asyncio.run(job(20))
-    assert max(lengths) <= 2
+    assert recorded.kinds() == ["LockAcquired", "LeaseLost", "TaskFinished"]
 
 
 def test_a_job_that_ends_only_after_its_next_run_has_begun_grows_no_chain(provider: InMemoryLockProvider) -> None:

@@ -26,18 +26,18 @@ def test_the_tree() -> None:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_every_error_survives_pickling(error: type[ShedLockError], protocol: int) -> None:
     if issubclass(error, ProviderError):
-        made: ShedLockError = error("no answer", operation="acquire", lock_name="job")
+        made: ShedLockError = error("no reply", operation="acquire", lock_name="job")
     else:
-        made = error("no answer")
+        made = error("no reply")
     back = pickle.loads(pickle.dumps(made, protocol))
     assert type(back) is error
-    assert str(back) == "no answer"
+    assert str(back) == "no reply"
     assert vars(back) == vars(made)
 
 
-def test_what_a_provider_error_says() -> None:
-    error = ProviderUnreachable("no answer", operation="prune")
-    assert (error.operation, error.lock_name, str(error)) == ("prune", None, "no answer")
+def test_the_parts_of_a_provider_error() -> None:
+    error = ProviderUnreachable("no reply", operation="prune")
+    assert (error.operation, error.lock_name, str(error)) == ("prune", None, "no reply")
 
 
 def test_a_hint_is_data_and_survives_pickling() -> None:

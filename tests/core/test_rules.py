@@ -1,4 +1,4 @@
-"""Requests, leases and records: pure rules, so the clock is ours."""
+"""Requests, leases and records: pure rules, with a clock of the test."""
 
 import dataclasses
 import os
@@ -94,7 +94,7 @@ class TestRequest:
 
 
 class TestTrust:
-    def test_i6_it_counts_from_before_the_question(self, clock: FakeClock) -> None:
+    def test_i6_it_counts_from_before_the_request(self, clock: FakeClock) -> None:
         lease = granted(clock, reply_takes=3)
         assert lease.trusted_for() == timedelta(seconds=9.898 - 3)
 
@@ -107,24 +107,19 @@ class TestTrust:
         assert not lease.is_trusted()
         assert lease.trusted_for() == timedelta(0)
 
-    def test_i6_a_stalled_thread_needs_nobody_to_tell_it(self, clock: FakeClock) -> None:
-        lease = granted(clock)
-        clock.advance("1d")
-        assert not lease.is_trusted()
-
     def test_i6_a_grant_that_came_too_late_is_never_trusted(self, clock: FakeClock) -> None:
         assert not granted(clock, reply_takes=9.9).is_trusted()
 
     @pytest.mark.parametrize("too_short", ["0.1ms", "1ms", "2ms"])
-    def test_i6_a_lease_that_nobody_could_trust_is_refused(self, clock: FakeClock, too_short: str) -> None:
+    def test_i6_a_lease_that_no_holder_could_trust_is_refused(self, clock: FakeClock, too_short: str) -> None:
         with pytest.raises(ConfigurationError, match="does not trust the last 2 ms and 1% of a lease"):
             LockRequest("job", too_short)
         assert granted(clock, "3ms").is_trusted()
 
-    def test_an_extension_counts_from_before_its_question(self, clock: FakeClock) -> None:
+    def test_an_extension_counts_from_before_its_request(self, clock: FakeClock) -> None:
         lease = granted(clock)
         extension = lease.begin_extension("20s")
-        assert lease.trusted_for() == timedelta(seconds=9.898)  # not before the store has said yes
+        assert lease.trusted_for() == timedelta(seconds=9.898)  # until the store has confirmed it
         clock.advance("2s")
         assert extension.granted() is lease
         assert lease.trusted_for() == timedelta(seconds=17.798)
@@ -135,11 +130,6 @@ class TestTrust:
         lease.begin_extension("1s")  # and the reply is lost
         assert lease.trusted_for() == timedelta(seconds=0.988)
         assert lease.lock_at_most_for == timedelta(seconds=10)
-
-    def test_a_longer_extension_whose_reply_is_lost_changes_nothing(self, clock: FakeClock) -> None:
-        lease = granted(clock)
-        lease.begin_extension("1h")
-        assert lease.trusted_for() == timedelta(seconds=9.898)
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_of_two_extensions_at_once_the_shorter_counts(self, clock: FakeClock, order: tuple[int, int]) -> None:
@@ -198,7 +188,7 @@ class TestClaimAndLease:
         assert lease.locked_by == f"me#{lease.claim_id}"
         assert len(lease.claim_id) == 32
 
-    def test_repr_says_what_people_ask(self, clock: FakeClock) -> None:
+    def test_repr(self, clock: FakeClock) -> None:
         lease = granted(clock)
         assert "'job'" in repr(lease)
         assert "token 7" in repr(lease)

@@ -13,7 +13,7 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 
 
 @pytest.mark.parametrize("minute", ["1m", 60, 60.0, timedelta(minutes=1)])
-def test_a_clock_that_is_told(minute: Any) -> None:
+def test_a_clock_that_is_advanced(minute: Any) -> None:
     clock = FakeClock(start=5)
     assert clock() == clock() == 5
     clock.advance(minute)
@@ -29,11 +29,11 @@ def test_it_does_not_go_back() -> None:
 
 
 def test_a_listener_that_remembers() -> None:
-    heard = RecordingListener()
+    recorded = RecordingListener()
     event = LockSkipped("job", "held", timedelta(0))
-    heard(event)
-    assert heard.events == heard.of(LockSkipped) == [event]
-    assert heard.kinds() == ["LockSkipped"]
+    recorded(event)
+    assert recorded.events == recorded.of(LockSkipped) == [event]
+    assert recorded.kinds() == ["LockSkipped"]
 
 
 def test_the_facade_has_every_operation() -> None:

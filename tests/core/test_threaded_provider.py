@@ -33,7 +33,7 @@ LEASE = 0.6
 
 
 class Silent(InMemoryLockProvider):
-    """Does not answer an acquire, nor anything else that it is asked for, until the gate opens."""
+    """Does not reply to an acquire until the gate opens."""
 
     def __init__(self, gate: threading.Event) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 async def pollers(gate: threading.Event) -> AsyncIterator[list[asyncio.Task[object]]]:
-    """Tasks that ask a silent store for a lock; the store answers when the test ends."""
+    """Tasks that acquire a lock from a silent store, which replies when the test ends."""
     pollers: list[asyncio.Task[object]] = []
     yield pollers
     gate.set()
@@ -92,14 +92,14 @@ def poll(store: Silent) -> asyncio.Task[object]:
 
 @pytest.mark.parametrize("same", [False, True], ids=["another store", "the same store"])
 async def test_acquires_that_hang_delay_no_heartbeat_and_no_release(
-    same: bool, gate: threading.Event, heard: RecordingListener, pollers: list[asyncio.Task[object]]
+    same: bool, gate: threading.Event, recorded: RecordingListener, pollers: list[asyncio.Task[object]]
 ) -> None:
     silent = Silent(gate)
     store = InMemoryLockProvider()
     if same:
         store = silent
         gate.set()
-    with configure(listeners=[heard]):
+    with configure(listeners=[recorded]):
         async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
             assert lease is not None
             gate.clear()
@@ -108,7 +108,7 @@ async def test_acquires_that_hang_delay_no_heartbeat_and_no_release(
             assert lease.is_trusted()
             ended_at = monotonic()
         assert monotonic() - ended_at < 5
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
     record = store.record("job")
     assert record is not None
     assert not record.is_held
@@ -277,11 +277,11 @@ print("bye", flush=True)
 
 
 @pytest.mark.parametrize(
-    ("what", "said"), [("acquire", ["bye"]), ("hanging release", ["bye"]), ("release", ["bye", "released"])]
+    ("what", "printed"), [("acquire", ["bye"]), ("hanging release", ["bye"]), ("release", ["bye", "released"])]
 )
-def test_a_store_that_hangs_does_not_keep_the_process_from_ending(what: str, said: list[str]) -> None:
+def test_a_store_that_hangs_does_not_keep_the_process_from_ending(what: str, printed: list[str]) -> None:
     script = ENDING.replace("{what!r}", repr(what))
     began = monotonic()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, said, "")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, printed, "")
     assert monotonic() - began < 20

@@ -22,7 +22,7 @@ PAIRS = [
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
         for method in (*FACADE, "undo", "forget_fire_time")
     ),
-    ("providers/mongodb/provider.py", "MongoLockProvider", "AsyncMongoLockProvider"),
+    ("providers/mongodb/provider.py", "MongoLockProvider.close", "AsyncMongoLockProvider.close"),
     ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
     *(
         (
@@ -34,7 +34,6 @@ PAIRS = [
     ),
     ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
     ("providers/redis/quorum/provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
-    ("providers/redis/quorum/provider.py", "QuorumClient.execute", "AsyncQuorumClient.execute"),
 ]
 
 RENAMES = {
@@ -43,8 +42,7 @@ RENAMES = {
     "AsyncLockProvider": "LockProvider",
     "AsyncCollection": "Collection",
     "AsyncDatabase": "Database",
-    "ManagedAsyncClients": "ManagedClients",
-    "find_async_store": "find_store",
+    "AsyncCommandCursor": "CommandCursor",
     "open_async_client": "open_client",
     "AsyncConnection": "Connection",
     "__aenter__": "__enter__",
@@ -139,7 +137,7 @@ def test_twins(path: str, sync: str, asynchronous: str) -> None:
     assert left == right
 
 
-def test_the_test_can_tell_a_difference() -> None:
+def test_the_test_can_find_a_difference() -> None:
     assert sync_source("block.py", "Block") != sync_source("block.py", "Guard")
     assert "async def" not in sync_source("block.py", "AsyncBlock")
     assert "await" not in sync_source("block.py", "AsyncBlock")

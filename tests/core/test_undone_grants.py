@@ -24,7 +24,6 @@ from shedlock_py import (
     configure,
     current_lease,
     hold,
-    hold_async,
 )
 from shedlock_py.context import running
 from shedlock_py.providers.kit import ProgramProvider
@@ -76,11 +75,14 @@ class AsyncStore(AsyncInMemoryLockProvider):
     async def release(self, lease: Lease) -> bool:
         return self.store.release(lease)
 
+    async def record(self, name: str) -> LockRecord | None:
+        return self.store.record(name)
+
 
 @pytest.fixture
-def store(clock: FakeClock, heard: RecordingListener) -> Iterator[Store]:
+def store(clock: FakeClock, recorded: RecordingListener) -> Iterator[Store]:
     store = Store(clock)
-    with configure(provider=store, async_provider=AsyncStore(store), listeners=[heard]):
+    with configure(provider=store, async_provider=AsyncStore(store), listeners=[recorded]):
         yield store
 
 
@@ -111,20 +113,24 @@ def test_i4_a_real_run_keeps_its_minimum_hold_however_it_ended(store: Store) -> 
     assert store.records()[0].is_held
 
 
-def test_a_grant_that_came_too_late(store: Store, heard: RecordingListener) -> None:
-    store.slow = timedelta(minutes=9, seconds=59)
-    with pytest.raises(ProviderUnreachable, match="may be over already"):
-        attempt(REQUEST, never)
-    assert_undone(store)
-    assert heard.kinds() == ["ProviderFailed"]
+async def attempt_sync(request: LockRequest, **options: Any) -> object:
+    return attempt(request, never, **options)
 
 
-async def test_a_grant_that_came_too_late_async(store: Store, heard: RecordingListener) -> None:
+async def attempt_in_asyncio(request: LockRequest, **options: Any) -> object:
+    return await attempt_async(request, never_async, **options)
+
+
+ways = pytest.mark.parametrize("way", [attempt_sync, attempt_in_asyncio])
+
+
+@ways
+async def test_a_grant_that_came_too_late(way: Any, store: Store, recorded: RecordingListener) -> None:
     store.slow = timedelta(minutes=9, seconds=59)
     with pytest.raises(ProviderUnreachable, match="may be over already"):
-        await attempt_async(REQUEST, never_async)
+        await way(REQUEST)
     assert_undone(store)
-    assert heard.kinds() == ["ProviderFailed"]
+    assert recorded.kinds() == ["ProviderFailed"]
 
 
 def no_memory() -> Iterator[None]:
@@ -142,25 +148,16 @@ async def failing_keep_alive_async(*_: object) -> AsyncIterator[None]:
         yield nothing
 
 
-def test_a_keep_alive_that_cannot_start(
-    store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+@ways
+async def test_a_keep_alive_that_cannot_start(
+    way: Any, store: Store, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
-    with pytest.raises(MemoryError):
-        attempt(REQUEST, never, keep_alive=True)
-    assert_undone(store)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
-
-
-async def test_a_keep_alive_that_cannot_start_async(
-    store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(block, "kept_alive_async", failing_keep_alive_async)
     with pytest.raises(MemoryError):
-        async with hold_async(REQUEST, keep_alive=True):
-            never()
+        await way(REQUEST, keep_alive=True)
     assert_undone(store)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
 def test_i12_an_interruption_between_the_grant_and_the_task(store: Store) -> None:
@@ -184,7 +181,7 @@ def test_i12_an_interruption_between_the_grant_and_the_task(store: Store) -> Non
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_of_the_acquire_itself_is_no_event(
-    store: Store, heard: RecordingListener, kind: type[BaseException]
+    store: Store, recorded: RecordingListener, kind: type[BaseException]
 ) -> None:
     def interrupted(request: LockRequest) -> Lease | None:
         raise kind
@@ -194,7 +191,7 @@ def test_an_interruption_of_the_acquire_itself_is_no_event(
         attempt(REQUEST, never)
     with pytest.raises(kind), hold(REQUEST):
         never()
-    assert heard.events == []
+    assert recorded.events == []
     assert (store.undone, store.released) == ([], [])
     assert current_lease() is None
     assert not running
@@ -208,8 +205,8 @@ def test_a_provider_without_undo_releases(provider: InMemoryLockProvider, monkey
     assert not provider.records()[0].is_held
 
 
-def test_i8_an_undo_that_fails_is_told_and_does_not_replace_the_error(
-    store: Store, heard: RecordingListener, monkeypatch: pytest.MonkeyPatch
+def test_i8_an_undo_that_fails_is_reported_and_does_not_replace_the_error(
+    store: Store, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing_undo(lease: Lease) -> bool:
         raise ProviderUnreachable("no answer", operation="undo", lock_name=lease.name)
@@ -218,32 +215,19 @@ def test_i8_an_undo_that_fails_is_told_and_does_not_replace_the_error(
     monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt(REQUEST, never, keep_alive=True)
-    assert [event.operation for event in heard.of(ProviderFailed)] == ["release"]
+    assert [event.operation for event in recorded.of(ProviderFailed)] == ["release"]
 
 
 @pytest.mark.parametrize("error", [ProviderUnreachable("no answer", operation="record"), OSError("odd"), KeyError("x")])
 class TestALookUpThatFails:
-    """Why a run is skipped is looked up afterwards; that it is skipped stands."""
+    """The record that explains a skip is read after the refusal; the task is skipped in any case."""
 
-    def fail(self, error: Exception) -> Any:
+    @ways
+    async def test_i5_is_no_error(self, way: Any, store: Store, recorded: RecordingListener, error: Exception) -> None:
         def record(name: str) -> LockRecord | None:
             raise error
 
-        return record
-
-    def test_i5_is_no_error(self, store: Store, heard: RecordingListener, error: Exception) -> None:
         store.acquire(REQUEST)
-        store.record = self.fail(error)  # type: ignore[method-assign]  # a fault
-        assert attempt(REQUEST, never) == Skipped("job", "held")
-        assert heard.kinds() == ["LockSkipped"]
-
-    async def test_i5_nor_in_async_code(self, store: Store, heard: RecordingListener, error: Exception) -> None:
-        store.acquire(REQUEST)
-        provider: Any = AsyncStore(store)
-
-        async def record(name: str) -> LockRecord | None:
-            raise error
-
-        provider.record = record
-        assert await attempt_async(REQUEST, never_async, provider=provider) == Skipped("job", "held")
-        assert heard.kinds() == ["LockSkipped"]
+        store.record = record  # type: ignore[method-assign]  # a fault
+        assert await way(REQUEST) == Skipped("job", "held")
+        assert recorded.kinds() == ["LockSkipped"]

@@ -1,4 +1,4 @@
-"""A package that is too old is named with its version, and the oldest that works is the one that pip is told."""
+"""A package that is too old is named with its version; the oldest one that works is the one in pyproject.toml."""
 
 from __future__ import annotations
 

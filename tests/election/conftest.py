@@ -1,26 +1,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 
 from shedlock_py import LeaderElector, configure
 from shedlock_py.testing import RecordingListener
+from tests.election.electors import DURATIONS, Elector, LoopElector
 from tests.support.doubles import FaultyProvider
+from tests.support.loop_threads import EventLoopThread
 
-DURATIONS = {"lease_duration": "600ms", "renew_deadline": "400ms", "retry_period": "100ms"}
-"""Short, because tests wait for them."""
-
-MakeElector = Callable[..., LeaderElector]
+MakeElector = Callable[..., Any]
+"""Makes an elector of ``holder``, with options, on the store of the test or on ``provider``."""
 
 
 @pytest.fixture
-def heard() -> Iterator[RecordingListener]:
-    heard = RecordingListener()
-    with configure(listeners=[heard]):
-        yield heard
+def listener() -> Iterator[RecordingListener]:
+    listener = RecordingListener()
+    with configure(listeners=[listener]):
+        yield listener
 
 
 @pytest.fixture
@@ -30,13 +30,25 @@ def store() -> Iterator[FaultyProvider]:
     store.recover()
 
 
+@pytest.fixture(params=["threads", "asyncio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which elector a test is for. A test for one kind parametrises it again."""
+    return str(request.param)
+
+
 @pytest.fixture
-def make_elector(store: FaultyProvider) -> Iterator[MakeElector]:
+def make_elector(store: FaultyProvider, kind: str) -> Iterator[MakeElector]:
     """Electors that are stopped at the end."""
     with ExitStack() as stack:
+        loop = stack.enter_context(closing(EventLoopThread())) if kind == "asyncio" else None
 
-        def make(holder: str = "me", **options: Any) -> LeaderElector:
-            elector = LeaderElector(store, "election", holder=holder, **{**DURATIONS, **options})
+        def make(holder: str = "me", provider: Any = None, **options: Any) -> Elector:
+            options = {**DURATIONS, **options}
+            elector: Elector
+            if loop is None:
+                elector = LeaderElector(provider or store, "election", holder=holder, **options)
+            else:
+                elector = LoopElector(loop, provider or store, "election", holder=holder, **options)
             stack.callback(elector.stop, "20s")
             return elector
 

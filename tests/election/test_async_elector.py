@@ -1,27 +1,25 @@
-"""Electors on an event loop."""
+"""What only an elector on an event loop can meet: coroutines, cancellation, and several event loops."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, closing
 from typing import Any
 
 import pytest
 
-from shedlock_py import (
-    AsyncLeaderElector,
-    InMemoryLockProvider,
-    LeadershipStopped,
-    LockRequest,
-    ProviderFailed,
-    leader_only,
-)
+from shedlock_py import AsyncLeaderElector, LeadershipStopped, LockRequest, ProviderFailed, leader_only
+from shedlock_py.election.commands import Command, Wait
 from shedlock_py.testing import RecordingListener
-from tests.election.conftest import DURATIONS
+from tests.election.electors import DURATIONS, LONG
 from tests.support.doubles import AsyncFaultyProvider
 from tests.support.forks import in_child
+from tests.support.loop_threads import EventLoopThread
+from tests.support.polling import wait_until
 
 MakeElector = Callable[..., AsyncLeaderElector]
 
@@ -36,7 +34,7 @@ async def make_elector(store: AsyncFaultyProvider) -> AsyncIterator[MakeElector]
     async with AsyncExitStack() as stack:
 
         def make(holder: str = "me", **options: Any) -> AsyncLeaderElector:
-            elector = AsyncLeaderElector(store, "election", holder=holder, **{**DURATIONS, **options})
+            elector = AsyncLeaderElector(store, "election", holder=holder, **{**LONG, **options})
             stack.push_async_callback(elector.stop, "20s")
             return elector
 
@@ -50,66 +48,22 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_life(store: AsyncFaultyProvider, heard: RecordingListener) -> None:
+async def lead(elector: AsyncLeaderElector) -> None:
+    await elector.start()
+    assert await elector.wait_until_leader("10s")
+
+
+async def test_an_elector_leaves_no_task_behind(store: AsyncFaultyProvider) -> None:
     before = asyncio.all_tasks()
-    elector = AsyncLeaderElector(store, "election", holder="me", **DURATIONS)  # type: ignore[arg-type]  # durations
-    async with elector:
+    async with AsyncLeaderElector(store, "election", **DURATIONS) as elector:
         assert await elector.wait_until_leader("10s")
-        record = await elector.leader()
-        assert record is not None
-        assert (record.holder, record.fencing_token) == ("me", elector.term)
-        await asyncio.sleep(1.5)
-        assert elector.term == record.fencing_token
-        with pytest.raises(RuntimeError, match="started already"):
-            await elector.start()
     assert not elector.is_leader()
-    assert await elector.leader() is None
     assert asyncio.all_tasks() == before
 
 
-async def test_a_follower_follows_and_takes_over(make_elector: MakeElector) -> None:
-    first, second = make_elector("first"), make_elector("second")
-    await first.start()
-    assert await first.wait_until_leader("10s")
-    await second.start()
-    assert not await second.wait_until_leader("500ms")
-    taking = asyncio.create_task(second.take_over("10s"))
-    while not taking.done():
-        assert not (first.is_leader() and second.is_leader())
-        await asyncio.sleep(0.002)
-    assert taking.result()
-    second.resign()
-    assert await first.wait_until_leader("10s")
-    assert await second.demote("1h")
-    assert await second.wait_until_leader("10s")
-    assert not first.is_leader()
-
-
-@pytest.mark.parametrize("fault", ["fail", "hang"])
-async def test_i6_a_leader_without_a_store(
-    make_elector: MakeElector, store: AsyncFaultyProvider, heard: RecordingListener, fault: str
-) -> None:
-    elector = make_elector()
-    await elector.start()
-    assert await elector.wait_until_leader("10s")
-    getattr(store, fault)("extend", "record")
-    while elector.is_leader():
-        record = store.sync.record("election")
-        assert record is not None
-        assert record.is_held or not elector.is_leader()
-        await asyncio.sleep(0.001)
-    await until(lambda: heard.of(LeadershipStopped))
-    assert [event.reason for event in heard.of(LeadershipStopped)] == ["unreachable"]
-    store.recover()
-    assert await elector.wait_until_leader("10s")
-
-
-async def test_an_event_loop_that_is_blocked(make_elector: MakeElector, store: AsyncFaultyProvider) -> None:
-    import time
-
-    elector = make_elector()
-    await elector.start()
-    assert await elector.wait_until_leader("10s")
+async def test_i6_a_leader_whose_event_loop_is_blocked(make_elector: MakeElector) -> None:
+    elector = make_elector(**DURATIONS)
+    await lead(elector)
     time.sleep(0.5)  # noqa: ASYNC251 (that is the mistake)
     assert not elector.is_leader()
 
@@ -128,9 +82,8 @@ async def test_coroutine_callbacks_and_leadership_is_released_last(
     async def fail() -> None:
         raise RuntimeError("of a callback")
 
-    elector = make_elector(on_started_leading=work, on_stopped_leading=fail, on_new_leader=steps.append)
-    await elector.start()
-    assert await elector.wait_until_leader("10s")
+    elector = make_elector(on_started_leading=work, on_stopped_leading=fail, on_new_leader=steps.append, **DURATIONS)
+    await lead(elector)
     await until(lambda: len(steps) == 2)
     assert await elector.stop("1s") is False
     assert not elector.is_leader()
@@ -142,12 +95,36 @@ async def test_coroutine_callbacks_and_leadership_is_released_last(
     assert steps[2:] == ["work ended"]
 
 
-async def test_a_sync_provider(heard: RecordingListener) -> None:
-    async with AsyncLeaderElector(InMemoryLockProvider(), "election", **DURATIONS) as elector:  # type: ignore[arg-type]  # durations
-        assert await elector.wait_until_leader("10s")
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_stop_in_a_coroutine_callback_returns_at_once(make_elector: MakeElector, wrapped: bool) -> None:
+    stopped: list[bool] = []
+
+    async def work() -> None:
+        if wrapped:
+            stopped.append(await asyncio.wait_for(elector.stop(), 60))  # in Python 3.11 a task of its own
+        else:
+            stopped.append(await elector.stop())
+
+    elector = make_elector(on_started_leading=work)
+    await elector.start()
+    await until(lambda: stopped == [False])
+    assert await elector.stop("10s")
 
 
-async def test_leader_only(make_elector: MakeElector) -> None:
+async def test_a_task_that_a_callback_has_left_behind_waits_in_stop(make_elector: MakeElector) -> None:
+    tasks: list[asyncio.Task[bool]] = []
+
+    def work() -> None:
+        tasks.append(asyncio.create_task(elector.stop()))
+
+    elector = make_elector(on_started_leading=work)
+    await elector.start()
+    await until(lambda: tasks)
+    async with asyncio.timeout(10):
+        assert await tasks[0] is True
+
+
+async def test_leader_only_of_a_coroutine_function(make_elector: MakeElector) -> None:
     elector = make_elector()
 
     @leader_only(elector)
@@ -155,95 +132,163 @@ async def test_leader_only(make_elector: MakeElector) -> None:
         return "tidied"
 
     assert await tidy_up() is None
-    await elector.start()
-    await elector.wait_until_leader("10s")
+    await lead(elector)
     assert await tidy_up() == "tidied"
 
 
-# Started again
-
-
-def patient_elector() -> AsyncLeaderElector:
-    """It leads on where the machine stands still for a second."""
-    return AsyncLeaderElector(
-        AsyncFaultyProvider(),
-        "election",
-        holder="me",
-        lease_duration="2s",
-        renew_deadline="1500ms",
-        retry_period="50ms",
-    )
-
-
-async def lead_for_a_while(elector: AsyncLeaderElector, heard: RecordingListener) -> None:
-    """It renews its lease, and at the end gives it back."""
-    renewals: list[None] = []
-    elector.add_callbacks(on_renewed=lambda: renewals.append(None))
-    heard.events.clear()
-    async with elector:
-        assert await elector.wait_until_leader("10s")
-        await until(lambda: len(renewals) > 6 or heard.of(LeadershipStopped))
-        assert elector.is_leader()
-    assert [event.reason for event in heard.of(LeadershipStopped)] == ["resigned"]
-    assert not heard.of(ProviderFailed)
-    assert await elector.leader() is None, "it was not released"
-
-
-def test_started_again_on_another_event_loop(heard: RecordingListener) -> None:
-    elector = patient_elector()
-    for _ in range(2):
-        asyncio.run(lead_for_a_while(elector, heard))
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_started_again_in_a_forked_child(heard: RecordingListener) -> None:
-    elector = patient_elector()
-    asyncio.run(lead_for_a_while(elector, heard))
-    in_child(lambda: asyncio.run(lead_for_a_while(elector, heard)))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what was left on the closed loop
-def test_started_again_after_its_event_loop_was_closed(heard: RecordingListener) -> None:
-    """Closed while it led, and with somebody who waited: neither stops it on the next loop."""
-    elector = patient_elector()
-    first = asyncio.new_event_loop()
-    waiting = first.create_task(elector._wait_for(lambda: False, None))
-    first.run_until_complete(elector.start())
-    assert first.run_until_complete(elector.wait_until_leader("10s"))
-    first.run_until_complete(until(lambda: not any(waiter._event.is_set() for waiter in elector._waiters)))
-    first.close()
-    assert not waiting.done()
-
-    async def stop_what_cannot_go_on() -> bool:
-        async with asyncio.timeout(10):
-            return await elector.stop()
-
-    assert asyncio.run(stop_what_cannot_go_on())
-    asyncio.run(lead_for_a_while(elector, heard))
-
-
-async def test_who_waits_before_it_is_started(make_elector: MakeElector) -> None:
-    elector = make_elector()
-    waiting = asyncio.create_task(elector.wait_until_leader("20s"))
-    await asyncio.sleep(0)
-    assert elector._waiters
-    await elector.start()
-    async with asyncio.timeout(10):
-        assert await waiting
+# A campaign that ends
 
 
 async def test_a_campaign_that_fails_ends_the_leadership(
-    make_elector: MakeElector, heard: RecordingListener, caplog: pytest.LogCaptureFixture
+    store: AsyncFaultyProvider, listener: RecordingListener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> None:
-        raise RuntimeError("nobody expects it")
+    class FailingElector(AsyncLeaderElector):
+        """Its campaign fails as soon as it leads."""
 
-    elector = make_elector(lease_duration="1h", renew_deadline="50m")
-    elector._callbacks.call_renewed = fail  # type: ignore[method-assign]  # fails inside the campaign
+        async def _execute(self, command: Command) -> Any:
+            if isinstance(command, Wait) and self.is_leader():
+                raise RuntimeError("an unexpected error")
+            return await super()._execute(command)
+
+    elector = FailingElector(store, "election", holder="me", **LONG)
     await elector.start()
-    assert await elector.wait_until_leader("10s")
-    await until(lambda: heard.of(LeadershipStopped))
+    await until(lambda: listener.of(LeadershipStopped))
     assert not elector.is_leader()
-    assert [event.reason for event in heard.of(LeadershipStopped)] == ["unreachable"]
+    assert [event.reason for event in listener.of(LeadershipStopped)] == ["unreachable"]
     assert await elector.stop("10s")
-    assert "nobody expects it" in caplog.text
+    assert "an unexpected error" in caplog.text
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_campaign_that_is_cancelled_ends_the_leadership(
+    make_elector: MakeElector, listener: RecordingListener, caplog: pytest.LogCaptureFixture, leads: bool
+) -> None:
+    """Those who wait for the node to lead go on."""
+    if not leads:
+        await lead(make_elector("leader"))
+    before = asyncio.all_tasks()
+    called: list[str] = []
+    elector = make_elector(on_stopped_leading=lambda: called.append("stopped"))
+    await elector.start()
+    (campaign,) = asyncio.all_tasks() - before
+    if leads:
+        assert await elector.wait_until_leader("10s")
+    waiting = [asyncio.create_task(call()) for call in (elector.wait_until_leader, elector.take_over)]
+    await asyncio.sleep(0)
+    campaign.cancel()
+    await until(campaign.done)
+    assert not elector.is_leader()
+    assert called == ["stopped"] * leads
+    assert [event.reason for event in listener.of(LeadershipStopped)] == ["unreachable"] * leads
+    assert ("cancelled" in caplog.text) is leads
+    async with asyncio.timeout(10):
+        assert await elector.wait_until_leader() is False
+        assert await elector.take_over() is False
+        await asyncio.gather(*waiting)
+
+
+def test_a_callback_that_calls_sys_exit_ends_the_program_and_the_leadership() -> None:
+    """As Python's tasks do. A program that continues the event loop has an elector that does not lead any more."""
+    loop = asyncio.new_event_loop()
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def leave_later() -> None:
+        leave()
+
+    for callback, is_released in ((leave, False), (leave_later, True)):
+        elector = AsyncLeaderElector(AsyncFaultyProvider(), "election", on_started_leading=callback, **LONG)
+        loop.run_until_complete(elector.start())
+        with pytest.raises(SystemExit):
+            loop.run_until_complete(asyncio.wait_for(asyncio.sleep(20), 20))
+        assert loop.run_until_complete(asyncio.wait_for(elector.stop(), 10))
+        assert not elector.is_leader()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        # The sync callback ended the elector's own task, so that the lease has to expire.
+        assert (loop.run_until_complete(elector.leader()) is None) is is_released
+    loop.close()
+
+
+# Several event loops
+
+
+@pytest.fixture
+def other_loop() -> Iterator[EventLoopThread]:
+    with closing(EventLoopThread()) as loop:
+        yield loop
+
+
+def test_resign_and_stop_from_other_threads(other_loop: EventLoopThread) -> None:
+    """The event loop of the elector is idle: only a thread-safe call wakes it."""
+    stopped: list[None] = []
+    options = {**LONG, "retry_period": "10m"}
+    elector = AsyncLeaderElector(
+        AsyncFaultyProvider(), "election", on_stopped_leading=lambda: stopped.append(None), **options
+    )
+    other_loop.run(elector.start())
+    assert asyncio.run(elector.wait_until_leader("10s")), "waited for on another event loop"
+    elector.resign()
+    wait_until(lambda: stopped, what="the loop of the elector was woken")
+
+    async def wait_and_stop() -> list[bool]:
+        waiting = asyncio.create_task(elector.wait_until_leader())
+        await asyncio.sleep(0)
+        stopping = await elector.stop("10s")
+        return [stopping, await waiting]
+
+    assert asyncio.run(wait_and_stop()) == [True, False]
+    assert other_loop.run(elector.stop("1s"))
+
+
+def long_lived_elector() -> AsyncLeaderElector:
+    """It continues to lead where the machine stands still for a second."""
+    durations: dict[str, Any] = {"lease_duration": "2s", "renew_deadline": "1500ms", "retry_period": "50ms"}
+    return AsyncLeaderElector(AsyncFaultyProvider(), "election", holder="me", **durations)
+
+
+async def lead_for_a_while(elector: AsyncLeaderElector, listener: RecordingListener) -> None:
+    """Renew the lease, and release it at the end."""
+    renewals: list[None] = []
+    elector.add_callbacks(on_renewed=lambda: renewals.append(None))
+    listener.events.clear()
+    async with elector:
+        assert await elector.wait_until_leader("10s")
+        await until(lambda: len(renewals) > 6 or listener.of(LeadershipStopped))
+        assert elector.is_leader()
+    assert [event.reason for event in listener.of(LeadershipStopped)] == ["resigned"]
+    assert not listener.of(ProviderFailed)
+    assert await elector.leader() is None, "it was not released"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_started_again_on_another_event_loop_and_in_a_forked_child(listener: RecordingListener) -> None:
+    elector = long_lived_elector()
+    for _ in range(2):
+        asyncio.run(lead_for_a_while(elector, listener))
+    in_child(lambda: asyncio.run(lead_for_a_while(elector, listener)))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the tasks on the closed loop
+def test_started_again_after_its_event_loop_was_closed(listener: RecordingListener) -> None:
+    """Closed while the elector led, and while a task waited for it: neither stops it on the next loop."""
+    elector = long_lived_elector()
+    first = asyncio.new_event_loop()
+    waiting = first.create_task(elector.wait_until_leader("1h"))
+    first.run_until_complete(asyncio.sleep(0))  # it waits, and is not notified before the loop is closed
+    first.run_until_complete(elector.start())
+    while not elector.is_leader():
+        first.run_until_complete(asyncio.sleep(0))
+        assert not waiting.done()
+    first.close()
+
+    async def stop_what_cannot_continue() -> bool:
+        async with asyncio.timeout(10):
+            return await elector.stop()
+
+    assert asyncio.run(stop_what_cannot_continue())
+    asyncio.run(lead_for_a_while(elector, listener))
+    del first, waiting
+    gc.collect()  # the tasks on the closed loop, which asyncio complains of

@@ -1,4 +1,4 @@
-"""``takeover="observed"`` step by step: whatever a store's clock does between any two of a node's steps, one leads."""
+"""``takeover="observed"`` in virtual time: the store's clock jumps between any two steps of a node, and one leads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ HOUR = 3600.0
 
 
 class World:
-    """One clock for all nodes, and a store whose clock is set by itself."""
+    """One clock for all nodes, and a store whose clock can jump."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.store = InMemoryLockProvider(clock=self.clock)
+        self.jumped = 0.0
+        self.store = InMemoryLockProvider(clock=lambda: self.clock() + self.jumped)
         self.nodes: list[Stepped] = []
 
     def node(self, holder: str, lease: float = LEASE, deadline: float = DEADLINE, retry: float = RETRY) -> Stepped:
@@ -34,7 +35,7 @@ class World:
         return node
 
     def jump(self, seconds: float) -> None:
-        self.store.programs.store.epoch += timedelta(seconds=seconds)
+        self.jumped += seconds
 
     def leaders(self) -> list[str]:
         found = [node.holder for node in self.nodes if node.election.is_leader()]
@@ -42,15 +43,15 @@ class World:
         return found
 
     def pass_time(self, seconds: float, *nodes: Stepped) -> None:
-        """These nodes go about their business; the others stand still, wherever they are."""
+        """Run these nodes. The others stand still, wherever they are."""
         for _ in range(round(seconds / 0.01)):
             self.clock.advance(0.01)
             for node in nodes:
-                node.go_on()
+                node.run()
                 self.leaders()
 
     def lead_with(self, *nodes: Stepped) -> Stepped:
-        """Let time pass for these until one of them leads, and all of them know it."""
+        """Let time pass for these nodes until one of them leads and all have noticed."""
         for _ in range(10):
             self.pass_time(LEASE / 2, *nodes)
             if self.leaders():
@@ -60,12 +61,12 @@ class World:
 
 
 class Stepped:
-    """A node that stops before each thing that it asks the store."""
+    """A node that stops before each request to the store."""
 
     def __init__(self, world: World, holder: str, lease: float, deadline: float, retry: float) -> None:
         self.holder = holder
         self.is_cut_off = False
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self._world = world
         settings = ElectionSettings.parse("election", lease, deadline, retry, holder, "observed")
         nothing = lambda *_: None  # noqa: E731 (three callbacks that do nothing)
@@ -73,13 +74,13 @@ class Stepped:
         self._program = self.election.run()
         self.next: Any = next(self._program)
 
-    def go_on(self) -> None:
-        """Everything that it does now."""
+    def run(self) -> None:
+        """Do all that is due now."""
         while isinstance(self.next, Do) or self.next.until <= self._world.clock():
             self.step()
 
-    def go_on_before(self, operation: str) -> bool:
-        """The same until it is about to ask for that."""
+    def run_until_request(self, operation: str) -> bool:
+        """The same until the node is about to request ``operation``."""
         while isinstance(self.next, Do) or self.next.until <= self._world.clock():
             if isinstance(self.next, Do) and self.next.operation == operation:
                 return True
@@ -89,7 +90,7 @@ class Stepped:
     def step(self) -> None:
         command, reply = self.next, None
         if isinstance(command, Do):
-            self.asked.append(command.operation)
+            self.requested.append(command.operation)
             if self.is_cut_off:
                 self.next = self._program.throw(
                     ProviderUnreachable("cut off", operation=command.operation, lock_name="election")
@@ -98,11 +99,11 @@ class Stepped:
             reply = getattr(self._world.store, command.operation)(*command.args)
         self.next = self._program.send(reply)
 
-    def wake(self, wish: Any = None) -> None:
-        """End its wait: at a wish, or when a callback has ended."""
+    def wake(self, intent: Any = None) -> None:
+        """End its wait, for an intent or because a callback has returned."""
         assert isinstance(self.next, Wait)
-        if wish:
-            self.election.intents.add(wish)
+        if intent:
+            self.election.intents.add(intent)
         self.step()
 
 
@@ -113,19 +114,19 @@ def world() -> Iterator[World]:
     world.leaders()
 
 
-def until_about_to(operation: str, node: Stepped, world: World) -> None:
+def until_request(operation: str, node: Stepped, world: World) -> None:
     """Let time pass for this node only."""
     for _ in range(2000):
-        if node.go_on_before(operation):
+        if node.run_until_request(operation):
             return
         world.clock.advance(0.01)
-    raise AssertionError(f"{node.holder} never asked for {operation}: {node.asked[-5:]}")
+    raise AssertionError(f"{node.holder} never requested {operation}: {node.requested[-5:]}")
 
 
 @pytest.mark.parametrize("size", [LEASE + 0.2, 60.0, HOUR])
 @pytest.mark.parametrize("former", ["died", "released", "none"])
 def test_i6_an_acquisition_that_is_late_makes_no_second_leader(world: World, size: float, former: str) -> None:
-    """It was asked for when nobody led. Before it arrives another has got the lease, and the store's clock is set."""
+    """It was sent when no node led. Before it arrives, another node gets the lease, and the store's clock is set."""
     one, late = world.node("one"), world.node("late")
     if former != "none":
         leader = world.node("leader")
@@ -133,17 +134,17 @@ def test_i6_an_acquisition_that_is_late_makes_no_second_leader(world: World, siz
         world.pass_time(2 * RETRY, leader, one, late)
         if former == "released":
             leader.wake("resign")
-            leader.go_on()
-    until_about_to("acquire", late, world)
+            leader.run()
+    until_request("acquire", late, world)
     if former == "none":
-        one.go_on()
+        one.run()
     else:
         one.wake()
-        one.go_on()
+        one.run()
         assert world.leaders() == ["one"]
     assert one.election.lease is not None
     world.jump(size)
-    late.step()  # the store takes the other's lease to be over
+    late.step()  # by the store's clock, the lease of the other node is over
     assert late.election.lease is not None
     world.pass_time(LEASE, late)
     assert world.leaders() == ["late"]
@@ -151,53 +152,53 @@ def test_i6_an_acquisition_that_is_late_makes_no_second_leader(world: World, siz
     assert world.leaders() == ["late"]
 
 
-def test_i6_a_seizure_that_is_late_makes_no_second_leader(world: World) -> None:
-    """A dead leader's lease would last for an hour, as the clock was set back. Two want to take it by force."""
+def test_i6_a_take_over_that_is_late_makes_no_second_leader(world: World) -> None:
+    """The clock was set back, so a dead leader's lease would last for an hour. Two nodes take it by force."""
     dead, one, late = world.node("dead"), world.node("one"), world.node("late")
     world.lead_with(dead)
     world.pass_time(2 * RETRY, dead, one, late)
     world.jump(-HOUR)
-    while not (late.asked[-1] == "record" and late.election.observation.is_overdue()):  # it is about to take over
+    while not (late.requested[-1] == "record" and late.election.observation.is_overdue()):  # it is about to take over
         if isinstance(late.next, Do) or late.next.until <= world.clock():
             late.step()
         else:
             world.clock.advance(0.01)
     assert world.lead_with(one) is one
     world.jump(HOUR)
-    late.go_on()
+    late.run()
     world.pass_time(LEASE, late)
     world.pass_time(2 * LEASE, one, late)
     assert len(world.leaders()) == 1
 
 
-def test_i6_who_wants_to_take_over_looks_again(world: World) -> None:
-    """What it saw last was a lease that nobody renewed for long; since then another leads."""
+def test_i6_a_node_reads_again_before_it_takes_over(world: World) -> None:
+    """It last read a lease that had not been renewed for long. Since then another node leads."""
     dead, one, late = world.node("dead"), world.node("one"), world.node("late")
     world.lead_with(dead)
     world.pass_time(2 * RETRY, dead, one, late)
-    until_about_to("acquire", late, world)
+    until_request("acquire", late, world)
     late.is_cut_off = True
-    late.go_on()
+    late.run()
     late.is_cut_off = False
     one.wake()
-    one.go_on()
+    one.run()
     assert world.leaders() == ["one"]
     world.jump(HOUR)
     late.wake("take_over")
-    late.go_on()
+    late.run()
     world.pass_time(LEASE, late)
     assert world.leaders() == ["late"]
 
 
 def test_i6_a_jump_back_and_forth_while_an_acquisition_is_late(world: World) -> None:
-    """By the store's clock hardly any time has gone by, but by ours enough to renew a lease and lose it."""
+    """By the store's clock hardly any time has passed, but by the nodes' enough to renew a lease and lose it."""
     dead, one, late = world.node("dead"), world.node("one"), world.node("late")
     world.lead_with(dead)
     world.pass_time(2 * RETRY, dead, one, late)
     world.jump(60.0)  # so that the old lease is over even when the clock is set back
-    until_about_to("acquire", late, world)
+    until_request("acquire", late, world)
     one.wake()
-    one.go_on()
+    one.run()
     assert world.leaders() == ["one"]
     world.jump(-30.0)
     world.pass_time(RETRY + 0.1, one)  # it has renewed
@@ -208,37 +209,37 @@ def test_i6_a_jump_back_and_forth_while_an_acquisition_is_late(world: World) -> 
     assert world.leaders() == ["late"]
 
 
-def test_i6_who_has_been_replaced_at_once_does_not_lead(world: World) -> None:
+def test_i6_a_node_that_was_replaced_at_once_does_not_lead(world: World) -> None:
     one, late = world.node("one"), world.node("late")
     world.lead_with(one)
     world.pass_time(2 * RETRY, one, late)
-    until_about_to("acquire", late, world)
+    until_request("acquire", late, world)
     late.step()
     one.is_cut_off = False
-    one.go_on()
+    one.run()
     one.wake("take_over")
-    one.go_on()
+    one.run()
     late.step()
     assert world.leaders() == []
     assert late.election.lease is not None
 
 
 @pytest.mark.parametrize("size", [LEASE - RETRY, LEASE, LEASE + 0.3, HOUR])
-@pytest.mark.parametrize("looks", [True, False], ids=["looks in between", "does not"])
-def test_i6_a_lease_that_a_jump_ended_was_not_released(world: World, size: float, looks: bool) -> None:
-    """The clock was set back before: so the lease ends earlier than it once did, as one does that is given back."""
+@pytest.mark.parametrize("reads", [True, False], ids=["reads in between", "does not"])
+def test_i6_a_lease_that_a_jump_ended_was_not_released(world: World, size: float, reads: bool) -> None:
+    """The clock was set back before, so the lease ends earlier than it once did, like one that was released."""
     leader, follower = world.node("leader"), world.node("follower")
     world.jump(HOUR)
     world.lead_with(leader)
     world.pass_time(LEASE, leader, follower)
-    until_about_to("extend", leader, world)
-    leader.go_on()
+    until_request("extend", leader, world)
+    leader.run()
     world.jump(-60)
-    if looks:
+    if reads:
         follower.wake()
-        follower.go_on()
+        follower.run()
     world.pass_time(RETRY + 0.01, leader)
-    assert leader.asked[-1] == "extend"
+    assert leader.requested[-1] == "extend"
     world.jump(size)
     follower.wake()
     world.pass_time(2 * LEASE, follower)
@@ -257,6 +258,18 @@ def test_i6_a_record_that_was_deleted(world: World) -> None:
     assert len(world.leaders()) == 1
 
 
+def test_a_dead_leader_is_followed_although_the_clock_was_set_back(world: World) -> None:
+    """Its lease would last for an hour. It is taken by force, and the new leader waits for another lease."""
+    leader, follower = world.node("leader"), world.node("follower")
+    world.lead_with(leader)
+    world.pass_time(LEASE, leader, follower)
+    world.jump(-HOUR)
+    world.pass_time(1.6 * LEASE, follower)
+    assert world.leaders() == []
+    world.pass_time(0.4 * LEASE + 2 * 1.2 * RETRY, follower)
+    assert world.leaders() == ["follower"]
+
+
 def test_a_clean_stop_is_followed_at_once(world: World) -> None:
     leader, follower = world.node("leader"), world.node("follower")
     world.lead_with(leader)
@@ -267,8 +280,8 @@ def test_a_clean_stop_is_followed_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("jump", [0.0, 60.0, HOUR])
-def test_a_dead_leader_is_followed_as_soon_as_ever(world: World, jump: float) -> None:
-    """After a lease and two looks: there is no doubt about who led before, so nothing more to wait for."""
+def test_a_dead_leader_is_followed_soon(world: World, jump: float) -> None:
+    """After a lease and two reads: it is certain which node led before, so there is nothing more to wait for."""
     leader, follower = world.node("leader"), world.node("follower")
     world.lead_with(leader)
     world.pass_time(LEASE, leader, follower)
@@ -278,46 +291,58 @@ def test_a_dead_leader_is_followed_as_soon_as_ever(world: World, jump: float) ->
 
 
 @pytest.mark.parametrize(("lease", "deadline", "retry"), [(3.0, 2.0, 0.5), (15.0, 10.0, 6.0), (60.0, 5.0, 2.0)])
-@pytest.mark.parametrize("answer", ["failed", "pending"])
-def test_a_follower_in_doubt_waits(world: World, lease: float, deadline: float, retry: float, answer: str) -> None:
-    """It has the lease, but cannot ask what it replaced: it leads when whoever led cannot believe any more."""
-    world.node("leader", lease, deadline, retry).go_on()
+@pytest.mark.parametrize("reply", ["failed", "pending"])
+def test_a_follower_in_doubt_waits(world: World, lease: float, deadline: float, retry: float, reply: str) -> None:
+    """It has the lease, but cannot read which one it replaced: it leads when a former leader has stopped trusting."""
+    world.node("leader", lease, deadline, retry).run()
     follower = world.node("follower", lease, deadline, retry)
-    follower.go_on()
+    follower.run()
     world.store.force_release("election")
-    until_about_to("acquire", follower, world)
+    until_request("acquire", follower, world)
     follower.step()
     assert follower.election.lease is not None
-    look = follower.next
-    assert isinstance(look, Do)
-    if answer == "failed":
+    read = follower.next
+    assert isinstance(read, Do)
+    if reply == "failed":
         follower.is_cut_off = True
         follower.step()
         follower.is_cut_off = False
     else:
-        assert look.seconds is not None
-        world.clock.advance(look.seconds)
+        assert read.seconds is not None
+        world.clock.advance(read.seconds)
         follower.next = follower._program.send(PENDING)
     assert isinstance(follower.next, Wait)
-    assert follower.next.until <= world.clock() + retry, "it renews as ever"
-    world.pass_time(deadline - 0.1 - (look.seconds or 0) * (answer == "pending"), follower)
+    assert follower.next.until <= world.clock() + retry, "it renews as usual"
+    world.pass_time(deadline - 0.1 - (read.seconds or 0) * (reply == "pending"), follower)
     assert world.leaders() == []
     world.pass_time(deadline * 0.01 + 0.12 + retry, follower)
     assert world.leaders() == ["follower"]
 
 
 def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
-    """Both see the dead leader's lease end; between the two jumps one of them gets the lease."""
+    """Both nodes see the dead leader's lease end. Between the two jumps one of them gets the lease."""
     leader, one, late = world.node("leader"), world.node("one"), world.node("late")
     world.lead_with(leader)
     world.jump(60)
     world.pass_time(LEASE, one, late)
-    until_about_to("acquire", one, world)
-    until_about_to("acquire", late, world)
+    until_request("acquire", one, world)
+    until_request("acquire", late, world)
     world.jump(-30)
-    one.go_on()
+    one.run()
     assert one.election.lease is not None
     world.jump(30)
-    late.go_on()
+    late.run()
     world.pass_time(LEASE, late)
     assert world.leaders() == ["late"]
+
+
+def test_nodes_that_cannot_reach_the_store_do_not_all_wait_equally_long(world: World) -> None:
+    pauses = []
+    for number in range(50):
+        node = world.node(f"node-{number}")
+        node.is_cut_off = True
+        node.run()
+        pauses.append(node.next.until - world.clock())
+    assert min(pauses) >= RETRY
+    assert max(pauses) <= 2 * RETRY
+    assert len({round(pause / RETRY, 1) for pause in pauses}) >= 5

@@ -68,11 +68,11 @@ def outage(store: Store) -> float:
     return waited
 
 
-def test_no_leader_during_an_outage_and_one_soon_after(stores: list[Store], heard: RecordingListener) -> None:
+def test_no_leader_during_an_outage_and_one_soon_after(stores: list[Store], listener: RecordingListener) -> None:
     with ThreadPoolExecutor(len(stores)) as threads:
         waited = dict(zip(STORES, threads.map(outage, stores), strict=True))
     print({product: f"{seconds:.2f} s" for product, seconds in waited.items()})
     assert max(waited.values()) < LEASE + RETRY * 1.2 + 2, waited  # the cap of the pauses, one look, a busy machine
     # Five nodes, two leases: no herd.
-    attempts = Counter(event.lock_name for event in heard.of(ProviderFailed))
+    attempts = Counter(event.lock_name for event in listener.of(ProviderFailed))
     assert all(count <= 5 * 2 * LEASE / RETRY for count in attempts.values()), attempts

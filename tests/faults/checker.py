@@ -21,13 +21,13 @@ crash bound, grant lost (I3, I12)
     An attempt is not skipped if, from its begin to its end, no other can have held the name: after a release, after
     ``lock_at_most_for`` from the last answer, or from the death of a holder that was waiting for one. At a quorum,
     another claim that was skipped itself may have been in the way, if it was slow; see :attr:`Rules.prompt`.
-belief (I6)
+trust (I6)
     A lease that says it is trusted is so by the clock, however long its process was stopped.
 trust window (I6)
-    A lease is believed no longer than what the store has answered last can have given, less the margin.
+    A lease is trusted no longer than the store's last reply can have given it, less the margin.
 keep-alive
-    The heart of a lease goes on beating after an error: while its process runs, no kept-alive lease runs out of its
-    trust window without anybody having tried to extend it in the second half of it.
+    Heartbeats go on after an error: while its process runs, no kept-alive lease runs out of its trust window without an
+    attempt to extend it in the second half of it.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from tests.faults.leases import Arrivals, LeaseHistory, leases_of
 
 INFINITY = float("inf")
 CHECKS = 10
-"""So many looks at its lease prove that a process was running."""
+"""So many checks of its lease prove that a process was running."""
 ROUNDING = 1e-5
 """Durations are kept to the microsecond."""
 Hold = tuple[float, float, bool]
 """Between these two the store can have kept others out; whether the holder died meanwhile."""
 TROUBLES = ("killed", "stopped", "cut")
-"""Marks after which somebody else is to take over."""
+"""Marks after which another worker is to take over."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a scenario may ask for. Durations are seconds."""
+    """What must hold in a scenario. Durations are seconds."""
 
     off: frozenset[str] = frozenset()
     """Names of rules that cannot hold here."""
@@ -122,8 +122,8 @@ def check(history: History, rules: Rules | None = None) -> Report:
             *_tokens(leases),
             *_writes([operation for operation in operations if operation.kind == "write"]),
             *_minimum_holds(leases, rules),
-            *_beliefs(operations),
-            *(finding for lease in leases for finding in (*_trust_windows(lease), *_hearts(lease))),
+            *_trust(operations),
+            *(finding for lease in leases for finding in (*_trust_windows(lease), *_keep_alives(lease))),
         ]
         report.findings += [finding for finding in found if finding.rule not in rules.off]
         report.takeovers += _takeovers(leases, history)
@@ -247,32 +247,32 @@ def _longer(one: Hold, other: Hold) -> Hold:
 # The holder's own knowledge
 
 
-def _beliefs(operations: Iterable[Operation]) -> Iterator[Finding]:
+def _trust(operations: Iterable[Operation]) -> Iterator[Finding]:
     for check in operations:
         if check.kind != "check" or check.outcome != "trusted":
             continue
-        until = max(check.believed, check.trusted_until)
+        until = max(check.trusted_before, check.trusted_until)
         if check.started >= until:
-            text = f"{check.worker} believed its lease {(check.started - until) * 1000:.3f} ms after it had ended"
-            yield Finding("belief", check.name, text, check.started)
+            text = f"{check.worker} trusted its lease {(check.started - until) * 1000:.3f} ms after it had ended"
+            yield Finding("trust", check.name, text, check.started)
 
 
 def _trust_windows(lease: LeaseHistory) -> Iterator[Finding]:
-    for operation, believed, given in lease.beliefs():
-        if believed > given + ROUNDING:
-            text = f"{lease} was believed {(believed - given) * 1000:.3f} ms longer than the store can have given it"
+    for operation, trusted, given in lease.trust_limits():
+        if trusted > given + ROUNDING:
+            text = f"{lease} was trusted {(trusted - given) * 1000:.3f} ms longer than the store can have given it"
             yield Finding("trust window", lease.name, text, operation.end)
 
 
-def _hearts(lease: LeaseHistory) -> Iterator[Finding]:
+def _keep_alives(lease: LeaseHistory) -> Iterator[Finding]:
     ran_out = lease.ran_out()
-    if not lease.acquire.keep_alive or ran_out is None or any(beat.ended is None for beat in lease.extends):
+    if not lease.acquire.keep_alive or ran_out is None or any(extend.ended is None for extend in lease.extends):
         return
-    last = max([lease.known_at, *(beat.end for beat in lease.extends)])
-    looks = sum(last < look.started < ran_out for look in lease.checks)
-    window = max([lease.acquire.at_most, *(beat.at_most for beat in lease.extends)])
-    if ran_out - last > window / 2 and looks >= CHECKS:
-        text = f"{lease} ran out, and nobody had tried to extend it for {(ran_out - last) * 1000:.0f} ms"
+    last = max([lease.known_at, *(extend.end for extend in lease.extends)])
+    checks = sum(last < check.started < ran_out for check in lease.checks)
+    window = max([lease.acquire.at_most, *(extend.at_most for extend in lease.extends)])
+    if ran_out - last > window / 2 and checks >= CHECKS:
+        text = f"{lease} ran out, without an attempt to extend it for {(ran_out - last) * 1000:.0f} ms"
         yield Finding("keep-alive", lease.name, text, ran_out)
 
 

@@ -1,11 +1,13 @@
 """Stores for the short form of the scenarios, on the servers that all tests share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 
 import pytest
 
-from tests.support.stores import Store
+from tests.faults.private import on_private_server
+from tests.support.stores import STORES, Store
 
 
 @pytest.fixture(scope="session")
@@ -16,8 +18,14 @@ def shared_store(make_store: Callable[..., Store]) -> Callable[[str], Store]:
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, shared_store: Callable[[str], Store]) -> Store:
-    """``@pytest.mark.parametrize("store", ["redis sync", "redis async"], indirect=True)``."""
-    name, kind = request.param.split()
-    store = shared_store(name)
-    return store.asynchronous() if kind == "async" else store.sync()
+def store(request: pytest.FixtureRequest, shared_store: Callable[[str], Store]) -> Iterator[Store]:
+    """``@pytest.mark.parametrize("store", ["redis sync", "redis async private"], indirect=True)``.
+
+    "private": on a server that the test may stop, and may empty.
+    """
+    name, kind, *private = request.param.split()
+    with ExitStack() as stack:
+        store = shared_store(name)
+        if private:
+            store = stack.enter_context(on_private_server(stack.enter_context(STORES[name].open())))
+        yield store.asynchronous() if kind == "async" else store.sync()

@@ -6,8 +6,8 @@ import random
 import threading
 import time
 
+from shedlock_py.testing.proxy import TcpProxy, _Link
 from tests.support.database import Address
-from tests.support.proxy import TcpProxy, _Link
 
 Delay = tuple[float, float]
 NO_DELAY: Delay = (0.0, 0.0)

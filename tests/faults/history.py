@@ -21,7 +21,7 @@ from shedlock_py import Lease
 from shedlock_py._clock import monotonic
 
 NEVER = float("-inf")
-"""``trusted_until`` of a lease that is not believed any more."""
+"""``trusted_until`` of a lease that is not trusted any more."""
 EVERY_WORKER = "everybody"
 """The worker of a mark that is about all of them."""
 DISTURBED = "disturbed"
@@ -61,7 +61,7 @@ class Operation:
     at_most: float = 0.0
     """What the acquire or the extend asked for."""
     at_least: float = 0.0
-    believed: float = NEVER
+    trusted_before: float = NEVER
     """``lease.trusted_until`` when it began."""
     trusted_until: float = NEVER
     """``lease.trusted_until`` when it ended."""
@@ -122,7 +122,7 @@ class Logbook:
         """The block is the operation; it says in the entry how it came out."""
         entry = Entry()
         if lease is not None:
-            asked |= {"claim": lease.claim_id, "token": lease.fencing_token, "believed": lease.trusted_until}
+            asked |= {"claim": lease.claim_id, "token": lease.fencing_token, "trusted_before": lease.trusted_until}
         number = next(self._numbers)
         self._write({"number": number, "started": monotonic(), "kind": kind, "name": name, **asked})
         entry.lease = lease

@@ -16,9 +16,9 @@ from typing import Any
 from uuid import uuid4
 
 from shedlock_py import LockProvider, LockRequest, release_on_sigterm
+from shedlock_py.testing.proxy import TcpProxy, _Link
 from tests.support.database import Address
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy, _Link
 from tests.support.stores import Store, open_provider
 
 LONG = "1h"
@@ -28,7 +28,7 @@ PATIENCE = 30.0
 """Seconds, on a busy machine."""
 
 
-class ReplyHoldingProxy(TcpProxy):
+class ReplyTcpProxy(TcpProxy):
     """Lets the server have a request, and keeps the reply, and all that follows on that connection."""
 
     def __init__(self, upstream: Address) -> None:
@@ -55,7 +55,7 @@ def interrupt(store: Store, number: signal.Signals) -> str:
     with ExitStack() as stack:
         observer = store.open()
         stack.callback(observer.close)
-        proxies = [stack.enter_context(ReplyHoldingProxy(address)) for address in store.addresses]
+        proxies = [stack.enter_context(ReplyTcpProxy(address)) for address in store.addresses]
         child = _Child(store.arguments([proxy.address for proxy in proxies]), name, fire_time)
         stack.callback(child.close)
         child.expect("ready")

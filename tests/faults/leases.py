@@ -1,4 +1,4 @@
-"""The leases of a history: what their holders believed, and how long the store can have kept others out."""
+"""The leases of a history: what their holders trusted_before, and how long the store can have kept others out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INFINITY = float("inf")
 
 
 class Arrivals:
-    """Until when the store may still do what it was asked.
+    """Until when the store may still carry out a request.
 
     ``late``: how long after its sender gave up, or died, a request may be under way. A disturbance ends by condition,
     when nothing that was held back is under way any more; ``grace`` is for a driver that gives up first and closes its
@@ -24,23 +24,25 @@ class Arrivals:
         self._late, self._grace = late, grace
         self._disturbances = [mark for mark in history.marks if mark.kind == DISTURBED]
 
-    def of_failed(self, asked: Operation, dead: float = INFINITY) -> float:
+    def of_failed(self, operation: Operation, dead: float = INFINITY) -> float:
         """``dead``: since when its process is gone."""
-        end = min(asked.end, dead)
-        disturbances = self._met_by(asked, end)
+        end = min(operation.end, dead)
+        disturbances = self._met_by(operation, end)
         if any(end <= mark.after for mark in disturbances):
             return self._over(disturbances)
         return end + self._late
 
-    def of_answered(self, asked: Operation) -> float:
-        """Where connections break, a driver asks twice, and the first may arrive last."""
-        return max(asked.end, self._over(self._met_by(asked, asked.end)))
+    def of_answered(self, operation: Operation) -> float:
+        """Where connections break, a driver sends a request twice, and the first copy may arrive last."""
+        return max(operation.end, self._over(self._met_by(operation, operation.end)))
 
-    def _met_by(self, asked: Operation, end: float) -> list[Mark]:
+    def _met_by(self, operation: Operation, end: float) -> list[Mark]:
         return [
             mark
             for mark in self._disturbances
-            if mark.worker in (asked.worker, EVERY_WORKER) and asked.started <= mark.after and end >= mark.before
+            if mark.worker in (operation.worker, EVERY_WORKER)
+            and operation.started <= mark.after
+            and end >= mark.before
         ]
 
     def _over(self, disturbances: list[Mark]) -> float:
@@ -80,10 +82,10 @@ class LeaseHistory:
         """When its holder knew that it was granted: the store had granted it before."""
         return self.acquire.end
 
-    # What its holder believed
+    # How long its holder trusted it
 
     def trusted(self) -> list[tuple[float, float]]:
-        """When its holder believed it, for certain: the believing may have begun earlier and ended later."""
+        """When its holder trusted it, for certain: it may have trusted it earlier and later."""
         return [(begin, end) for begin, end in self._spans() if begin < end]
 
     def _spans(self) -> Iterator[tuple[float, float]]:
@@ -102,28 +104,28 @@ class LeaseHistory:
         yield begin, min(until, limit, *self._narrowed(begin, limit))
 
     def _sightings(self) -> list[tuple[float, float, bool]]:
-        sightings = [(beat.started, beat.believed, False) for beat in self.extends]
-        sightings += [(beat.end, beat.trusted_until, True) for beat in self.extends if beat.ended is not None]
+        sightings = [(extend.started, extend.trusted_before, False) for extend in self.extends]
+        sightings += [(extend.end, extend.trusted_until, True) for extend in self.extends if extend.ended is not None]
         return sorted(sightings)
 
     def _narrowed(self, begin: float, end: float) -> list[float]:
-        """Until when it is believed while extensions are being asked for between these moments."""
+        """Until when it is trusted while extensions are under way between these moments."""
         return [
-            trust_ends(beat.started, timedelta(seconds=beat.at_most))
-            for beat in self.extends
-            if beat.started < end and beat.end > begin
+            trust_ends(extend.started, timedelta(seconds=extend.at_most))
+            for extend in self.extends
+            if extend.started < end and extend.end > begin
         ]
 
     def ran_out(self) -> float | None:
-        """When its holder, alive and not yet releasing it, had to stop believing it; None if that did not happen."""
+        """When its holder, alive and not yet releasing it, had to stop trusting it; None if that did not happen."""
         spans = list(self._spans())
         last = spans[-1][1]
         limit = min(self.died, *(release.started for release in self.releases), INFINITY)
-        was_refused = any(beat.outcome == "lost" for beat in self.extends)
+        was_refused = any(extend.outcome == "lost" for extend in self.extends)
         return last if NEVER < last < limit and not was_refused else None
 
-    def beliefs(self) -> Iterator[tuple[Operation, float, float]]:
-        """What its holder did believing it until the second, though it can only be believed until the third.
+    def trust_limits(self) -> Iterator[tuple[Operation, float, float]]:
+        """What its holder did, until when it trusted the lease then, and until when it may.
 
         That is for as long as the last answer has given, counted from that answer, less the margin. An extension that
         was not answered gives nothing; a shorter one takes, as the store may have done it.
@@ -131,18 +133,18 @@ class LeaseHistory:
         given = self._given(self.acquire)
         yield self.acquire, self.acquire.trusted_until, given
         answers = [given]
-        for beat in self.extends:
-            if beat.ended is None:
+        for extend in self.extends:
+            if extend.ended is None:
                 continue
-            is_alone = all(o is beat or o.started > beat.end or o.end < beat.started for o in self.extends)
-            if beat.outcome == "done":
-                answers.append(self._given(beat))
+            is_alone = all(o is extend or o.started > extend.end or o.end < extend.started for o in self.extends)
+            if extend.outcome == "done":
+                answers.append(self._given(extend))
                 given = answers[-1] if is_alone else max(answers)  # nobody knows which of them the store did last
             elif is_alone:
-                given = min(beat.believed, self._given(beat))
+                given = min(extend.trusted_before, self._given(extend))
             else:
-                given = max(beat.believed, *answers)
-            yield beat, beat.trusted_until, given
+                given = max(extend.trusted_before, *answers)
+            yield extend, extend.trusted_until, given
         for look in self.checks:
             if self.acquire.keep_alive:  # its heart beats meanwhile
                 yield look, look.trusted_until, max(answers)
@@ -150,9 +152,9 @@ class LeaseHistory:
                 seen = [o.trusted_until for o in (self.acquire, *self.extends) if o.end <= look.started]
                 yield look, look.trusted_until, seen[-1]
 
-    def _given(self, asked: Operation) -> float:
-        seconds = max(asked.at_most, self._rest(asked)) if asked.kind == "extend" else asked.at_most
-        return trust_ends(asked.end, timedelta(seconds=seconds))
+    def _given(self, operation: Operation) -> float:
+        seconds = max(operation.at_most, self._rest(operation)) if operation.kind == "extend" else operation.at_most
+        return trust_ends(operation.end, timedelta(seconds=seconds))
 
     # What the store can have done
 
@@ -162,36 +164,36 @@ class LeaseHistory:
         ``prompt``: a release that took longer may have left some of a quorum's servers alone.
         """
         until = arrivals.of_answered(self.acquire) + self.acquire.at_most
-        asked_before: list[tuple[float, float]] = []
+        sent_before: list[tuple[float, float]] = []
         has_ended = INFINITY
-        for asked in sorted((*self.extends, *self.releases), key=lambda operation: operation.started):
-            rest = self._rest(asked)
-            seconds = rest if asked.kind == "release" else max(asked.at_most, rest)
-            is_left_alone = asked.kind == "release" and asked.end - asked.started >= prompt
-            if asked.outcome == "done" and not is_left_alone:
-                # The last answer decides, but for what was asked before and may arrive later.
-                arrives = arrivals.of_answered(asked)
+        for operation in sorted((*self.extends, *self.releases), key=lambda operation: operation.started):
+            rest = self._rest(operation)
+            seconds = rest if operation.kind == "release" else max(operation.at_most, rest)
+            is_left_alone = operation.kind == "release" and operation.end - operation.started >= prompt
+            if operation.outcome == "done" and not is_left_alone:
+                # The last reply decides, but for requests that were sent before and may arrive later.
+                arrives = arrivals.of_answered(operation)
                 until = arrives + seconds
-                for end, more in sorted(asked_before):
-                    if end > asked.started:
+                for end, more in sorted(sent_before):
+                    if end > operation.started:
                         until = max(until, min(end, until) + more)
             else:
                 # What arrives after the lease has ended is refused.
-                arrives = arrivals.of_failed(asked, self.dead)
+                arrives = arrivals.of_failed(operation, self.dead)
                 until = max(until, min(arrives, until) + seconds)
-            if asked.outcome == "lost":
-                # Whoever is told that it is lost is told that it has ended; a minority may not know it yet.
+            if operation.outcome == "lost":
+                # A reply "lost" says that the lease has ended; a minority may not know it yet.
                 has_ended = min(has_ended, arrives)
-            asked_before.append((arrives, seconds))
+            sent_before.append((arrives, seconds))
         return min(until, has_ended)
 
-    def _rest(self, asked: Operation) -> float:
+    def _rest(self, operation: Operation) -> float:
         """What was left of the minimum hold when this was asked; neither an extend nor a release cuts it."""
-        return max(0.0, self.acquire.at_least - (asked.started - self.known_at))
+        return max(0.0, self.acquire.at_least - (operation.started - self.known_at))
 
 
 def leases_of(history: History) -> list[LeaseHistory]:
-    """Every lease that its holder got to know of, in the order in which they were asked for."""
+    """Every lease that its holder knows of, in the order of the acquires."""
     leases = {o.claim: LeaseHistory(o) for o in history.of("acquire", outcome="granted")}
     for operation in history.operations:
         lease = leases.get(operation.claim)

@@ -7,6 +7,7 @@ The checker must find each of them, and nothing in the sound copy; see controls.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,13 @@ from typing import Any
 
 import redis
 
-from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, keepalive
+from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, heartbeat
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, in_milliseconds
 from shedlock_py.lease import Claim
 from shedlock_py.providers.redis import RedisQuorumLockProvider
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.support.stores import open_provider
 
 _NOW = "local time = redis.call('TIME') local now = time[1] * 1000000 + time[2] "
 _FORMAT = "local function text(number) return string.format('%.0f', number) end "
@@ -190,7 +193,7 @@ class HoldsTooLong(Sound):
 
 
 class NeverNarrows(Sound):
-    """After a shorter extension it goes on believing the lease for as long as before."""
+    """Trusts the lease for as long as before after a shorter extension."""
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         until = lease.trusted_until
@@ -219,11 +222,11 @@ class StoppedKeepAlive(Flaky):
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         super().__init__(where, options)
 
-        def die(keep_alive: keepalive.KeepAlivePlan) -> None:
-            keep_alive._plan.failures += 1
-            keep_alive._plan.due = float("inf")
+        def die(plan: heartbeat.KeepAlivePlan, error: Exception) -> None:
+            plan._heartbeats.failures += 1
+            plan._heartbeats.due = float("inf")
 
-        keepalive.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
+        heartbeat.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
 
 
 class SoundQuorum(RedisQuorumLockProvider):
@@ -256,3 +259,35 @@ def open_variant(
 ) -> LockProvider:
     """What workers open: the arguments of a store, and which variant to put in the provider's place."""
     return VARIANTS[variant](where, options, **more)
+
+
+# Variants of a store's own provider
+
+
+def open_forgetful(**arguments: Any) -> Any:
+    """A provider that ignores fire times, as a plain lock does."""
+    provider: Any = open_provider(**arguments)
+    acquire = provider.acquire
+    provider.acquire = lambda request: acquire(
+        LockRequest(request.name, request.lock_at_most_for, request.lock_at_least_for, request.holder)
+    )
+    return provider
+
+
+def open_tolerant(**arguments: Any) -> Any:
+    """A provider that takes any fire time."""
+    return open_provider(**{**arguments, "options": {**arguments["options"], "fire_time_tolerance": "3000d"}})
+
+
+class Leaking(SqlAlchemyLockProvider):
+    """Opens a file with each grant."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        lease = super().acquire(request)
+        if lease is not None:
+            os.open(os.devnull, os.O_RDONLY)
+        return lease
+
+
+def open_leaking(family: str, is_async: bool, where: str, options: dict[str, Any]) -> Leaking:
+    return Leaking(where, **options)

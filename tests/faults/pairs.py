@@ -14,12 +14,12 @@ import redis
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import PATIENCE
 from tests.support.availability import private_server
 from tests.support.database import Address
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 from tests.support.servers import PASSWORD, USER, PostgresServer, ServerProcess
 

@@ -1,4 +1,4 @@
-"""Providers that write down what they are asked and what came of it; whoever asks: a worker, a guard, a heartbeat."""
+"""Providers that write down what they are asked and what came of it; whoever asks: a worker, a guard, a heartextend."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from typing import Protocol
 
 from tests.faults import scenarios
@@ -47,6 +48,19 @@ class Scenario:
     """How much of the time it gets, compared with the others."""
     least: int
     """So many trials are made in a full run, for each store and kind, whatever time they take."""
+
+
+def by_trial(one: Callable[[Store, int, int], Report]) -> Run:
+    """A scenario of trials that have nothing in common: ``one(store, seed, number)`` is one of them."""
+
+    @wraps(one)
+    def run(store: Store, budget: Budget, seed: int) -> Report:
+        report = Report()
+        for number in budget.trials():
+            report.add(one(store, seed + number, number))
+        return report
+
+    return run
 
 
 _scenarios: dict[str, Scenario] = {}

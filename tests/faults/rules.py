@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from shedlock_py.providers.redis.quorum.clients import GRACE_SECONDS
 from shedlock_py.providers.redis.quorum.programs import VOTE
-from shedlock_py.providers.redis.quorum.provider import GRACE_SECONDS
 from tests.faults.checker import Rules
 from tests.support.stores import Store
 

@@ -180,7 +180,7 @@ class Simulation:
         yield self._after(0.1)
         if self.random.random() < 0.05:
             raise _DiedError
-        facts: dict[str, Any] = {"claim": claim, "token": token, "believed": until, "trusted_until": until}
+        facts: dict[str, Any] = {"claim": claim, "token": token, "trusted_before": until, "trusted_until": until}
         self._operations.append(Operation(name, "check", NAME, self.now, **facts))
         self._end(len(self._operations) - 1, "trusted" if self.now < until else "untrusted")
         number = len(self._operations)
@@ -192,7 +192,9 @@ class Simulation:
 
     def _extend(self, name: str, claim: str, token: int, until: float, seconds: float) -> Generator[float, None, float]:
         asked_at = self.now
-        asked = Operation(name, "extend", NAME, self.now, claim=claim, token=token, at_most=seconds, believed=until)
+        asked = Operation(
+            name, "extend", NAME, self.now, claim=claim, token=token, at_most=seconds, trusted_before=until
+        )
         number, reply = yield from self._ask(asked, lambda: self._store.hold(self.now, claim, seconds))
         extended = trust_ends(asked_at, timedelta(seconds=seconds))
         narrowed = until if self.fault == "is not narrowed" else min(until, extended)
@@ -205,6 +207,6 @@ class Simulation:
         return until
 
     def _release(self, name: str, claim: str, token: int, until: float, rest: float) -> Steps:
-        asked = Operation(name, "release", NAME, self.now, claim=claim, token=token, believed=until)
+        asked = Operation(name, "release", NAME, self.now, claim=claim, token=token, trusted_before=until)
         number, reply = yield from self._ask(asked, lambda: self._store.hold(self.now, claim, rest, is_release=True))
         self._end(number, {True: "done", False: "lost", None: "error"}[reply])

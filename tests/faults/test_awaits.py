@@ -7,7 +7,7 @@ import gc
 import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -23,26 +23,26 @@ from shedlock_py import (
     extend_lock_async,
     hold_async,
 )
-from shedlock_py.lease import HeartbeatPlan
-from shedlock_py.providers.mongodb import AsyncMongoLockProvider
-from shedlock_py.providers.redis import AsyncRedisLockProvider, AsyncRedisQuorumLockProvider
-from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.heartbeat import HeartbeatPlan
 from shedlock_py.testing import FakeClock
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
+from tests.support.stores import Store
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
 
-STORES = {
-    "sqlite+aiosqlite": "",
-    "sqlite in threads": "",
-    "postgresql+asyncpg": "postgres_server",
-    "postgresql+psycopg_async": "postgres_server",
-    "mysql+aiomysql": "mariadb_server",
-    "mysql+asyncmy": "mariadb_server",
-    "redis": "redis_server",
-    "redis quorum": "redis_nodes",
-    "mongodb": "mongodb_server",
+# By name: the registered store, and the async driver where there are several.
+STORES: dict[str, tuple[str, ...]] = {
+    "sqlite+aiosqlite": ("sqlite",),
+    "sqlite in threads": ("sqlite",),
+    "postgresql+asyncpg": ("postgres", "postgresql+psycopg", "postgresql+asyncpg"),
+    "postgresql+psycopg_async": ("postgres", "postgresql+psycopg", "postgresql+psycopg_async"),
+    "mysql+aiomysql": ("mariadb", "mysql+pymysql", "mysql+aiomysql"),
+    "mysql+asyncmy": ("mariadb", "mysql+pymysql", "mysql+asyncmy"),
+    "redis": ("redis",),
+    "redis quorum": ("quorum",),
+    "mongodb": ("mongodb",),
 }
+MakeStore = Callable[..., Store]
 # The way in which a run is given up has little to do with the store: all of them in the full run only.
 SHORT = [("cancelled", "attempt"), ("out of time", "keep-alive")]
 ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep-alive", "extending")]
@@ -53,39 +53,14 @@ CASES = [
 MOST_AWAITS = 400
 
 
-@pytest.fixture
-def open_store(request: pytest.FixtureRequest, tmp_path: Any) -> Callable[[str], Any]:
-    def open_provider(store: str) -> Any:
-        server: Any = request.getfixturevalue(STORES[store]) if STORES[store] else None
-        match store:
-            case "sqlite+aiosqlite":
-                return AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
-            case "sqlite in threads":
-                return SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
-            case "redis":
-                return AsyncRedisLockProvider(server.url(), key_prefix=f"awaits-{uuid4().hex[:8]}")
-            case "redis quorum":
-                urls = [node.url() for node in server[:3]]
-                return AsyncRedisQuorumLockProvider(urls, key_prefix=f"awaits-{uuid4().hex[:8]}")
-            case "mongodb":
-                url = server.url("awaits", timeoutMS=20_000)
-                return AsyncMongoLockProvider(url, collection=f"locks_{uuid4().hex[:8]}")
-        return AsyncSqlAlchemyLockProvider(server.url(store))
-
-    return open_provider
-
-
 @asynccontextmanager
-async def opened(make: Callable[[str], Any], store: str) -> AsyncIterator[Any]:
-    provider = make(store)
-    if store == "sqlite in threads":
-        provider.create_schema()
-        yield provider
-        provider.close()
+async def opened(make_store: MakeStore, name: str) -> AsyncIterator[Any]:
+    store = make_store(*STORES[name])
+    if name == "sqlite in threads":
+        with closing(store.open()) as provider:
+            yield provider
         return
-    await provider.create_schema()
-    if store == "redis quorum":
-        await provider.start_new_quorum()
+    provider = store.open_async()
     yield provider
     await provider.close()
 
@@ -132,13 +107,13 @@ class Run:
 
 @pytest.mark.parametrize(("store", "way", "kind"), CASES)
 def test_i12_at_every_await(
-    store: str, way: str, kind: str, open_store: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    store: str, way: str, kind: str, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Heartbeats each 8 ms, of leases of an hour: a lock that is left held does not hide by ending.
     monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 450_000)
 
     async def main() -> list[str]:
-        async with opened(open_store, store) as provider:
+        async with opened(make_store, store) as provider:
             warm = Run(provider, f"warm-{uuid4().hex[:8]}")
             assert await warm.of(kind)
             return await given_up_at_each(provider, way, kind)
@@ -188,11 +163,11 @@ async def assert_free(provider: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_i12_out_of_time_at_any_moment(store: str, open_store: Callable[[str], Any]) -> None:
+def test_i12_out_of_time_at_any_moment(store: str, make_store: MakeStore) -> None:
     """By the clock, while the server works on it; and the pool is as good as before."""
 
     async def main() -> None:
-        async with opened(open_store, store) as provider:
+        async with opened(make_store, store) as provider:
             before, name = asyncio.all_tasks(), f"moments-{uuid4().hex[:8]}"
             ended = 0
             for number in range(100 if FULL else 25):

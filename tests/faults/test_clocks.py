@@ -157,7 +157,7 @@ def test_a_workers_wall_clock_is_set_and_no_other(kind: type[WorkerClock | Serve
         ("grant lost", 30.5, False),
         ("token", 10.3, False),
         ("stale write", 10.3, False),
-        ("belief", 20.3, False),
+        ("trust", 20.3, False),
     ],
 )
 def test_only_what_a_jump_explains_is_excused(rule: str, at: float, expected: bool) -> None:

@@ -1,9 +1,12 @@
-"""Planted faults: the checker finds each, and nothing in the sound copy of the algorithm."""
+"""Mutants: the checker finds each, and nothing in the sound copy of the algorithm."""
 
 import pytest
 
+from shedlock_py.providers.sqlalchemy.claims import ClaimSql
 from tests.faults import controls
 from tests.faults.controls import MUTANTS, Mutant
+from tests.faults.registry import Budget
+from tests.faults.scenarios.late_takeovers import late_takeovers
 from tests.support.stores import Store
 
 
@@ -15,3 +18,10 @@ from tests.support.stores import Store
 def test_mutant_is_found(store: Store, mutant: Mutant) -> None:
     result = controls.control(mutant, store, seed=1)
     assert result.caught_by, result.trouble
+
+
+@pytest.mark.parametrize("store", ["postgres sync", "mariadb sync"], indirect=True)
+def test_a_take_over_of_whatever_record_there_is_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClaimSql, "granted", lambda self, record="": "(1 = 1)")
+    report = late_takeovers(store, Budget(0, least=6), 1)
+    assert {finding.rule for finding in report.findings} == {"overlap"}

@@ -9,8 +9,9 @@ import os
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -27,10 +28,8 @@ from shedlock_py import (
     ShedLockError,
 )
 from shedlock_py.durations import parse_duration
-from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
-from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.support.stores import Store
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
 SETTINGS = settings(
@@ -42,13 +41,9 @@ SETTINGS = settings(
 )
 HUGE = 10_000_000
 
-SQL = {
-    "postgresql+psycopg": "postgres_server",
-    "postgresql+asyncpg": "postgres_server",
-    "mysql+pymysql": "mariadb_server",
-    "mysql+asyncmy": "mariadb_server",
-}
-STORES = ["memory", "sqlite", "sqlite+aiosqlite", *SQL, "redis", "async redis", "mongodb", "async mongodb"]
+SQL = ["sqlite sync", "postgres sync", "postgres async", "mariadb sync", "mariadb async"]
+STORES = ["memory", "sqlite async", *SQL, "redis sync", "redis async", "mongodb sync", "mongodb async"]
+MakeStore = Callable[..., Store]
 
 
 @contextmanager
@@ -58,70 +53,33 @@ def quick(seconds: float = 10.0) -> Iterator[None]:
     assert time.monotonic() - began < seconds
 
 
-def refusal(ask: Callable[[], object], kind: type[ShedLockError] = ConfigurationError) -> str:
-    """What is said when it is refused, in few words; nothing if it is not."""
+def refusal(call: Callable[[], object], kind: type[ShedLockError] = ConfigurationError) -> str:
+    """The message of a refusal, which is short; empty if the call is not refused."""
     try:
-        ask()
+        call()
     except kind as refused:
-        said = str(refused)
+        message = str(refused)
     else:
         return ""
-    assert 0 < len(said) < 2000, f"{len(said)} characters: {said[:200]}"
-    return said
+    assert 0 < len(message) < 2000, f"{len(message)} characters: {message[:200]}"
+    return message
 
 
-@contextmanager
-def opened(request: pytest.FixtureRequest, store: str, directory: Any, **options: Any) -> Iterator[LockProvider]:
-    with ExitStack() as stack:
-
-        def closing(provider: Any) -> LockProvider:
-            stack.callback(provider.close)
-            opened_provider: LockProvider = provider
-            return opened_provider
-
-        def blocking(make: Callable[[], Any]) -> LockProvider:
-            return stack.enter_context(BlockingLockProvider(make))
-
-        prefix = f"hostile-{uuid4().hex[:8]}"
-        if store == "memory":
-            provider: LockProvider = InMemoryLockProvider()
-        elif store.endswith("redis"):
-            url = request.getfixturevalue("redis_server").url()
-            options = {"key_prefix": prefix, **options}
-            is_sync = store == "redis"
-            provider = (
-                closing(RedisLockProvider(url, **options))
-                if is_sync
-                else blocking(lambda: AsyncRedisLockProvider(url, **options))
-            )
-        elif store.endswith("mongodb"):
-            url = request.getfixturevalue("mongodb_server").url("hostile", timeoutMS=20_000)
-            options = {"collection": prefix, **options}
-            is_sync = store == "mongodb"
-            provider = (
-                closing(MongoLockProvider(url, **options))
-                if is_sync
-                else blocking(lambda: AsyncMongoLockProvider(url, **options))
-            )
-        else:
-            is_sync = store in ("sqlite", "postgresql+psycopg", "mysql+pymysql")
-            url = request.getfixturevalue(SQL[store]).url(store) if store in SQL else f"{store}:///{directory}/locks.db"
-            provider = (
-                closing(SqlAlchemyLockProvider(url, **options))
-                if is_sync
-                else blocking(lambda: AsyncSqlAlchemyLockProvider(url, **options))
-            )
-        yield provider
+def store_of(make_store: MakeStore, case: str) -> Store:
+    name, kind = case.split()
+    return make_store(name).asynchronous() if kind == "async" else make_store(name)
 
 
 @pytest.fixture(scope="module", params=STORES)
-def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LockProvider]:
-    with opened(request, request.param, tmp_path_factory.mktemp("hostile")) as provider:
-        provider.create_schema()
+def provider(request: pytest.FixtureRequest, make_store: MakeStore) -> Iterator[LockProvider]:
+    if request.param == "memory":
+        yield InMemoryLockProvider()
+        return
+    with store_of(make_store, request.param).provider() as provider:
         yield provider
 
 
-def ours(provider: LockProvider, name: str, holder: str) -> None:
+def use(provider: LockProvider, name: str, holder: str) -> None:
     """The whole life of one lock: whatever is in its name, it is this lock, and no other."""
     before = {record.name for record in provider.records()}
     lease = provider.acquire(LockRequest(name, "10m", holder=holder))
@@ -177,7 +135,7 @@ FRAGMENTS = [
 @pytest.mark.parametrize("fragment", FRAGMENTS)
 def test_fragments_are_names_like_others(provider: LockProvider, fragment: str) -> None:
     with quick(30):
-        ours(provider, fragment, holder=fragment)
+        use(provider, fragment, holder=fragment)
 
 
 @SETTINGS
@@ -188,7 +146,7 @@ def test_any_text_is_carried_exactly_or_refused(provider: LockProvider, name: st
             refusal(lambda: provider.record(name))  # or None: wrong may have been the holder
             refusal(lambda: provider.force_release(name))
         else:
-            ours(provider, name, holder)
+            use(provider, name, holder)
 
 
 @SETTINGS
@@ -217,18 +175,18 @@ UNNAMEABLE = [
 
 @pytest.mark.parametrize("name", UNNAMEABLE, ids=lambda name: ascii(name)[:20])
 def test_what_cannot_be_a_name(provider: LockProvider, name: Any) -> None:
-    """Before the store is asked, in few words."""
-    asked: list[Callable[[], object]] = [
+    """Refused before anything is sent, in few words."""
+    calls: list[Callable[[], object]] = [
         lambda: LockRequest(name, "1m"),
         lambda: LockRequest("job", "1m", holder=name if name is not None and name != "x" * 65 else ""),
         lambda: provider.record(name),
         lambda: provider.force_release(name),
     ]
-    for ask in asked:
-        if name == "\u0301" * 65 and ask is asked[1]:
+    for call in calls:
+        if name == "\u0301" * 65 and call is calls[1]:
             continue  # 200 characters for holders
         with quick(5), pytest.raises(ConfigurationError) as refused:
-            ask()
+            call()
         assert len(str(refused.value)) < 1000
 
 
@@ -310,38 +268,36 @@ TABLES = [
 ]  # fmt: skip
 
 
-def use_table(request: pytest.FixtureRequest, store: str, directory: Any, table: str, other: Lease) -> None:
-    with opened(request, store, directory, table_name=table) as provider:
+def use_table(store: Store, table: str, other: Lease) -> None:
+    with store.provider(table_name=table) as provider:
         provider.create_schema()
-        mine = provider.acquire(LockRequest("job", "1h")) or provider.take_over(LockRequest("job", "1h"))
-        assert mine.locked_by != other.locked_by
-        assert [record.locked_by for record in provider.records()] == [mine.locked_by], table
-        assert provider.release(mine)
+        lease = provider.acquire(LockRequest("job", "1h")) or provider.take_over(LockRequest("job", "1h"))
+        assert lease.locked_by != other.locked_by
+        assert [record.locked_by for record in provider.records()] == [lease.locked_by], table
+        assert provider.release(lease)
 
 
-@pytest.mark.parametrize("store", ["sqlite", "sqlite+aiosqlite", *SQL])
-def test_table_names(store: str, request: pytest.FixtureRequest, tmp_path: Any) -> None:
+@pytest.mark.parametrize("case", ["sqlite async", *SQL])
+def test_table_names(case: str, make_store: MakeStore) -> None:
     """A table of that name, or a refusal; nothing else happens."""
-    with opened(request, store, tmp_path, table_name="victim") as victim:
+    store = store_of(make_store, case)
+    with store.provider(table_name="victim") as victim:
         victim.create_schema()
         lease = victim.acquire(LockRequest("job", "1h")) or victim.take_over(LockRequest("job", "1h"))
         accepted = []
         for table in TABLES:
             with quick(20):
-                if not refusal(lambda table=table: use_table(request, store, tmp_path, table, lease), ShedLockError):  # type: ignore[misc]  # a lambda
+                if not refusal(partial(use_table, store, table, lease), ShedLockError):
                     accepted.append(table)
         assert {"order", "Mixed Case", "größe", "it's"} <= set(accepted), accepted
         assert victim.release(lease) is True, "the other table is as it was"
 
 
 @pytest.mark.parametrize("schema", ["no such", 'quo"te', "a.b", "x" * 300, "a\x00b", "\ud800", "pg_catalog"])
-@pytest.mark.parametrize("store", ["sqlite", *SQL])
-def test_schemas_that_are_not_there(store: str, schema: str, request: pytest.FixtureRequest, tmp_path: Any) -> None:
-    with (
-        pytest.raises(ShedLockError) as refused,
-        quick(20),
-        opened(request, store, tmp_path, schema=schema) as provider,
-    ):
+@pytest.mark.parametrize("case", SQL)
+def test_schemas_that_are_not_there(case: str, schema: str, make_store: MakeStore) -> None:
+    store = store_of(make_store, case)
+    with pytest.raises(ShedLockError) as refused, quick(20), store.provider(schema=schema) as provider:
         provider.acquire(LockRequest("job", "1m"))
     assert len(str(refused.value)) < 2000
 
@@ -349,16 +305,18 @@ def test_schemas_that_are_not_there(store: str, schema: str, request: pytest.Fix
 @pytest.mark.parametrize(
     "collection", ["x" * 300, "a b", "größe", "🐑", "system.x", "a.b", "{}", "\ud800", "x" * 60_000]
 )
-@pytest.mark.parametrize("store", ["mongodb", "async mongodb"])
-def test_collections(store: str, collection: str, request: pytest.FixtureRequest, tmp_path: Any) -> None:
-    def use() -> None:
-        with opened(request, store, tmp_path, collection=collection) as provider:
+@pytest.mark.parametrize("case", ["mongodb sync", "mongodb async"])
+def test_collections(case: str, collection: str, make_store: MakeStore) -> None:
+    store = store_of(make_store, case)
+
+    def use_collection() -> None:
+        with store.provider(collection=collection) as provider:
             lease = provider.take_over(LockRequest("job", "1m"))
             assert [record.locked_by for record in provider.records()] == [lease.locked_by]
             assert provider.release(lease)
 
     with quick(30):
-        refusal(use, ShedLockError)
+        refusal(use_collection, ShedLockError)
 
 
 @pytest.mark.parametrize("key_prefix", ["\x00", "a\nb", "\ud800", b"x", None, 7])

@@ -7,8 +7,6 @@ import signal
 import pytest
 
 from tests.faults.interrupted import SIGNALS, interrupt
-from tests.faults.registry import Budget
-from tests.faults.scenarios import interrupts
 from tests.support.database import DatabaseServer
 from tests.support.stores import SqlServerStore, Store
 
@@ -25,10 +23,3 @@ def test_i12_an_interrupted_acquire(store: Store, number: signal.Signals) -> Non
 def test_i12_an_interrupted_acquire_with_psycopg2(postgres_server: DatabaseServer, number: signal.Signals) -> None:
     store = SqlServerStore(postgres_server, "postgres", ("postgresql+psycopg2", "postgresql+asyncpg"))
     assert interrupt(store, number) == ""
-
-
-@pytest.mark.parametrize("store", ["redis sync"], indirect=True)
-def test_the_scenario(store: Store) -> None:
-    report = interrupts.interrupts(store, Budget(0), 1)
-    assert report.findings == []
-    assert report.counts["interrupted"] == 1

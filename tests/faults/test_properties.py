@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 
 from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, Lease, LockRequest
-from shedlock_py.lease import Claim, Extension, HeartbeatPlan
+from shedlock_py.heartbeat import HeartbeatPlan
+from shedlock_py.lease import Claim, Extension
 from shedlock_py.request import SLACK, TRUST_MARGIN
 from shedlock_py.testing import FakeClock
 
@@ -186,7 +187,7 @@ class AsyncMemoryMachine(MemoryMachine):
 class BeliefMachine(RuleBasedStateMachine):
     """One lease whose extensions are carried out at any time between question and answer, or later, or never.
 
-    I6: whatever happens, the holder never believes for longer than the store keeps the lock.
+    I6: whatever happens, the holder never trusts its lease for longer than the store keeps the lock.
     """
 
     questions = Bundle("questions")

@@ -29,6 +29,7 @@ from shedlock_py import (
     TaskFinished,
     attempt,
     attempt_async,
+    block,
     configure,
     current_lease,
     extend_lock,
@@ -36,7 +37,6 @@ from shedlock_py import (
     hold,
     set_active,
 )
-from shedlock_py.gates import process_gates
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
 from tests.guides.examples.scripts import run_python
@@ -188,12 +188,11 @@ def test_held(way: Way, recorder: RecordingListener, store: InMemoryLockProvider
 
 
 @every_way
-def test_shutting_down(way: Way, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
-    process_gates.append(lambda: "shutting_down")
-    try:
-        way.run(lambda job: never(job, recorder, store), store)
-    finally:
-        process_gates.pop()
+def test_shutting_down(
+    way: Way, recorder: RecordingListener, store: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block, "process_gates", [lambda: "shutting_down"])
+    way.run(lambda job: never(job, recorder, store), store)
     assert summary(recorder.events) == ["LockSkipped shutting_down"]
 
 

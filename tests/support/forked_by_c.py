@@ -8,7 +8,6 @@ import os
 import random
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine
@@ -17,10 +16,9 @@ from shedlock_py import LockRequest, async_provider_from_url, hold, provider_fro
 from shedlock_py._process import OwningProcess
 from shedlock_py.context import ActiveLease
 from shedlock_py.election.base import random as election_random
-from shedlock_py.keepalive import KeepAlivePlan
+from shedlock_py.heartbeat import KeepAlivePlan
 from shedlock_py.providers.redis.quorum.programs import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.watchdog import watchdog
 from tests.support.forks import c_fork, in_child
 
 
@@ -40,7 +38,6 @@ def on_both_sides(provider: Any, name: str) -> None:
         assert provider.acquire(LockRequest(name, "1m")) is None
         use(provider, f"{name}-child")
         assert session(provider) != before or before is None
-        check_watchdog()
 
     for work in (child, provider.close, child):
         in_child(work, c_fork)
@@ -64,12 +61,6 @@ def session(provider: Any) -> object:
     return number
 
 
-def check_watchdog() -> None:
-    """Its thread, if it has one, is one of this process."""
-    thread = watchdog._thread
-    assert thread is None or Path(f"/proc/self/task/{thread.native_id}").exists()
-
-
 def between_event_loops(url: str, name: str) -> None:
     inherited: Any = async_provider_from_url(url)
 
@@ -78,7 +69,6 @@ def between_event_loops(url: str, name: str) -> None:
         assert lease is not None
         assert await provider.release(lease)
         await provider.close()
-        check_watchdog()
 
     asyncio.run(main(inherited))
     in_child(lambda: asyncio.run(main(inherited)), c_fork)
@@ -131,8 +121,8 @@ def jitter(url: str, name: str) -> None:
     reading, writing = os.pipe()
 
     def child() -> None:
-        keep_alive = KeepAlivePlan(ActiveLease(lease, None, OwningProcess()), sends=True)
-        numbers = (random.random(), election_random(), keep_alive._plan._random(), _pause(10).seconds)
+        plan = KeepAlivePlan(ActiveLease(lease, None, OwningProcess()), sends=True)
+        numbers = (random.random(), election_random(), plan._heartbeats._random(), _pause(10).seconds)
         os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
 
     for _ in range(3):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from shedlock_py import Lease, LockProvider, LockRequest
-from tests.support.holding import HoldingProxy
+from shedlock_py.testing.proxy import TcpProxy
 
 ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
     "released": lambda provider, lease: provider.release(lease),
@@ -11,7 +11,7 @@ ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
 }
 
 
-def asked_twice(provider: LockProvider, holding: HoldingProxy, name: str, operation: str = "acquire") -> Lease:
+def asked_twice(provider: LockProvider, holding: TcpProxy, name: str, operation: str = "acquire") -> Lease:
     """A lease whose first question is still under way."""
     holding.hold(name, skip=1 if operation == "take_over" else 0)  # a take-over reads the record first
     lease: Lease | None = getattr(provider, operation)(LockRequest(name, "1h"))

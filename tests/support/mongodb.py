@@ -144,9 +144,16 @@ class _Secantus(PrivateServer):
         self.data.mkdir()
 
     def _command(self, port: int) -> list[str]:
-        program = self._programs["secantusd-py"]
+        program = str(Path(__file__).with_name("secantus_server.py"))
         listen = [f"--host={LOOPBACK}", f"--port={port}"]
-        return [program, *listen, f"--storage-path={self.data}", "--enable-test-commands", *self.arguments]
+        return [
+            sys.executable,
+            program,
+            *listen,
+            f"--storage-path={self.data}",
+            "--enable-test-commands",
+            *self.arguments,
+        ]
 
     def _answers(self) -> bool:
         host, port = self.address

@@ -199,6 +199,10 @@ class MongoStore(Store):
         return self.server.url(self.database, via=via[0] if via else None)
 
 
+def sqlite_store(directory: Path, drivers: tuple[str, str] = ("sqlite", "sqlite")) -> SqliteStore:
+    return SqliteStore(Path(tempfile.mkdtemp(dir=directory)), drivers)
+
+
 def postgres_store(
     server: DatabaseServer, drivers: tuple[str, str] = ("postgresql+psycopg", "postgresql+asyncpg")
 ) -> SqlServerStore:
@@ -243,7 +247,7 @@ def _three_servers() -> Iterator[list[RedisServer]]:
 
 
 STORES = {
-    "sqlite": Registration("store_directory", _directory, SqliteStore),
+    "sqlite": Registration("store_directory", _directory, sqlite_store),
     "postgres": Registration("postgres_server", partial(database_server, "postgres"), postgres_store),
     "mariadb": Registration("mariadb_server", partial(database_server, "mariadb"), mariadb_store),
     "redis": Registration("redis_server", redis_endpoint, RedisStore),

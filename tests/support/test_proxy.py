@@ -6,10 +6,10 @@ from contextlib import closing, suppress
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine, text
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
-from tests.support.proxy import TcpProxy
 
 
 class Echo:

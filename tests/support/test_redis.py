@@ -11,11 +11,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.support import servers
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
 from tests.support.processes import is_running
-from tests.support.proxy import TcpProxy
 from tests.support.redis import (
     RedisCluster,
     RedisClusterNode,

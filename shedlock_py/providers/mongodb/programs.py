@@ -1,61 +1,73 @@
-"""The programs for MongoDB: each operation is one command on one document."""
+"""The programs for MongoDB: each operation is one command, and one atomic step on one document.
+
+Times are compared as numbers of milliseconds, which every server can do; a field that is missing counts as less than
+any number. Values from users go into expressions as ``$literal`` only: ``"$name"`` is a valid lock name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from bson import Int64
+from pymongo import ReturnDocument
+from pymongo.collation import Collation
+from pymongo.errors import DuplicateKeyError
 
 from shedlock_py._program import Program
-from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
-from shedlock_py.lease import Claim, Clock, Lease
-from shedlock_py.providers.kit import MOST_RETRIES, Failure, StorePrograms, Undo, describe, fire_time_too_late
-from shedlock_py.providers.mongodb import commands
-from shedlock_py.providers.mongodb.commands import (
-    EPOCH,
-    MICROSECOND,
-    Answer,
-    ChangeIndex,
-    Command,
-    CreateIndex,
-    Document,
-    ListIndexes,
-)
-from shedlock_py.providers.mongodb.failures import (
-    classify,
-    index_exists,
-    is_fire_time_too_late,
-    met_another_type,
-    reason,
-    waited_for,
-)
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, refused
+from shedlock_py.providers.mongodb import errors
 from shedlock_py.record import LockRecord
+from shedlock_py.request import LONGEST_NAME
 
-Redact = Callable[[str], str]
+Document = Mapping[str, Any]
 
 MOST_INDEX_TRIES = 6
 """For processes that create the index at the same time."""
+BYTE_BY_BYTE = Collation("simple")
+"""Given with each command: a collection may have been made with a collation that folds case."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_FIELDS: tuple[tuple[str, type, bool], ...] = (
+    ("lockedBy", str, True),
+    ("lockedAt", datetime, True),
+    ("lockUntil", datetime, True),
+    ("fencingToken", int, False),
+    ("lastFireTime", int, False),
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A method of a PyMongo collection, and its arguments. The reply is its result; a cursor is read to its end."""
+
+    method: str
+    arguments: Mapping[str, Any]
 
 
 class MongoPrograms(StorePrograms):
-    """The programs for one collection."""
+    """The programs for one collection.
 
-    recognises_retries = False
+    :param redact: removes the password from a message of the driver.
+    """
 
     def __init__(
         self,
         collection_name: str,
         expire_after: Duration,
-        redact: Redact,
+        redact: Callable[[str], str],
         *,
-        clock: Clock,
-        timeout: float | None,
+        timeout: Duration | None,
         fire_time_tolerance: timedelta,
     ) -> None:
-        super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance)
+        super().__init__(timeout=timeout, fire_time_tolerance=fire_time_tolerance)
         self.collection_name = collection_name
         expiry = parse_duration(expire_after, "expire_after")
         if expiry < timedelta(seconds=1):
@@ -63,31 +75,15 @@ class MongoPrograms(StorePrograms):
         self._expire_after_seconds = -(-expiry // timedelta(seconds=1))
         self._redact = redact
 
-    def claim(
-        self, claim: Claim, *, before: LockRecord | None, force: bool
-    ) -> Program[Command | Undo, Answer, int | None]:
-        if force:
-            command = commands.take_over(claim, before, self.fire_time_tolerance)
-        else:
-            command = commands.acquire(claim, self.fire_time_tolerance)
-        operation = "take_over" if force else "acquire"
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Any, Any, int | None]:
+        make, operation = (take_over, "take_over") if force else (acquire, "acquire")
+        command = make(claim, before, self.fire_time_tolerance)
         try:
-            for _ in range(MOST_RETRIES):
-                answer = yield command
-                if answer.documents:
-                    break
-                # Never from MongoDB. SecantusDB loses the reply if another claim made the record meanwhile.
-            else:
-                raise ProviderError(
-                    describe(operation, claim.request.name, "the server does not reply with the record"),
-                    operation=operation,
-                    lock_name=claim.request.name,
-                )
+            document = yield command
         except ProviderError as error:
-            if is_fire_time_too_late(error.__cause__):
+            if errors.is_fire_time_too_late(error.__cause__):
                 raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance) from error.__cause__
             raise
-        [document] = answer.documents
         is_granted = document.get("lockedBy") == claim.locked_by
         try:
             self._check_record(document, operation, claim.request.name)
@@ -97,62 +93,64 @@ class MongoPrograms(StorePrograms):
             raise
         return document["fencingToken"] if is_granted else None
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Answer, bool]:
-        if releasing:
-            answer = yield commands.release(lease.name, lease.locked_by, lock_for)
-        else:
-            answer = yield commands.extend(lease, lock_for)
-        return bool(answer.count)
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
+        result = yield release(lease.name, lease.locked_by, lock_for) if releasing else extend(lease, lock_for)
+        return bool(result.matched_count)
 
-    def undo_claim(
-        self, name: str, locked_by: str, former_fire_time: datetime | None
-    ) -> Program[Command, Answer, bool]:
-        answer = yield commands.undo(name, locked_by, former_fire_time)
-        return bool(answer.count)
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
+        result = yield undo(name, locked_by, former_fire_time)
+        return bool(result.matched_count)
 
-    def record(self, name: str) -> Program[Command, Answer, LockRecord | None]:
-        answer = yield commands.record(name)
-        return self._to_record(answer.documents[0], "record") if answer.documents else None
+    def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
+        documents = yield _read({"_id": name})
+        return self._to_record(documents[0], "record") if documents else None
 
-    def records(self, prefix: str) -> Program[Command, Answer, list[LockRecord]]:
-        answer = yield commands.records(prefix)
-        return list(self._readable(answer.documents))
+    def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
+        last = prefix + "\U0010ffff" * LONGEST_NAME  # no name that starts with the prefix comes after this one
+        documents = yield _read({"_id": {"$gte": prefix, "$lte": last}})
+        return self._readable(documents)
 
-    def force_release(self, name: str) -> Program[Command, Answer, bool]:
-        answer = yield commands.force_release(name)
-        return bool(answer.count)
+    def force_release(self, name: str) -> Program[Command, Any, bool]:
+        result = yield _update({"_id": name, "$expr": _IS_HELD}, {"$set": {"lockUntil": _NOW}})
+        return bool(result.matched_count)
 
-    def forget_fire_time(self, name: str) -> Program[Command, Answer, bool]:
-        answer = yield commands.forget_fire_time(name)
-        return bool(answer.count)
+    def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
+        result = yield _update({"_id": name, "lastFireTime": {"$ne": None}}, {"$unset": "lastFireTime"})
+        return bool(result.matched_count)
 
-    def prune(self, unused_for: timedelta) -> Program[Command, Answer, int]:
-        answer = yield commands.prune(unused_for)
-        return answer.count
+    def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
+        limit = {"$subtract": [_NOW_MS, Int64(in_milliseconds(unused_for))]}
+        old = {"lockUntil": {"$type": "date"}, "$expr": {"$lte": [_UNTIL_MS, limit]}}
+        result = yield Command("delete_many", {"filter": old})
+        deleted: int = result.deleted_count
+        return deleted
 
-    def create_schema(self) -> Program[Command, Answer, None]:
-        """The index that removes old records; the collection comes into being by itself.
-
-        Look, create, look again: several processes may do it at once.
-        """
+    def create_schema(self) -> Program[Command, Any, None]:
+        """The index that removes old records. Several processes may create it at once: read, create, read again."""
         seconds = self._expire_after_seconds
         for number in range(MOST_INDEX_TRIES):
-            answer = yield ListIndexes()
-            index = next((index for index in answer.documents if dict(index["key"]) == {"lockUntil": 1}), None)
+            indexes = yield Command("list_indexes", {})
+            index = next((index for index in indexes if dict(index["key"]) == {"lockUntil": 1}), None)
             if index is not None and index.get("expireAfterSeconds") == seconds:
                 return
-            change = CreateIndex if index is None else ChangeIndex
+            create = Command("create_index", {"keys": "lockUntil", "expireAfterSeconds": seconds})
+            change = {"keyPattern": {"lockUntil": 1}, "expireAfterSeconds": seconds}
+            name = self.collection_name.partition(".")[2]
             try:
-                yield change("lockUntil", seconds)
+                yield (
+                    create
+                    if index is None
+                    else Command("database.command", {"command": "collMod", "value": name, "index": change})
+                )
                 return
             except ProviderError as error:
-                if not index_exists(error.__cause__) or number == MOST_INDEX_TRIES - 1:
+                if not errors.index_exists(error.__cause__) or number == MOST_INDEX_TRIES - 1:
                     raise
 
     # Records
 
     def _readable(self, documents: Sequence[Document]) -> list[LockRecord]:
-        """The lock records among ``documents``; one that is none must not hide the others."""
+        """The lock records among ``documents``; a document that is none must not hide the others."""
         records = []
         for document in documents:
             try:
@@ -163,75 +161,178 @@ class MongoPrograms(StorePrograms):
 
     def _to_record(self, document: Document, operation: str) -> LockRecord:
         self._check_record(document, operation, document["_id"])
-        token = document.get("fencingToken")
         return LockRecord(
             name=document["_id"],
             locked_by=document["lockedBy"],
             locked_at=document["lockedAt"],
             lock_until=document["lockUntil"],
-            fencing_token=None if token is None else int(token),
+            fencing_token=document.get("fencingToken"),
             last_fire_time=_fire_time(document),
             read_at=document["readAt"],
         )
 
     def _check_record(self, document: Document, operation: str, name: object) -> None:
         """:raises ProviderError: a field has another type: compared with it, no lock would ever be free."""
+        problem = None
         for field, kinds, is_required in _FIELDS:
             value = document.get(field)
-            if value is None and not is_required:
-                continue
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                problem = "missing" if value is None else f"of type {type(value).__name__}"
-                raise self._no_record(operation, name, f"its {field} is {problem}")
+            if value is None and is_required:
+                problem = f"its {field} is missing"
+            elif value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+                problem = f"its {field} is of type {type(value).__name__}"
         try:
             _fire_time(document)
-        except OverflowError:
-            raise self._no_record(operation, name, f"its lastFireTime is {document['lastFireTime']}") from None
-
-    def _no_record(self, operation: str, name: object, problem: str) -> ProviderError:
-        lock_name = name if isinstance(name, str) else repr(name)
-        return ProviderError(
-            describe(operation, lock_name, problem + self._hint()), operation=operation, lock_name=lock_name
-        )
+        except (OverflowError, TypeError):
+            problem = problem or f"its lastFireTime is {document['lastFireTime']}"
+        if problem:
+            raise refused(operation, name if isinstance(name, str) else repr(name), problem, hint=self._no_record())
 
     # Errors
 
     def classify(self, error: Exception) -> Failure:
-        return classify(error)
+        return errors.classify(error)
+
+    def reason(self, error: Exception) -> str:
+        return self._redact(errors.reason(error))
+
+    def hint(self, error: Exception) -> str | None:
+        if isinstance(error, DuplicateKeyError):
+            return (
+                f"collection {self.collection_name} takes another name for the same: lock names are compared byte by "
+                f"byte, so use a collection without a collation"
+            )
+        return self._no_record() if errors.met_another_type(error) else None
 
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        what = self._redact(reason(error))
-        waiting_for = waited_for(error) if isinstance(error, PyMongoError) else None
-        if waiting_for is not None:
-            limit = "" if self.timeout is None else f" of {self.timeout:g} s (timeout)"
-            what = f"no answer in the time limit{limit}: waited for {waiting_for} ({what})"
-        if met_another_type(error):
-            what += self._hint()
         if isinstance(error, DuplicateKeyError):
-            what += (
-                f" — collection {self.collection_name} takes another name for the same: lock names are compared byte "
-                f"by byte, so use a collection without a collation"
-            )
-        was_answered = failure is Failure.REFUSED or isinstance(error, DuplicateKeyError)
-        kind = ProviderError if was_answered else ProviderUnreachable
-        return kind(describe(operation, lock_name, what), operation=operation, lock_name=lock_name)
+            failure = Failure.REFUSED  # the server replied, each time
+        return super().explain(error, failure, operation, lock_name)
 
-    def _hint(self) -> str:
+    def _no_record(self) -> str:
         return (
-            f" — a document in {self.collection_name} is no lock record: give locks a collection of their own, or "
-            f"delete the document"
+            f"a document in {self.collection_name} is no lock record: give locks a collection of their own, or delete "
+            f"the document"
         )
+
+
+# The commands on lock records
+
+_NOW = "$$NOW"
+_NOW_MS = {"$toLong": _NOW}
+_UNTIL_MS = {"$toLong": "$lockUntil"}
+_IS_HELD = {"$gt": [_UNTIL_MS, _NOW_MS]}
+_IS_RELEASED = {"$eq": ["$releasedToken", "$fencingToken"]}
+_NOW_US = {"$multiply": [_NOW_MS, Int64(1000)]}
+_REPLY = {"lockedBy": 1, "lockedAt": 1, "lockUntil": 1, "fencingToken": 1, "lastFireTime": 1}
+
+
+def acquire(claim: Claim, _before: LockRecord | None, tolerance: timedelta) -> Command:
+    """Claim the record if it is free, and leave it exactly as it is if not: MongoDB then writes nothing."""
+    conditions: list[dict[str, Any]] = [{"$lte": [_UNTIL_MS, _NOW_MS]}]
+    if claim.request.fire_time is not None:
+        # First, so that a fire time that is too late is an error also while the lock is held.
+        conditions.insert(0, {"$lt": ["$lastFireTime", _checked(claim.request.fire_time, tolerance)]})
+    return _claim(claim, conditions, tolerance)
+
+
+def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta) -> Command:
+    """Claim the record from any holder, if it is still ``before``."""
+    if before is None:
+        conditions: list[dict[str, Any]] = [{"$eq": [{"$ifNull": ["$lockedBy", None]}, None]}]
+    else:
+        # By the holder and the time as well: ShedLock for Java does not change the token.
+        token = None if before.fencing_token is None else Int64(before.fencing_token)
+        conditions = [
+            {"$eq": [{"$ifNull": ["$fencingToken", None]}, _literal(token)]},
+            {"$eq": ["$lockedBy", _literal(before.locked_by)]},
+            {"$eq": [{"$toLong": "$lockedAt"}, Int64((before.locked_at - _EPOCH) // timedelta(milliseconds=1))]},
+        ]
+    return _claim(claim, conditions, tolerance)
+
+
+def _claim(claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta) -> Command:
+    request = claim.request
+    # A claim that was granted already is not granted again: the command may be a retry.
+    is_new = {"$ne": ["$lockedBy", _literal(claim.locked_by)]}
+    changes: dict[str, Any] = {
+        "lockUntil": _after(in_milliseconds(request.lock_at_most_for)),
+        "lockedAt": _NOW,
+        "lockedBy": _literal(claim.locked_by),
+        "fencingToken": {"$max": [{"$add": ["$fencingToken", Int64(1)]}, _NOW_US]},
+    }
+    if request.fire_time is not None:
+        changes["lastFireTime"] = {"$max": ["$lastFireTime", _checked(request.fire_time, tolerance)]}
+    claimed = {"$mergeObjects": ["$$ROOT", changes]}
+    update = {"$replaceWith": {"$cond": [{"$and": [is_new, *conditions]}, claimed, "$$ROOT"]}}
+    return Command(
+        "find_one_and_update",
+        {
+            "filter": {"_id": request.name},
+            "update": [update],
+            "upsert": True,
+            "projection": _REPLY,
+            "return_document": ReturnDocument.AFTER,
+            "collation": BYTE_BY_BYTE,
+        },
+    )
+
+
+def _checked(moment: datetime, tolerance: timedelta) -> dict[str, Any]:
+    """The fire time; evaluated, an error if it is too late."""
+    fire_time = _literal(_microseconds(moment))
+    latest = {"$add": [_NOW_US, Int64(tolerance // _MICROSECOND)]}
+    return {"$toLong": {"$cond": [{"$gt": [fire_time, latest]}, errors.TOO_LATE, fire_time]}}
+
+
+def extend(lease: Lease, lock_for: timedelta) -> Command:
+    """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it and was not released.
+
+    By its token, too: the server may execute a late copy of the claim after other holders had the lock.
+    """
+    acquisition = {"_id": lease.name, "lockedBy": lease.locked_by, "fencingToken": lease.fencing_token}
+    is_open = {"$and": [_IS_HELD, {"$not": [_IS_RELEASED]}]}
+    return _update({**acquisition, "$expr": is_open}, {"$set": {"lockUntil": _after(in_milliseconds(lock_for))}})
+
+
+def release(name: str, locked_by: str, lock_for: timedelta) -> Command:
+    """Keep others out for ``lock_for`` more, if this acquisition holds the lock. A second copy matches again."""
+    acquisition = {"_id": name, "lockedBy": locked_by, "$expr": {"$or": [_IS_HELD, _IS_RELEASED]}}
+    until = {"$cond": [_IS_RELEASED, "$lockUntil", _after(in_milliseconds(lock_for))]}
+    return _update(acquisition, {"$set": {"lockUntil": until, "releasedToken": "$fencingToken"}})
+
+
+def undo(name: str, locked_by: str, former_fire_time: datetime | None) -> Command:
+    """Free the record at once if it still names ``locked_by``, and put its fire time back."""
+    until = {"$cond": [_IS_HELD, _NOW, "$lockUntil"]}
+    changes: dict[str, Any] = {"lockUntil": until, "releasedToken": "$fencingToken"}
+    if former_fire_time is not None:
+        former = _literal(_microseconds(former_fire_time))
+        changes["lastFireTime"] = {"$cond": [{"$gt": ["$lastFireTime", former]}, former, "$lastFireTime"]}
+    return _update({"_id": name, "lockedBy": locked_by}, {"$set": changes})
+
+
+def _update(filter: Document, stage: Document) -> Command:
+    return Command("update_one", {"filter": filter, "update": [stage], "collation": BYTE_BY_BYTE})
+
+
+def _read(filter: Document) -> Command:
+    pipeline = [{"$match": filter}, {"$set": {"readAt": _NOW}}]
+    return Command("aggregate", {"pipeline": pipeline, "collation": BYTE_BY_BYTE})
+
+
+def _literal(value: object) -> dict[str, Any]:
+    return {"$literal": value}
+
+
+def _after(milliseconds: int) -> dict[str, Any]:
+    return {"$add": [_NOW, Int64(milliseconds)]}
+
+
+def _microseconds(moment: datetime) -> Int64:
+    """Microseconds since 1970: a date of MongoDB has milliseconds only."""
+    return Int64((moment - _EPOCH) // _MICROSECOND)
 
 
 def _fire_time(document: Document) -> datetime | None:
     microseconds = document.get("lastFireTime")
-    return None if microseconds is None else EPOCH + microseconds * MICROSECOND
-
-
-_FIELDS: tuple[tuple[str, type, bool], ...] = (
-    ("lockedBy", str, True),
-    ("lockedAt", datetime, True),
-    ("lockUntil", datetime, True),
-    ("fencingToken", int, False),
-    ("lastFireTime", int, False),
-)
+    return None if microseconds is None else _EPOCH + microseconds * _MICROSECOND

@@ -3,49 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import nullcontext
 from contextvars import Context
+from operator import attrgetter
 from typing import Any
 
-import pymongo
-from pymongo import ReturnDocument
 from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.command_cursor import AsyncCommandCursor
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.collation import Collation
 from pymongo.collection import Collection
+from pymongo.command_cursor import CommandCursor
 from pymongo.database import Database
 
-from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration
 from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider, parse_timeout, parse_tolerance
-from shedlock_py.providers.mongodb.clients import (
-    COLLECTION,
-    ManagedAsyncClients,
-    ManagedClients,
-    Record,
-    UserCollection,
-    find_async_store,
-    find_store,
-)
-from shedlock_py.providers.mongodb.commands import (
-    Aggregate,
-    Answer,
-    ChangeIndex,
-    Command,
-    CreateIndex,
-    DeleteMany,
-    FindOneAndUpdate,
-    ListIndexes,
-    UpdateOne,
-)
-from shedlock_py.providers.mongodb.programs import MongoPrograms
+from shedlock_py.providers.mongodb.clients import COLLECTION, ManagedStore, UserStore, find_store
+from shedlock_py.providers.mongodb.errors import time_limit
+from shedlock_py.providers.mongodb.programs import Command, MongoPrograms
+
+Store = UserStore | ManagedStore
 
 
 class MongoLockProvider(ProgramProvider):
     """Locks in a collection of MongoDB.
 
-    Writes wait for a majority and reads ask the primary, whatever the client's defaults are.
+    Writes wait for a majority and reads go to the primary, whatever the client's defaults are.
 
     :param database_or_collection_or_url: a ``Database`` or ``Collection`` of the application's own ``MongoClient``,
         which is never closed; or a ``mongodb://`` URL, for which a small client is opened. What the URL says wins;
@@ -67,18 +48,17 @@ class MongoLockProvider(ProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
     ) -> None:
-        self._store = store = find_store(database_or_collection_or_url, collection, timeout)
-        super().__init__(
-            _programs(store, expire_after, timeout, fire_time_tolerance), _Client(store.collection, store.has_limits)
-        )
+        self._store = store = find_store(database_or_collection_or_url, collection, timeout, is_async=False)
+        super().__init__(_programs(store, expire_after, timeout, fire_time_tolerance), _Client(store))
 
     def close(self) -> None:
         """Close the connections of a client that was opened from a URL; a user's client stays as it is."""
-        if isinstance(self._store, ManagedClients):
-            self._store.close()
+        client = self._store.pop_client()
+        if client is not None:
+            client.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._store.full_name}{self._store.shown}>"
+        return f"<{type(self).__name__} {self._store.shown}>"
 
 
 class AsyncMongoLockProvider(AsyncProgramProvider):
@@ -97,138 +77,63 @@ class AsyncMongoLockProvider(AsyncProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
     ) -> None:
-        self._store = store = find_async_store(database_or_collection_or_url, collection, timeout)
-        super().__init__(
-            _programs(store, expire_after, timeout, fire_time_tolerance),
-            _AsyncClient(store.collection, store.has_limits),
-        )
+        self._store = store = find_store(database_or_collection_or_url, collection, timeout, is_async=True)
+        super().__init__(_programs(store, expire_after, timeout, fire_time_tolerance), _AsyncClient(store))
 
     async def close(self) -> None:
         """Close the connections that this event loop opened from a URL; a user's client stays as it is."""
-        if isinstance(self._store, ManagedAsyncClients):
-            await self._store.close()
+        client = self._store.pop_client()
+        if client is not None:
+            await client.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._store.full_name}{self._store.shown}>"
+        return f"<{type(self).__name__} {self._store.shown}>"
 
 
 def _programs(
-    store: UserCollection[Any] | ManagedClients | ManagedAsyncClients,
-    expire_after: Duration,
-    timeout: Duration | None,
-    tolerance: Duration | None,
+    store: Store, expire_after: Duration, timeout: Duration | None, tolerance: Duration | None
 ) -> MongoPrograms:
-    in_url = {} if isinstance(store, UserCollection) else store.options
-    seconds = parse_timeout(timeout, in_url.get("timeout"), is_managed=not isinstance(store, UserCollection))
+    url = store.url
     return MongoPrograms(
         store.full_name,
         expire_after,
-        store.redact,
-        clock=monotonic,
-        timeout=seconds,
-        fire_time_tolerance=parse_tolerance(tolerance, in_url.get("fire_time_tolerance")),
+        url.redact if url else str,
+        timeout=url.timeout if url else parse_timeout(timeout, None, is_managed=False),
+        fire_time_tolerance=parse_tolerance(tolerance, url.options.get("fire_time_tolerance") if url else None),
     )
 
 
 class _Client:
     """Carries a command out, and blocks."""
 
-    def __init__(self, collection: Callable[[], Collection[Record]], has_limits: bool) -> None:
-        self._collection = collection
-        self._has_limits = has_limits
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._has_limits = store.url is None or store.url.has_limits
 
-    def execute(self, command: Command, timeout: float | None) -> Answer:
+    def execute(self, command: Command, timeout: float | None) -> Any:
         # In a context of its own: not in the session or the time limit that the caller's context has for PyMongo.
-        return Context().run(self._execute_within, command, None if self._has_limits else timeout)
+        return Context().run(self._execute, command, None if self._has_limits else timeout)
 
-    def _execute_within(self, command: Command, timeout: float | None) -> Answer:
-        with nullcontext() if timeout is None else pymongo.timeout(timeout):
-            return self._execute(command)
-
-    def _execute(self, command: Command) -> Answer:
-        collection = self._collection()
-        match command:
-            case FindOneAndUpdate():
-                document = collection.find_one_and_update(**_modification(command))
-                return Answer(documents=[] if document is None else [document])
-            case UpdateOne():
-                updated = collection.update_one(command.filter, command.update, collation=BYTE_BY_BYTE)
-                return Answer(count=updated.matched_count)
-            case DeleteMany():
-                deleted = collection.delete_many(command.filter)
-                return Answer(count=deleted.deleted_count)
-            case Aggregate():
-                found = collection.aggregate(command.pipeline, collation=BYTE_BY_BYTE)
-                return Answer(documents=found.to_list())
-            case ListIndexes():
-                indexes = collection.list_indexes()
-                return Answer(documents=indexes.to_list())
-            case CreateIndex():
-                collection.create_index(command.field, expireAfterSeconds=command.expire_after_seconds)
-                return Answer()
-            case ChangeIndex():
-                collection.database.command(_index_change(collection.name, command))
-                return Answer()
+    def _execute(self, command: Command, seconds: float | None) -> Any:
+        with time_limit(seconds):
+            method = attrgetter(command.method)(self._store.collection())
+            result = method(**command.arguments)
+            return result.to_list() if isinstance(result, CommandCursor) else result
 
 
 class _AsyncClient:
     """Carries a command out on an event loop."""
 
-    def __init__(self, collection: Callable[[], AsyncCollection[Record]], has_limits: bool) -> None:
-        self._collection = collection
-        self._has_limits = has_limits
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._has_limits = store.url is None or store.url.has_limits
 
-    async def execute(self, command: Command, timeout: float | None) -> Answer:  # noqa: ASYNC109 (of the kit's client)
-        seconds = None if self._has_limits else timeout
-        return await asyncio.create_task(self._execute_within(command, seconds), context=Context())
+    async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
+        work = self._execute(command, None if self._has_limits else timeout)
+        return await asyncio.create_task(work, context=Context())
 
-    async def _execute_within(self, command: Command, seconds: float | None) -> Answer:
-        with nullcontext() if seconds is None else pymongo.timeout(seconds):
-            return await self._execute(command)
-
-    async def _execute(self, command: Command) -> Answer:
-        collection = self._collection()
-        match command:
-            case FindOneAndUpdate():
-                document = await collection.find_one_and_update(**_modification(command))
-                return Answer(documents=[] if document is None else [document])
-            case UpdateOne():
-                updated = await collection.update_one(command.filter, command.update, collation=BYTE_BY_BYTE)
-                return Answer(count=updated.matched_count)
-            case DeleteMany():
-                deleted = await collection.delete_many(command.filter)
-                return Answer(count=deleted.deleted_count)
-            case Aggregate():
-                found = await collection.aggregate(command.pipeline, collation=BYTE_BY_BYTE)
-                return Answer(documents=await found.to_list())
-            case ListIndexes():
-                indexes = await collection.list_indexes()
-                return Answer(documents=await indexes.to_list())
-            case CreateIndex():
-                await collection.create_index(command.field, expireAfterSeconds=command.expire_after_seconds)
-                return Answer()
-            case ChangeIndex():
-                await collection.database.command(_index_change(collection.name, command))
-                return Answer()
-
-
-# What both share
-
-BYTE_BY_BYTE = Collation("simple")
-"""Given with each command: a collection may have been made with a collation that folds case."""
-
-
-def _modification(command: FindOneAndUpdate) -> dict[str, Any]:
-    return {
-        "filter": command.filter,
-        "update": command.update,
-        "upsert": command.upsert,
-        "projection": command.projection,
-        "return_document": ReturnDocument.AFTER,
-        "collation": BYTE_BY_BYTE,
-    }
-
-
-def _index_change(collection: str, command: ChangeIndex) -> dict[str, Any]:
-    index = {"keyPattern": {command.field: 1}, "expireAfterSeconds": command.expire_after_seconds}
-    return {"collMod": collection, "index": index}
+    async def _execute(self, command: Command, seconds: float | None) -> Any:
+        with time_limit(seconds):
+            method = attrgetter(command.method)(self._store.collection())
+            result = await method(**command.arguments)
+            return await result.to_list() if isinstance(result, AsyncCommandCursor) else result

@@ -2,262 +2,217 @@
 
 from __future__ import annotations
 
-import asyncio
-import codecs
-import os
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qs, unquote
 
 import redis
 import redis.asyncio
 import redis.asyncio.client
 import redis.client
 import redis.cluster
-from redis import RedisError
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from shedlock_py._clock import monotonic
+from shedlock_py._process import OwningProcess, PerLoop, PerProcess
 from shedlock_py._program import Program, run, run_async
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.kit import NotSent, split_options
+from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.redis.connections import AsyncConnections, Connections
 from shedlock_py.providers.redis.errors import is_not_connected
-from shedlock_py.providers.redis.programs import Call, Command, Redact, Scan
+from shedlock_py.providers.redis.programs import Call, Command, Scan
+from shedlock_py.providers.redis.urls import parse_url
 
 POOL_SIZE = 20
 """The connections of one process, or of one event loop."""
 ALLOWANCE = 1.1
-"""redis-py's own limits are so much longer than that of the operation, which knows what was waited for."""
+"""redis-py's own limits are so much longer than that of the operation, whose error names what it waited for."""
 
 _BYTES: dict[str, Any] = {"NEVER_DECODE": True}
 """redis-py's option for replies as they are, whatever the client's mode."""
 _SCAN_COUNT = 500
 _URGENT = ("extend", "release", "undo")
-"""Scripts."""
+"""The scripts that are for a lock that is held, and not for one that is wanted."""
 
-# What text can say. redis-py takes any option of its constructors from a URL, objects too, and fails when it connects.
-_URL_OPTIONS = re.compile(
-    r"db|username|password|client_name|lib_name|lib_version|protocol|health_check_interval|"
-    r"decode_responses|legacy_responses|encoding|encoding_errors|retry_on_timeout|"
-    r"socket_timeout|socket_connect_timeout|socket_keepalive|socket_read_size|ssl_\w+"
-)
-
-# They are clients to redis-py, but remember commands instead of asking.
-_PIPELINES = redis.client.Pipeline | redis.cluster.ClusterPipeline
-_ASYNC_PIPELINES = redis.asyncio.client.Pipeline
+_SYNC = (redis.Redis, redis.RedisCluster)
+_ASYNC = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
+# Subclasses of clients, which collect commands instead of sending them.
+_PIPELINES = (redis.client.Pipeline, redis.cluster.ClusterPipeline, redis.asyncio.client.Pipeline)
 
 Words = tuple[Any, ...]
 """A Redis command as it is sent."""
 
 
-def open_client(client_or_url: object, timeout: float) -> Client | ManagedClient:
+def open_client(client_or_url: object, timeout: float | None) -> Client | ManagedClient:
     """The client of a sync provider. ``timeout``: the seconds of one operation, for a URL."""
     if isinstance(client_or_url, str):
-        return ManagedClient(client_or_url, timeout)
-    if isinstance(client_or_url, redis.Redis | redis.RedisCluster) and not isinstance(client_or_url, _PIPELINES):
-        return Client(client_or_url)
-    if isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster):
+        return ManagedClient(client_or_url, timeout or 0)
+    if isinstance(client_or_url, _ASYNC):
         raise ConfigurationError("this is a client of redis.asyncio: give it to the Async… provider")
-    raise ConfigurationError(f"not a redis.Redis, redis.RedisCluster or URL: {type(client_or_url).__name__}")
+    if not isinstance(client_or_url, _SYNC) or isinstance(client_or_url, _PIPELINES):
+        raise ConfigurationError(f"not a redis.Redis, redis.RedisCluster or URL: {type(client_or_url).__name__}")
+    return Client(client_or_url)
 
 
-def open_async_client(client_or_url: object, timeout: float) -> AsyncClient | AsyncManagedClient:
+def open_async_client(client_or_url: object, timeout: float | None) -> AsyncClient | AsyncManagedClient:
     """The client of an async provider. ``timeout``: the seconds of one operation, for a URL."""
     if isinstance(client_or_url, str):
-        return AsyncManagedClient(client_or_url, timeout)
-    if isinstance(client_or_url, redis.asyncio.Redis | redis.asyncio.RedisCluster) and not isinstance(
-        client_or_url, _ASYNC_PIPELINES
-    ):
-        return AsyncClient(client_or_url)
-    if isinstance(client_or_url, redis.Redis | redis.RedisCluster):
+        return AsyncManagedClient(client_or_url, timeout or 0)
+    if isinstance(client_or_url, _SYNC):
         raise ConfigurationError("this client is not one of redis.asyncio: give it to the provider without Async…")
-    raise ConfigurationError(
-        f"not a redis.asyncio.Redis, redis.asyncio.RedisCluster or URL: {type(client_or_url).__name__}"
-    )
+    if not isinstance(client_or_url, _ASYNC) or isinstance(client_or_url, _PIPELINES):
+        kind = type(client_or_url).__name__
+        raise ConfigurationError(f"not a redis.asyncio.Redis, redis.asyncio.RedisCluster or URL: {kind}")
+    return AsyncClient(client_or_url)
 
 
-class _UsersClient:
+class AnyClient:
+    """What all clients have.
+
+    :ivar options: the options of redis-py's connections.
+    :ivar has_retries: the client retries by itself, so its last error does not show what it sent before.
+    """
+
+    options: dict[str, Any]
+    is_cluster = False
+    has_retries = False
+
+    @property
+    def place(self) -> str:
+        """Where the client connects to, for people to read."""
+        if self.is_cluster:
+            return "a cluster"
+        if "path" in self.options:
+            return f"unix://{self.options['path']}"
+        if "connection_pool" in self.options:
+            return "the master that Sentinel names"
+        host, port = self.options.get("host", "localhost"), self.options.get("port", 6379)
+        return f"{host}:{port}/{self.options.get('db', 0) or 0}"
+
+    def redact(self, message: str) -> str:
+        """A driver's message without the password."""
+        password = self.options.get("password")
+        return message.replace(str(password), "***") if password else message
+
+
+class _UserSuppliedClient(AnyClient):
     """A client of the application, with its own time limits and retries. It is never closed here."""
-
-    is_own = False
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self.is_cluster = isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
-        self.options: dict[str, Any] = _options(client)
+        pool = getattr(client, "connection_pool", client)  # clients of a cluster have no pool of their own
+        self.options = getattr(pool, "connection_kwargs", {})
         self.has_retries = self.is_cluster or _has_retries(self.options)
 
-    def _explained(self, error: Exception) -> Exception:
-        """:class:`NotSent`, if that is sure."""
-        return NotSent() if not self.has_retries and is_not_connected(error) else error
+    def _send(self, words: Words) -> Any:
+        return self._client.execute_command(*words, **_BYTES)
+
+    def _scan(self, command: Scan) -> Any:
+        """redis-py scans all nodes of a cluster."""
+        return self._client.scan_iter(match=command.pattern, count=_SCAN_COUNT, **_BYTES)
+
+    @contextmanager
+    def _errors_explained(self) -> Iterator[None]:
+        """:raises NotSent: if that is sure."""
+        try:
+            yield
+        except Exception as error:
+            if self.has_retries or not is_not_connected(error):
+                raise
+            raise NotSent from error
 
 
-class Client(_UsersClient):
+class Client(_UserSuppliedClient):
     """A ``redis.Redis`` or ``redis.RedisCluster``."""
 
     def execute(self, command: Command, timeout: float | None) -> Any:
-        try:
-            if isinstance(command, Scan):  # redis-py asks all nodes of a cluster
-                return list(self._client.scan_iter(match=command.pattern, count=_SCAN_COUNT, **_BYTES))
-            return run(_requests(command), lambda words: self._client.execute_command(*words, **_BYTES))
-        except Exception as error:
-            if (explained := self._explained(error)) is not error:
-                raise explained from error
-            raise
+        with self._errors_explained():
+            return list(self._scan(command)) if isinstance(command, Scan) else run(_requests(command), self._send)
 
     def close(self) -> None:
         """Leave it open: the application closes it."""
 
 
-class AsyncClient(_UsersClient):
+class AsyncClient(_UserSuppliedClient):
     """A ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``."""
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self._process = os.getpid()
+        self._process = OwningProcess()
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (the client has its own)
-        if self._process != os.getpid():
+        if not self._process.is_current():
             raise ConfigurationError(
                 "this client of redis.asyncio was made before the process forked, and its connections belong to "
                 "the parent: make a new client and a new provider in the child"
             )
-        try:
+        with self._errors_explained():
             if isinstance(command, Scan):
-                found = self._client.scan_iter(match=command.pattern, count=_SCAN_COUNT, **_BYTES)
-                return [key async for key in found]
-            return await run_async(_requests(command), lambda words: self._client.execute_command(*words, **_BYTES))
-        except Exception as error:
-            if (explained := self._explained(error)) is not error:
-                raise explained from error
-            raise
+                return [key async for key in self._scan(command)]
+            return await run_async(_requests(command), self._send)
 
     async def close(self) -> None:
         """Leave it open: the application closes it."""
 
 
-class _ManagedClient:
-    """What a URL says."""
-
-    is_own = True
-    is_cluster = False
-    has_retries = False
+class _ManagedClient(AnyClient):
+    """Connections as a URL describes them, with the time limit of the operation."""
 
     def __init__(self, url: str, timeout: float, pool_class: Any, retry_class: Any) -> None:
-        self._url, self._timeout = url, timeout
-        self._pool_class, self._retry_class = pool_class, retry_class
-        self.size = POOL_SIZE
-        pool = self._make_pool()
-        self.options: dict[str, Any] = pool.connection_kwargs
-        self._process = os.getpid()
+        pool, size = parse_url(url, pool_class, retry_class(NoBackoff(), 0))
+        self.connection_class, self.options = pool.connection_class, pool.connection_kwargs
+        self._timeout = timeout
+        self._size = POOL_SIZE if size is None else int(size)
+        # The limits of the URL are upper bounds.
+        longest = timeout * ALLOWANCE
+        self._reply_seconds = min(self.options.get("socket_timeout") or longest, longest)
+        self.options["socket_connect_timeout"] = min(self.options.get("socket_connect_timeout") or longest, longest)
 
-    def _make_pool(self) -> Any:
-        """redis-py's pool, which makes connections as the URL says; without retries that nobody sees."""
-        url, options = split_options(self._url, ("max_connections",))
-        try:
-            _check(url)
-            pool = self._pool_class.from_url(
-                url,
-                retry=self._retry_class(NoBackoff(), 0),
-                protocol=2,  # no HELLO, which Redis 5 does not know
-                max_connections=2**31,  # counted by Connections
-            )
-            self._set_limits(pool.connection_kwargs)
-            codecs.lookup(pool.connection_kwargs.get("encoding") or "utf-8")
-            if pool.connection_kwargs.get("socket_read_size", 1) < 1:
-                raise ValueError("socket_read_size is a positive whole number")
-            pool.connection_class(**pool.connection_kwargs)  # an unknown option it would refuse much later
-            if url.startswith("unix:") and not pool.connection_kwargs.get("path"):
-                raise ValueError("no path of a socket")
-            if "max_connections" in options:
-                self.size = _positive(options["max_connections"], "max_connections")
-        except (ValueError, TypeError, LookupError, RedisError) as error:
-            raise ConfigurationError(f"bad Redis URL {shown(url)}: {_without_password(url, str(error))}") from None
-        return pool
+    def _make_connection(self) -> Any:
+        return self.connection_class(**self.options)
 
-    def _set_limits(self, options: dict[str, Any]) -> None:
-        """Take those of the URL as upper bounds."""
-        for option in ("socket_timeout", "socket_connect_timeout"):
-            if not (options.get(option) or 0) >= 0:  # NaN, too
-                raise ValueError(f"{option} is a number of seconds")
-        longest = self._timeout * ALLOWANCE
-        options["socket_connect_timeout"] = min(options.get("socket_connect_timeout") or longest, longest)
-        self.reply_seconds: float | None = options.get("socket_timeout") or None
+    def _until(self, timeout: float | None) -> float:
+        return monotonic() + (self._timeout if timeout is None else timeout)
 
 
 class ManagedClient(_ManagedClient):
-    """Connections for a sync provider, opened and limited here."""
+    """The connections of a sync provider."""
 
     def __init__(self, url: str, timeout: float) -> None:
         super().__init__(url, timeout, redis.ConnectionPool, Retry)
-        self._connections = self._open()
-
-    def _set_limits(self, options: dict[str, Any]) -> None:
-        super()._set_limits(options)
-        longest = self._timeout * ALLOWANCE
-        options["socket_timeout"] = min(self.reply_seconds or longest, longest)
-
-    def _open(self) -> Connections:
-        return Connections(self._make_pool(), self.size, self.reply_seconds)
+        self.options["socket_timeout"] = self._reply_seconds
+        self._connections = PerProcess(lambda: Connections(self._make_connection, self._size, self._reply_seconds))
 
     def execute(self, command: Command, timeout: float | None) -> Any:
-        until = monotonic() + (self._timeout if timeout is None else timeout)
-        connections, is_urgent = self._connections_here(), _is_urgent(command)
+        until, is_urgent, connections = self._until(timeout), _is_urgent(command), self._connections.get()
         return run(_requests(command), lambda words: connections.request(words, until, is_urgent=is_urgent))
 
     def close(self) -> None:
-        self._connections_here().close()
-
-    def _connections_here(self) -> Connections:
-        if self._process != os.getpid():
-            # The parent's belong to the parent: closing them here closes only this process's copies.
-            self._connections, self._process = self._open(), os.getpid()
-        return self._connections
+        self._connections.get().close()
 
 
 class AsyncManagedClient(_ManagedClient):
-    """Connections for an async provider, opened and limited here: some for each event loop."""
+    """The connections of an async provider: some for each event loop."""
 
     def __init__(self, url: str, timeout: float) -> None:
         super().__init__(url, timeout, redis.asyncio.ConnectionPool, AsyncRetry)
-        self._loops: dict[asyncio.AbstractEventLoop, AsyncConnections] = {}
-
-    def _set_limits(self, options: dict[str, Any]) -> None:
-        super()._set_limits(options)
-        # With one redis-py uses asyncio.wait_for. Before Python 3.12 that can swallow a cancellation: our time limit.
-        options["socket_timeout"] = None
+        # With a socket_timeout redis-py uses asyncio.wait_for, which can swallow a cancellation before Python 3.12.
+        self.options["socket_timeout"] = None
+        self._connections = PerLoop(lambda: AsyncConnections(self._make_connection, self._size, self._reply_seconds))
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
-        until = monotonic() + (self._timeout if timeout is None else timeout)
-        connections, is_urgent = self._connections_here(), _is_urgent(command)
+        until, is_urgent, connections = self._until(timeout), _is_urgent(command), self._connections.get()
         return await run_async(_requests(command), lambda words: connections.request(words, until, is_urgent=is_urgent))
 
     async def close(self) -> None:
         """Close the connections that this event loop opened."""
-        connections = self._loops.pop(asyncio.get_running_loop(), None)
-        if connections is not None and self._process == os.getpid():
+        connections = self._connections.pop()
+        if connections is not None:
             await connections.close()
-
-    def _connections_here(self) -> AsyncConnections:
-        if self._process != os.getpid():
-            _inherited.append(self._loops)
-            self._loops, self._process = {}, os.getpid()
-        # Connections belong to the event loop that opened them. Each loop adds only itself, in one atomic step.
-        loop = asyncio.get_running_loop()
-        connections = self._loops.get(loop)
-        if connections is None:
-            for other in [other for other in list(self._loops) if other.is_closed()]:
-                self._loops.pop(other, None)
-            connections = self._loops[loop] = AsyncConnections(self._make_pool(), self.size, self.reply_seconds)
-        return connections
-
-
-_inherited: list[object] = []
-"""Connections of the parent of a forked process: closing them would reach into the parent's event loop."""
 
 
 def _requests(command: Command) -> Program[Words, Any, Any]:
@@ -280,82 +235,7 @@ def _requests(command: Command) -> Program[Words, Any, Any]:
 
 
 def _is_urgent(command: Command) -> bool:
-    """Whether it is for a lock that somebody holds, and not for one that somebody wants."""
     return isinstance(command, Call) and command.script.name.removeprefix("quorum_") in _URGENT
-
-
-def _check(url: str) -> None:
-    """Refuse what redis-py would pass over, or find out only when it connects."""
-    rest, _, query = url.partition("?")
-    if "#" in url:
-        raise ValueError("a '#' in a password is written %23")
-    if _is_socket_with_host(url):
-        raise ValueError("a socket has no host")
-    if re.match("rediss?://[^/]*/.*[^0-9/]", rest):
-        raise ValueError("the database is a number")
-    for name in parse_qs(query, keep_blank_values=True):
-        if not _URL_OPTIONS.fullmatch(name):
-            raise ValueError(f"{name!r} is not an option that a URL can have")
-
-
-def _without_password(url: str, message: str) -> str:
-    """redis-py's own words, which may have the URL in them, or what it took for a port."""
-    if _is_socket_with_host(url):
-        return "a socket has no host: unix:///path; in a password, write %2F for /"
-    if _is_ambiguous(url):
-        return "in a password, write %2F for /, %3F for ?, %23 for #, %40 for @"
-    password = _authority(url).rpartition("@")[0].partition(":")[2]
-    for secret in filter(None, (password, unquote(password))):
-        message = message.replace(secret, "***")
-    return message
-
-
-def shown(url: str) -> str:
-    """``url`` without password and options."""
-    scheme, _, rest = url.partition("://")
-    place = "…" if _is_ambiguous(url) else rest.partition("?")[0].partition("#")[0].rpartition("@")[2]
-    return f"{scheme}://{place}"
-
-
-def _authority(url: str) -> str:
-    return re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0]
-
-
-def _is_socket_with_host(url: str) -> bool:
-    return url.startswith("unix:") and bool(_authority(url)) and "@" not in _authority(url)
-
-
-def _is_ambiguous(url: str) -> bool:
-    """Whether what looks like a host may be the beginning of a password."""
-    return _is_socket_with_host(url) or "@" in url.partition("://")[2][len(_authority(url)) :]
-
-
-def _options(client: Any) -> dict[str, Any]:
-    holder = getattr(client, "connection_pool", client)  # clients of a cluster have no pool of their own
-    options: dict[str, Any] = getattr(holder, "connection_kwargs", {})
-    return options
-
-
-AnyClient = _UsersClient | _ManagedClient
-
-
-def _positive(text: str, option: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if not number:
-        raise ValueError(f"{option} is a positive whole number")
-    return number
-
-
-def place(client: AnyClient) -> str:
-    """Where a client is connected to, for people to read."""
-    options = client.options
-    if client.is_cluster:
-        return "a cluster"
-    if "path" in options:
-        return f"unix://{options['path']}"
-    if "connection_pool" in options:
-        return "the master that Sentinel names"
-    return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0) or 0}"
 
 
 def _has_retries(options: dict[str, Any]) -> bool:
@@ -364,13 +244,3 @@ def _has_retries(options: dict[str, Any]) -> bool:
     if retry is None:
         return bool(options.get("retry_on_timeout") or options.get("retry_on_error"))
     return bool(getattr(retry, "_retries", 1) != 0)
-
-
-def redactor(client: AnyClient) -> Redact:
-    """Takes the password out of a driver's message, should it be in there."""
-    password = client.options.get("password")
-
-    def redact(message: str) -> str:
-        return message.replace(str(password), "***") if password else message
-
-    return redact

@@ -1,15 +1,15 @@
-"""The connections of a managed client: which of them are idle, how long is waited for them, and when they are given up.
+"""The connections of a managed client: how long a request waits for one, and when they are discarded.
 
-redis-py makes and uses them. Its own pools open a connection in the caller's thread, where nothing limits the lookup of
-a host name, and keep those on which a server has replied that it is not the primary any more.
+redis-py makes and uses them. Its own pools look up the host name in the caller's thread, without a time limit, and keep
+connections whose server has replied that it is not the primary any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
 
 import redis
 
@@ -24,222 +24,152 @@ RESERVED = 2
 """So many connections are kept for urgent requests, so that no lease ends while its heartbeat waits for an acquire."""
 
 
-class _Session(NamedTuple):
-    connection: Any
-    generation: object
+class _Connections:
+    """Up to ``size`` connections.
 
+    The list of idle connections is replaced when a connection fails: the server is down, or its host name now names
+    another server. A connection returns to the list that was current when it was taken, and is closed if that list has
+    been replaced. Each step is atomic: a signal handler that raises could leave a lock locked.
 
-class _Idle:
-    """The connections that no request uses, last in, first out.
-
-    A connection that has failed takes all of its time with it: the server has gone, or the name of the host stands for
-    another server now. Nothing locks: a signal handler that raises could leave a lock held. Each step is atomic.
+    :param make: makes a connection of redis-py, which is not open yet.
+    :param reply_seconds: the longest wait for one reply, whatever time the operation has left.
     """
 
-    def __init__(self) -> None:
-        self._sessions: list[_Session] = []
-        self.generation = object()
+    _semaphore: Any
 
-    def pop(self) -> _Session | None:
-        try:
-            return self._sessions.pop()
-        except IndexError:
-            return None
-
-    def push(self, session: _Session) -> bool:
-        """False: it is of a former time, and not kept."""
-        self._sessions.append(session)
-        if session.generation is not self.generation:  # looked at last, as give_up() changes it first
-            with suppress(ValueError):  # somebody has taken it out already
-                self._sessions.remove(session)
-                return False
-        return True
-
-    def give_up(self, generation: object) -> list[_Session]:
-        """Those that are to be closed, when a connection of that generation has failed."""
-        if generation is not self.generation:
-            return []
-        self.generation = object()
-        sessions: list[_Session] = []
-        while (session := self.pop()) is not None:
-            sessions.append(session)
-        return sessions
-
-
-def _for_most(size: int) -> int:
-    """How many of ``size`` connections requests may have that are not urgent: at least one."""
-    return max(1, size - RESERVED)
-
-
-class Connections:
-    """Up to ``size`` connections for threads, made by ``pool``.
-
-    :param reply_seconds: no reply is waited for longer, whatever time is left.
-    """
-
-    def __init__(self, pool: redis.ConnectionPool, size: int, reply_seconds: float | None) -> None:
-        self._pool = pool
-        self._permits = Permits(size)
-        self._permits_for_most = Permits(_for_most(size))
-        self._openers = WorkerPool(size, "shedlock-redis-connect")
+    def __init__(self, make: Callable[[], Any], size: int, reply_seconds: float) -> None:
+        self._make = make
         self._reply_seconds = reply_seconds
-        self._idle = _Idle()
+        self._idle: list[Any] = []
+        self._permits = self._semaphore(size)
+        self._permits_for_most = self._semaphore(max(1, size - RESERVED))
+
+    def _outdated(self, idle: list[Any], connection: Any, *, is_good: bool) -> list[Any]:
+        """Return ``connection`` to ``idle``, from where it came. The result is to be closed."""
+        if is_good:
+            idle.append(connection)
+            return [] if idle is self._idle else _emptied(idle)
+        return [connection, *self._discarded(idle)]
+
+    def _discarded(self, idle: list[Any]) -> list[Any]:
+        """Replace ``idle``, if it is still the current list. The result is to be closed."""
+        if idle is self._idle:
+            self._idle = []
+        return _emptied(idle)
+
+
+class Connections(_Connections):
+    """Connections for threads."""
+
+    _semaphore = Permits
+
+    def __init__(self, make: Callable[[], Any], size: int, reply_seconds: float) -> None:
+        super().__init__(make, size, reply_seconds)
+        self._openers = WorkerPool(size, "shedlock-redis-connect")
 
     def request(self, words: tuple[Any, ...], until: float, *, is_urgent: bool) -> Any:
         """The reply to one command. Texts are bytes.
 
-        :param is_urgent: it has the reserved connections, too.
+        :param is_urgent: the request may use the reserved connections, too.
         """
         first = nullcontext() if is_urgent else self._permits_for_most.one_until(until)
         with first, self._permits.one_until(until):
-            session = self._ready() or self._opened(until)
+            idle = self._idle
+            connection = _pop(idle) or self._opened(until)
             is_good = False
             try:
-                session.connection.send_command(*words)
-                reply = self._reply(session.connection, until)
+                connection.send_command(*words)
+                reply = self._reply(connection, until)
                 is_good = True
                 return reply
             except redis.ResponseError as error:
                 is_good = not is_temporary(error)
                 raise
             finally:
-                if is_good:
-                    if not self._idle.push(session):
-                        session.connection.disconnect()
-                else:
-                    session.connection.disconnect()
-                    self._close(self._idle.give_up(session.generation))
+                for outdated in self._outdated(idle, connection, is_good=is_good):
+                    outdated.disconnect()
 
     def close(self) -> None:
-        """Close the idle ones now, and the others when they have been used."""
-        self._close(self._idle.give_up(self._idle.generation))
+        """Close the idle connections now, and the others when they have been used."""
+        for connection in self._discarded(self._idle):
+            connection.disconnect()
 
     def _reply(self, connection: Any, until: float) -> Any:
         seconds = seconds_left(until)
-        if self._reply_seconds is not None and self._reply_seconds < seconds:
-            if not connection.can_read(self._reply_seconds):
-                raise redis.TimeoutError("Timeout reading from socket")
-        elif not connection.can_read(seconds):
+        # redis-py itself reports a shorter socket_timeout of the URL.
+        if seconds <= self._reply_seconds and not connection.can_read(seconds):
             raise TimedOut(REPLY, sent=True)
         return connection.read_response(disable_decoding=True)
 
-    def _ready(self) -> _Session | None:
-        """An idle connection that the server has not closed meanwhile."""
-        while (session := self._idle.pop()) is not None:
-            try:
-                if not session.connection.can_read():
-                    return session
-            except (redis.RedisError, OSError):
-                pass  # closed by the server
-            session.connection.disconnect()
-        return None
-
-    def _opened(self, until: float) -> _Session:
-        generation = self._idle.generation
-
+    def _opened(self, until: float) -> Any:
         def connect() -> Any:
             if not seconds_left(until):
-                raise TimedOut(CONNECTION, sent=False)  # the thread came too late: nobody waits for it
-            connection: Any = self._pool.make_connection()
+                raise TimedOut(CONNECTION, sent=False)  # the thread came too late: the caller has given up
+            connection = self._make()
             connection.connect()
             return connection
 
         try:
-            connection = call_within(
-                self._openers, seconds_left(until), CONNECTION, connect, lambda connection: connection.disconnect()
-            )
+            return call_within(self._openers, seconds_left(until), CONNECTION, connect, lambda late: late.disconnect())
         except (redis.RedisError, OSError) as error:
             raise NotSent from error
-        return _Session(connection, generation)
-
-    def _close(self, sessions: list[_Session]) -> None:
-        for session in sessions:
-            session.connection.disconnect()
 
 
-class AsyncConnections:
-    """:class:`Connections` for one event loop."""
+class AsyncConnections(_Connections):
+    """Connections for one event loop."""
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool, size: int, reply_seconds: float | None) -> None:
-        self._pool = pool
-        self._permits = asyncio.Semaphore(size)
-        self._permits_for_most = asyncio.Semaphore(_for_most(size))
-        self._reply_seconds = reply_seconds
-        self._idle = _Idle()
+    _semaphore = asyncio.Semaphore
 
     async def request(self, words: tuple[Any, ...], until: float, *, is_urgent: bool) -> Any:
         """See :meth:`Connections.request`."""
         first = nullcontext() if is_urgent else _one_until(self._permits_for_most, until)
         async with first, _one_until(self._permits, until):
-            session = await self._ready() or await self._opened(until)
+            idle = self._idle
+            connection = _pop(idle) or await self._opened(until)
             is_good = False
             try:
-                reply = await self._reply(session.connection, words, until)
+                reply = await self._reply(connection, words, until)
                 is_good = True
                 return reply
             except redis.ResponseError as error:
                 is_good = not is_temporary(error)
                 raise
             finally:
-                if is_good:
-                    if not self._idle.push(session):
-                        await _disconnect(session.connection)
-                else:
-                    await _disconnect(session.connection)
-                    await self._close(self._idle.give_up(session.generation))
+                for outdated in self._outdated(idle, connection, is_good=is_good):
+                    await _disconnect(outdated)
 
     async def close(self) -> None:
-        """Close the idle ones now, and the others when they have been used."""
-        for session in self._idle.give_up(self._idle.generation):
-            await session.connection.disconnect()
+        """See :meth:`Connections.close`."""
+        for connection in self._discarded(self._idle):
+            await connection.disconnect()
 
     async def _reply(self, connection: Any, words: tuple[Any, ...], until: float) -> Any:
         seconds = seconds_left(until)
-        is_short = self._reply_seconds is not None and self._reply_seconds < seconds
         try:
-            async with within(self._reply_seconds if is_short else seconds, REPLY, sent=True):
+            async with within(min(seconds, self._reply_seconds), REPLY, sent=True):
                 await connection.send_command(*words)
                 return await connection.read_response(disable_decoding=True)
         except TimedOut:
-            if is_short:
-                raise redis.TimeoutError("Timeout reading from socket") from None
-            raise
-
-    async def _ready(self) -> _Session | None:
-        while (session := self._idle.pop()) is not None:
-            try:
-                if not await getattr(session.connection, _CAN_READ)():
-                    return session
-            except (redis.RedisError, OSError):
-                pass  # closed by the server, as hiredis finds out
-            except BaseException:
-                await _disconnect(session.connection)
+            if seconds <= self._reply_seconds:
                 raise
-            await _disconnect(session.connection)
-        return None
+            raise redis.TimeoutError("Timeout reading from socket") from None  # in redis-py's words
 
-    async def _opened(self, until: float) -> _Session:
-        generation = self._idle.generation
-        connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
+    async def _opened(self, until: float) -> Any:
+        connection = self._make()
         try:
             async with within(seconds_left(until), CONNECTION, sent=False):
                 await connection.connect()
-        except (redis.RedisError, OSError) as error:
-            await _disconnect(connection)
-            raise NotSent from error
-        except BaseException:
-            await _disconnect(connection)  # it may be connected, and not be the right user yet
+        except BaseException as error:
+            await _disconnect(connection)  # it may be connected, and not authenticated yet
+            if isinstance(error, redis.RedisError | OSError):
+                raise NotSent from error
             raise
-        return _Session(connection, generation)
-
-    async def _close(self, sessions: list[_Session]) -> None:
-        for session in sessions:
-            await _disconnect(session.connection)
+        return connection
 
 
 @asynccontextmanager
 async def _one_until(permits: asyncio.Semaphore, until: float) -> AsyncIterator[None]:
-    """:raises TimedOut: none was free until that moment."""
+    """Hold a permit. :raises TimedOut: there was none until that moment."""
     if permits.locked():
         async with within(seconds_left(until), FREE_CONNECTION, sent=False):
             await permits.acquire()
@@ -252,9 +182,20 @@ async def _one_until(permits: asyncio.Semaphore, until: float) -> AsyncIterator[
 
 
 async def _disconnect(connection: Any) -> None:
-    """Waits for nothing, so that it cannot be cancelled half-way."""
+    """Close without waiting, so that a cancellation cannot interrupt it."""
     await connection.disconnect(nowait=True)
 
 
-_CAN_READ = "can_read" if hasattr(redis.asyncio.Connection, "can_read") else "can_read_destructive"
-"""redis-py 8 has renamed it."""
+def _pop(connections: list[Any]) -> Any:
+    try:
+        return connections.pop()
+    except IndexError:
+        return None
+
+
+def _emptied(connections: list[Any]) -> list[Any]:
+    """What was in the list. Another thread may take connections out of it at the same time."""
+    found = []
+    while (connection := _pop(connections)) is not None:
+        found.append(connection)
+    return found

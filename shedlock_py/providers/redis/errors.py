@@ -66,17 +66,17 @@ _FROM_REDIS = (RedisError, RuntimeError, UnicodeError)  # RuntimeError: an async
 
 
 def is_not_connected(error: Exception) -> bool:
-    """Whether no connection could be had for this try."""
+    """Whether the client got no connection for this try."""
     if not isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError):
         return False
-    # The last two are said by redis-py's own pools.
+    # The last two are messages of redis-py's pools.
     return any(words in str(error) for words in ("connecting to", "No connection available", "Too many connections"))
 
 
 def classify(error: Exception, *, has_retries: bool) -> Failure:
     """How a program must react to ``error``.
 
-    :param has_retries: the client retries by itself, so what failed last says nothing of what was sent before.
+    :param has_retries: the client retries by itself, so its last error does not show what it sent before.
     """
     if isinstance(error, _BAD_CREDENTIALS):
         return Failure.REFUSED
@@ -93,6 +93,6 @@ def classify(error: Exception, *, has_retries: bool) -> Failure:
 
 
 def reason(error: BaseException) -> str:
-    """The driver's own words, on one line."""
+    """The driver's message, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,4 +1,4 @@
-"""The operations on Redis: programs that say which script to run and decide what the replies mean.
+"""The operations on Redis: programs that choose the script to run and decide what the replies mean.
 
 Each operation is one Lua script, atomic and idempotent per claim id: one that ran but whose reply was lost may be
 repeated, by the kit or by a client that retries by itself.
@@ -14,15 +14,16 @@ from typing import Any, ClassVar, NamedTuple
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ProviderError
 from shedlock_py.events import logger
 from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     Failure,
     StorePrograms,
-    describe,
     fire_time_too_late,
+    refused,
+    unreachable,
 )
 from shedlock_py.providers.redis.errors import classify, is_refusal, reason
 from shedlock_py.providers.redis.scripts import Script, script
@@ -51,7 +52,7 @@ Command = Call | Scan
 Redact = Callable[[str], str]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 KEPT_MS = in_milliseconds(KEPT)
 _FIRE_TIME_TOO_LATE = -1
 """In the place of a fencing token."""
@@ -72,7 +73,7 @@ class Keys:
         return b"".join(b"\\" + bytes([byte]) if byte in b"*?[]^\\" else bytes([byte]) for byte in literal) + b"*}"
 
     def name(self, key: bytes) -> str | None:
-        """The lock name of ``key``; None if it is none of ours."""
+        """The lock name of ``key``; None if another program uses the key."""
         if not key.startswith(self._start) or not key.endswith(b"}"):
             return None
         try:
@@ -114,7 +115,7 @@ class RedisPrograms(StorePrograms):
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Command, Any, int | None]:
         operation = "take_over" if force else "acquire"
-        args = (*claim_args(claim), KEPT_MS, self.fire_time_tolerance // _MICROSECOND)
+        args = (*claim_args(claim), KEPT_MS, self.fire_time_tolerance // MICROSECOND)
         if force:
             former_token = None if before is None else before.fencing_token
             args = (*args, b"" if former_token is None else former_token)
@@ -126,13 +127,13 @@ class RedisPrograms(StorePrograms):
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
         key = self._keys.of(lease.name)
         if releasing:
-            reply = yield release("release", key, lease, lock_for)
+            reply = yield release_call(key, lease, lock_for)
         else:
-            reply = yield extend("extend", key, lease, lock_for, self.clock())
+            reply = yield extend_call("extend", key, lease, lock_for, self.clock())
         return bool(reply)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
-        args = (locked_by.encode(), _microseconds(former_fire_time), KEPT_MS)
+        args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
         return bool((yield Call(script("undo"), (self._keys.of(name),), args)))
 
     def force_release(self, name: str) -> Program[Command, Any, bool]:
@@ -156,9 +157,7 @@ class RedisPrograms(StorePrograms):
         try:
             return to_record(name, row, now)
         except (ValueError, OverflowError) as error:
-            raise ProviderError(
-                describe("record", name, _odd(key, error)), operation="record", lock_name=name
-            ) from error
+            raise refused("record", name, _odd(key, error)) from error
 
     def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
         keys = yield from self._scan(prefix)
@@ -185,30 +184,39 @@ class RedisPrograms(StorePrograms):
     def classify(self, error: Exception) -> Failure:
         return classify(error, has_retries=self._has_retries)
 
+    def reason(self, error: Exception) -> str:
+        return self._redact(reason(error))
+
+    def hint(self, error: Exception) -> str | None:
+        is_foreign = "WRONGTYPE" in str(error)
+        return "another program uses this key: choose another key_prefix" if is_foreign else None
+
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        message = describe(operation, lock_name, self._redact(reason(error)))
-        if "WRONGTYPE" in str(error):
-            message += " — somebody else's key has this name: choose another key_prefix"
-        kind = ProviderError if is_refusal(error) else ProviderUnreachable
-        return kind(message, operation=operation, lock_name=lock_name)
+        make = refused if is_refusal(error) else unreachable
+        return make(operation, lock_name, self.reason(error), hint=self.hint(error))
 
 
 def claim_args(claim: Claim) -> tuple[bytes | int, ...]:
-    """Who claims, for how many ms, and for which fire time (us, or nothing)."""
+    """``locked_by``, the length of the lease in ms, and the fire time in us, or nothing."""
     request = claim.request
-    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), _microseconds(request.fire_time)
+    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), optional_microseconds(request.fire_time)
 
 
-def _microseconds(moment: datetime | None) -> bytes | int:
-    return b"" if moment is None else (moment - _EPOCH) // _MICROSECOND
+def in_microseconds(moment: datetime) -> int:
+    """Since 1970, as the scripts count."""
+    return (moment - _EPOCH) // MICROSECOND
 
 
-def release(operation: str, key: bytes, lease: Lease, lock_for: timedelta) -> Call:
+def optional_microseconds(moment: datetime | None) -> bytes | int:
+    return b"" if moment is None else in_microseconds(moment)
+
+
+def release_call(key: bytes, lease: Lease, lock_for: timedelta) -> Call:
     """The call that lets exactly ``lease`` end ``lock_for`` from now."""
-    return Call(script(operation), (key,), (lease.locked_by.encode(), in_milliseconds(lock_for), KEPT_MS))
+    return Call(script("release"), (key,), (lease.locked_by.encode(), in_milliseconds(lock_for), KEPT_MS))
 
 
-def extend(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: float) -> Call:
+def extend_call(operation: str, key: bytes, lease: Lease, lock_for: timedelta, now: float) -> Call:
     """The same while it lasts. ``now`` is the holder's clock: what a client repeats may come after a later one."""
     args = (
         lease.locked_by.encode(),
@@ -249,12 +257,12 @@ def _number(value: bytes | None, field: str, longest: int = 16) -> int | None:
 
 
 def _moment(microseconds: int) -> datetime:
-    return _EPOCH + microseconds * _MICROSECOND
+    return _EPOCH + microseconds * MICROSECOND
 
 
 def _odd(key: bytes, error: Exception) -> str:
-    """What is wrong with a record that somebody else has written."""
+    """The error for a record that another program has written."""
     return (
-        f"a field of this lock record is not a number of microseconds or a token ({reason(error)}). Look at it with "
-        f"HGETALL {key.decode()}, and delete the key if nobody holds the lock."
+        f"a field of this lock record is not a number of microseconds or a token ({reason(error)}). Read it with "
+        f"HGETALL {key.decode()}, and delete the key if the lock is not held."
     )

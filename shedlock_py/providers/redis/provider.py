@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import redis
 import redis.asyncio
@@ -24,8 +25,6 @@ from shedlock_py.providers.redis.clients import (
     ManagedClient,
     open_async_client,
     open_client,
-    place,
-    redactor,
 )
 from shedlock_py.providers.redis.programs import RedisPrograms
 
@@ -33,8 +32,8 @@ from shedlock_py.providers.redis.programs import RedisPrograms
 class RedisLockProvider(ProgramProvider):
     """Locks in one Redis (5 or newer), Valkey or a server that speaks like them; also behind Sentinel or as a cluster.
 
-    One asynchronous Redis does not promise mutual exclusion across a fail-over: a replica that is promoted may not have
-    received the last lock. Fencing tokens still increase. :class:`RedisQuorumLockProvider` survives a lost server.
+    A single asynchronous Redis can lose a lease during failover: a replica that is promoted may not have received the
+    last lock. Fencing tokens still increase. :class:`RedisQuorumLockProvider` survives a lost server.
 
     :param client_or_url: the application's own ``redis.Redis`` (a Sentinel's ``master_for(…)`` is one) or
         ``redis.RedisCluster``, which is never closed; or a URL (``redis://``, ``rediss://``, ``unix://``), for
@@ -57,19 +56,16 @@ class RedisLockProvider(ProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
     ) -> None:
-        given, seconds, tolerance = _options(client_or_url, timeout, fire_time_tolerance)
-        client = open_client(given, seconds or 0)
-        super().__init__(_programs(client, key_prefix, seconds, tolerance), client)
-
-    def create_schema(self) -> None:
-        """Nothing to create."""
+        client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance)
+        client = open_client(client_or_url, limits["timeout"])
+        super().__init__(_programs(client, key_prefix, limits), client)
 
     def close(self) -> None:
         """Close the connections that the provider has opened; those of the application's client stay as they are."""
         self._client.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {place(self._client)}>"
+        return f"<{type(self).__name__} at {self._client.place}>"
 
 
 class AsyncRedisLockProvider(AsyncProgramProvider):
@@ -88,37 +84,44 @@ class AsyncRedisLockProvider(AsyncProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
     ) -> None:
-        given, seconds, tolerance = _options(client_or_url, timeout, fire_time_tolerance)
-        client = open_async_client(given, seconds or 0)
-        super().__init__(_programs(client, key_prefix, seconds, tolerance), client)
-
-    async def create_schema(self) -> None:
-        """Nothing to create."""
+        client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance)
+        client = open_async_client(client_or_url, limits["timeout"])
+        super().__init__(_programs(client, key_prefix, limits), client)
 
     async def close(self) -> None:
         """Close the connections that this event loop opened; those of the application's client stay as they are."""
         await self._client.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {place(self._client)}>"
+        return f"<{type(self).__name__} at {self._client.place}>"
 
 
-def _options(
-    client_or_url: Any, timeout: Duration | None, tolerance: Duration | None
-) -> tuple[Any, float | None, timedelta]:
-    """The client, or the URL without the options of every provider; and these: the seconds of one operation, …"""
+class Limits(TypedDict):
+    """The options of :class:`StorePrograms` that every provider has."""
+
+    timeout: float | None
+    fire_time_tolerance: timedelta
+
+
+def parse_limits(
+    timeout: Duration | None, tolerance: Duration | None, in_url: Mapping[str, str], *, is_managed: bool
+) -> Limits:
+    """From the arguments of the constructor, or else from the options in the URL."""
+    return {
+        "timeout": parse_timeout(timeout, in_url.get("timeout"), is_managed=is_managed),
+        "fire_time_tolerance": parse_tolerance(tolerance, in_url.get("fire_time_tolerance")),
+    }
+
+
+def _parse(client_or_url: Any, timeout: Duration | None, tolerance: Duration | None) -> tuple[Any, Limits]:
+    """The client, or the URL without the options of every provider; and these options."""
     is_managed = isinstance(client_or_url, str)
-    given, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})
-    seconds = parse_timeout(timeout, in_url.get("timeout"), is_managed=is_managed)
-    return given, seconds, parse_tolerance(tolerance, in_url.get("fire_time_tolerance"))
+    client_or_url, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})
+    return client_or_url, parse_limits(timeout, tolerance, in_url, is_managed=is_managed)
 
 
-def _programs(client: AnyClient, key_prefix: str, timeout: float | None, tolerance: timedelta) -> RedisPrograms:
+def _programs(client: AnyClient, key_prefix: str, limits: Limits) -> RedisPrograms:
+    keys_per_call = 1 if client.is_cluster else 500
     return RedisPrograms(
-        key_prefix,
-        redactor(client),
-        keys_per_call=1 if client.is_cluster else 500,
-        has_retries=client.has_retries,
-        timeout=timeout,
-        fire_time_tolerance=tolerance,
+        key_prefix, client.redact, keys_per_call=keys_per_call, has_retries=client.has_retries, **limits
     )

@@ -1,23 +1,25 @@
-"""The SQL with which a lock is claimed: acquire, and take over. One statement each, in the words of each database.
+"""The SQL with which a lock is claimed, by acquire and by take over: one statement each.
 
-A claim that finds itself in the record was granted already, and its reply was lost: it keeps its token, and the time
-that it may have been extended to, or freed at, meanwhile. So a late copy of a claim changes nothing.
+A claim that finds its own claim id in the record was granted before, and its reply was lost. It is granted again and
+changes nothing: the record keeps its token, and the time to which the lease was extended, or at which it was released,
+since then. So a late copy of a claim changes nothing either.
 """
 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
 from shedlock_py.providers.sqlalchemy.clock import SqlClock
 
 TOO_LATE = 2
-"""In place of a fencing token: the fire time is later than the clock of the database allows.
+"""Replied in place of a fencing token: the fire time is later than the clock of the database allows.
 
-Tokens are microseconds since 1970, and 1 means a grant of a table that keeps none.
+Tokens are microseconds since 1970, and 1 means a grant in a table without tokens.
 """
 
 
-class Kind(enum.Enum):
+class ClaimKind(enum.Enum):
     """When a claim is granted."""
 
     ACQUIRE = "the lock is free"
@@ -25,35 +27,36 @@ class Kind(enum.Enum):
     TAKE_OVER_ABSENT = "there is no record, and there was none before"
 
 
+@dataclass(frozen=True)
 class ClaimSql:
     """What the claims of all databases have in common.
 
     :param extra_columns: the table has fencing tokens and fire times.
-    :param has_fire_time: the claim is for one fire time, which the table then has a column for.
+    :param has_fire_time: the claim is for one fire time; the table then has a column for it.
     """
 
-    def __init__(self, clock: SqlClock, kind: Kind, *, extra_columns: bool, has_fire_time: bool) -> None:
-        self.clock = clock
-        self.kind = kind
-        self.extra_columns = extra_columns
-        self.has_fire_time = has_fire_time
+    clock: SqlClock
+    kind: ClaimKind
+    extra_columns: bool
+    has_fire_time: bool
 
     def granted(self, record: str = "") -> str:
-        clock, mine = self.clock, f"{record}locked_by = :locked_by"
+        """The condition. :param record: the prefix of its columns."""
+        clock, repeated = self.clock, f"{record}locked_by = :locked_by"
         match self.kind:
-            case Kind.ACQUIRE:
+            case ClaimKind.ACQUIRE:
                 newer = f" AND ({record}last_fire_time < {clock.fire_time}) IS NOT FALSE" if self.has_fire_time else ""
-                return f"({mine} OR ({record}lock_until <= {clock.now}{newer}))"
-            case Kind.TAKE_OVER:
-                # ShedLock for Java leaves our token as it is. So the token alone does not tell one record from a later.
+                return f"({repeated} OR ({record}lock_until <= {clock.now}{newer}))"
+            case ClaimKind.TAKE_OVER:
+                # ShedLock for Java leaves the token as it is, so the token alone does not identify a record.
                 same = f"{record}locked_by = :before_locked_by AND " + clock.same_time.format(
                     f"{record}locked_at", clock.moment.format("before_locked_at")
                 )
                 if self.extra_columns:
                     same += f" AND {record}fencing_token {clock.is_same} {clock.number.format('before_token')}"
-                return f"({mine} OR ({same}))"
-            case Kind.TAKE_OVER_ABSENT:
-                return f"({mine})"
+                return f"({repeated} OR ({same}))"
+            case ClaimKind.TAKE_OVER_ABSENT:
+                return f"({repeated})"
 
     def next_token(self, record: str = "") -> str:
         clock = self.clock
@@ -65,146 +68,144 @@ class ClaimSql:
         return f"COALESCE({clock.greatest}({stored}, {given}), {stored}, {given})"
 
 
-class ReturningSql(ClaimSql):
-    """PostgreSQL and SQLite. Replies with a row: the token. No row: not granted."""
+def returning_claim(
+    clock: SqlClock, kind: ClaimKind, *, extra_columns: bool, has_fire_time: bool, checks_first: bool
+) -> str:
+    """For PostgreSQL and SQLite. Replies with a row that has the token; no row: not granted.
 
-    def sql(self, *, skips_first: bool, refuses_late: bool) -> str:
-        """:param skips_first: look whether the lock is held or the fire time was granted, before anything is locked.
-        :param refuses_late: reply :data:`TOO_LATE` for such a fire time; else it was looked at before."""
-        conditions = []
-        if refuses_late and self.has_fire_time:
-            conditions.append(f"NOT {self.clock.is_late}")
-        if skips_first and self.kind is Kind.ACQUIRE:
-            ran = f" OR last_fire_time >= {self.clock.fire_time}" if self.has_fire_time else ""
-            conditions.append(
-                f"NOT EXISTS (SELECT 1 FROM {{table}} WHERE name = :name AND locked_by <> :locked_by "
-                f"AND (lock_until > {self.clock.now}{ran}))"
-            )
-        claim = self._update(conditions) if self.kind is Kind.TAKE_OVER else self._insert(conditions)
-        if not (refuses_late and self.has_fire_time):
-            return claim
-        return (
-            f"WITH granted AS ({claim}) SELECT fencing_token FROM granted "
-            f"UNION ALL SELECT {TOO_LATE} WHERE {self.clock.is_late}"
-        )
-
-    def _insert(self, conditions: list[str]) -> str:
-        clock = self.clock
-        columns = ["name", "lock_until", "locked_at", "locked_by"]
-        values = [clock.text.format("name"), "{until}", clock.now, clock.text.format("locked_by")]
-        if self.extra_columns:
-            columns.append("fencing_token")
-            values.append(clock.microseconds)
-        if self.has_fire_time:
-            columns.append("last_fire_time")
-            values.append(clock.fire_time)
-        return (
-            f"INSERT INTO {{table}} AS record ({', '.join(columns)}) SELECT {', '.join(values)} "
-            f"WHERE {' AND '.join(conditions) or '1 = 1'} "  # without WHERE, SQLite takes ON for that of a join
-            f"ON CONFLICT (name) DO UPDATE SET {self._changes()} WHERE {self.granted('record.')} {self._reply()}"
-        )
-
-    def _update(self, conditions: list[str]) -> str:
-        conditions = ["record.name = :name", self.granted("record."), *conditions]
-        return f"UPDATE {{table}} AS record SET {self._changes()} WHERE {' AND '.join(conditions)} {self._reply()}"
-
-    def _changes(self) -> str:
-        new = {"lock_until": "{until}", "locked_at": self.clock.now}
-        if self.extra_columns:
-            new["fencing_token"] = self.next_token("record.")
-        if self.has_fire_time:
-            new["last_fire_time"] = self.newest_fire_time("record.")
-        mine = "record.locked_by = :locked_by"
-        changes = [f"{column} = CASE WHEN {mine} THEN record.{column} ELSE {new[column]} END" for column in new]
-        return ", ".join([*changes, "locked_by = :locked_by"])
-
-    def _reply(self) -> str:
-        return "RETURNING fencing_token" if self.extra_columns else "RETURNING 1"
-
-
-class MySqlSql(ClaimSql):
-    """MySQL and MariaDB, which have no RETURNING in common.
-
-    ``LAST_INSERT_ID(x)`` sends the number x back with the reply: the token, 1 where the table keeps none,
-    :data:`TOO_LATE`, or 0: not granted.
-
-    Columns are assigned from left to right, and a condition sees those that were assigned before it; unless the mode
-    SIMULTANEOUS_ASSIGNMENT is on. Each order of assignments below is right both ways.
+    :param checks_first: find out whether the lock is held, and whether the fire time is too late, before anything is
+        locked.
     """
+    claim = ClaimSql(clock, kind, extra_columns, has_fire_time)
+    conditions = []
+    refuses_late = checks_first and has_fire_time
+    if refuses_late:
+        conditions.append(f"NOT {clock.is_late}")
+    if checks_first and kind is ClaimKind.ACQUIRE:
+        ran = f" OR last_fire_time >= {clock.fire_time}" if has_fire_time else ""
+        conditions.append(
+            f"NOT EXISTS (SELECT 1 FROM {{table}} WHERE name = :name AND locked_by <> :locked_by "
+            f"AND (lock_until > {clock.now}{ran}))"
+        )
+    new = {"lock_until": "{until}", "locked_at": clock.now}
+    if extra_columns:
+        new["fencing_token"] = claim.next_token("record.")
+    if has_fire_time:
+        new["last_fire_time"] = claim.newest_fire_time("record.")
+    repeated = "record.locked_by = :locked_by"
+    changes = [f"{column} = CASE WHEN {repeated} THEN record.{column} ELSE {new[column]} END" for column in new]
+    change = f"UPDATE SET {', '.join([*changes, 'locked_by = :locked_by'])} WHERE {claim.granted('record.')}"
+    if kind is ClaimKind.TAKE_OVER:
+        sql = change.replace("UPDATE", "UPDATE {table} AS record", 1)
+        sql = " AND ".join([sql, "record.name = :name", *conditions])
+    else:
+        sql = f"{_insert(claim, conditions)} ON CONFLICT (name) DO {change}"
+    sql += " RETURNING fencing_token" if extra_columns else " RETURNING 1"
+    if not refuses_late:
+        return sql
+    return (
+        f"WITH granted AS ({sql}) SELECT fencing_token FROM granted UNION ALL SELECT {TOO_LATE} WHERE {clock.is_late}"
+    )
 
-    def sql(self) -> str:
-        return self._update() if self.kind is Kind.TAKE_OVER else self._insert()
 
-    def _insert(self) -> str:
-        clock = self.clock
-        columns, values = ["name", "lock_until", "locked_by"], [":name", "{until}", ":locked_by"]
-        if self.extra_columns:
-            columns += ["fencing_token", "locked_at"]
-            values += [f"LAST_INSERT_ID({clock.microseconds})", clock.now]
-        else:
-            columns.append("locked_at")
-            values.append(f"IF(LAST_INSERT_ID(1) = 1, {clock.now}, NULL)")
-        if not self.has_fire_time:
-            source = f"VALUES ({', '.join(values)})"
-        else:
-            columns.append("last_fire_time")
-            values.append(clock.fire_time)
-            is_right = f"IF({clock.is_late}, LAST_INSERT_ID({TOO_LATE}) = 0, 1 = 1)"
-            source = f"SELECT {', '.join(values)} FROM DUAL WHERE {is_right}"
-        changes = self._unchanged() if self.kind is Kind.TAKE_OVER_ABSENT else self._acquired()
-        return f"INSERT INTO {{table}} ({', '.join(columns)}) {source} ON DUPLICATE KEY UPDATE {', '.join(changes)}"
+def _insert(claim: ClaimSql, conditions: list[str]) -> str:
+    clock = claim.clock
+    columns = ["name", "lock_until", "locked_at", "locked_by"]
+    values = [clock.text.format("name"), "{until}", clock.now, clock.text.format("locked_by")]
+    if claim.extra_columns:
+        columns.append("fencing_token")
+        values.append(clock.microseconds)
+    if claim.has_fire_time:
+        columns.append("last_fire_time")
+        values.append(clock.fire_time)
+    return (
+        f"INSERT INTO {{table}} AS record ({', '.join(columns)}) SELECT {', '.join(values)} "
+        f"WHERE {' AND '.join(conditions) or '1 = 1'}"  # without WHERE, SQLite reads ON as that of a join
+    )
 
-    def _unchanged(self) -> list[str]:
-        """Somebody has made a record since there was none: granted only if that was this claim."""
-        if self.extra_columns:
-            number = "LAST_INSERT_ID(IF(locked_by = :locked_by, fencing_token, 0))"
-            return [f"fencing_token = IF({number} = 0, fencing_token, fencing_token)"]
-        return ["locked_at = IF(LAST_INSERT_ID(IF(locked_by = :locked_by, 1, 0)) = 0, locked_at, locked_at)"]
 
-    def _acquired(self) -> list[str]:
-        """Once locked_by is this claim's, it was granted; conditions before that see the record as it was."""
-        clock, granted = self.clock, self.granted()
-        until = "GREATEST(lock_until, {until})"
-        began = f"IF(locked_by = :locked_by, locked_at, {clock.now})"
-        changes = []
-        if self.extra_columns:
-            token = f"IF(locked_by = :locked_by, fencing_token, {self.next_token()})"
-            # 0 first: NULL + f() would not call f.
-            refused = "LAST_INSERT_ID(0) + fencing_token"
-            changes += [
-                f"fencing_token = IF({granted}, LAST_INSERT_ID({token}), {refused})",
-                f"locked_at = IF({granted}, {began}, locked_at)",
-            ]
-        else:
-            changes.append(f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {began}, locked_at)")
-        changes.append(f"locked_by = IF({granted}, :locked_by, locked_by)")
-        if self.extra_columns:
-            # Whose it was cannot be told from locked_by any more. But a token of before now was not given now.
-            was_mine = f"locked_by = :locked_by AND fencing_token < {clock.microseconds}"
-            until = f"IF({was_mine}, lock_until, {until})"
-            if self.has_fire_time:
-                newest = f"IF({was_mine}, last_fire_time, {self.newest_fire_time()})"
-                changes.append(f"last_fire_time = IF({granted}, {newest}, last_fire_time)")
-        return [*changes, f"lock_until = IF({granted}, {until}, lock_until)"]
+def mysql_claim(clock: SqlClock, kind: ClaimKind, *, extra_columns: bool, has_fire_time: bool) -> str:
+    """For MySQL and MariaDB, which have no RETURNING in common.
 
-    def _update(self) -> str:
-        """``locked_by`` last: all the others see whose the record was."""
-        clock = self.clock
-        stays = "locked_by = :locked_by"
-        if self.has_fire_time:
-            stays = f"({clock.is_late} OR {stays})"
-        new = {"lock_until": "{until}"}
-        if self.has_fire_time:
-            new["last_fire_time"] = self.newest_fire_time()
-        if self.extra_columns:
-            number = f"IF(locked_by = :locked_by, fencing_token, {self.next_token()})"
-            token = f"LAST_INSERT_ID({number})"
-            if self.has_fire_time:
-                token = f"IF({clock.is_late}, IF(LAST_INSERT_ID({TOO_LATE}) = 0, NULL, fencing_token), {token})"
-            changes = [f"fencing_token = {token}"]
-            new["locked_at"] = clock.now
-        else:
-            changes = [f"locked_at = IF(LAST_INSERT_ID(1) = 1, IF({stays}, locked_at, {clock.now}), NULL)"]
-        changes += [f"{column} = IF({stays}, {column}, {new[column]})" for column in new]
-        changes.append(f"locked_by = IF({stays}, locked_by, :locked_by)")
-        return f"UPDATE {{table}} SET {', '.join(changes)} WHERE name = :name AND {self.granted()}"
+    ``LAST_INSERT_ID(x)`` sends the number x with the reply: the token, 1 where the table has none, :data:`TOO_LATE`, or
+    0: not granted.
+
+    MySQL assigns columns from left to right, and a condition sees the columns that were assigned before it; in the mode
+    SIMULTANEOUS_ASSIGNMENT it does not. Each order of assignments below is right in both.
+    """
+    claim = ClaimSql(clock, kind, extra_columns, has_fire_time)
+    return _mysql_update(claim) if kind is ClaimKind.TAKE_OVER else _mysql_insert(claim)
+
+
+def _mysql_insert(claim: ClaimSql) -> str:
+    clock = claim.clock
+    columns, values = ["name", "lock_until", "locked_by"], [":name", "{until}", ":locked_by"]
+    if claim.extra_columns:
+        columns += ["fencing_token", "locked_at"]
+        values += [f"LAST_INSERT_ID({clock.microseconds})", clock.now]
+    else:
+        columns.append("locked_at")
+        values.append(f"IF(LAST_INSERT_ID(1) = 1, {clock.now}, NULL)")
+    if not claim.has_fire_time:
+        source = f"VALUES ({', '.join(values)})"
+    else:
+        columns.append("last_fire_time")
+        values.append(clock.fire_time)
+        is_in_time = f"IF({clock.is_late}, LAST_INSERT_ID({TOO_LATE}) = 0, 1 = 1)"
+        source = f"SELECT {', '.join(values)} FROM DUAL WHERE {is_in_time}"
+    changes = _mysql_unchanged(claim) if claim.kind is ClaimKind.TAKE_OVER_ABSENT else _mysql_acquired(claim)
+    return f"INSERT INTO {{table}} ({', '.join(columns)}) {source} ON DUPLICATE KEY UPDATE {', '.join(changes)}"
+
+
+def _mysql_unchanged(claim: ClaimSql) -> list[str]:
+    """There is a record now, and there was none before: granted only if this claim made it."""
+    if claim.extra_columns:
+        number = "LAST_INSERT_ID(IF(locked_by = :locked_by, fencing_token, 0))"
+        return [f"fencing_token = IF({number} = 0, fencing_token, fencing_token)"]
+    return ["locked_at = IF(LAST_INSERT_ID(IF(locked_by = :locked_by, 1, 0)) = 0, locked_at, locked_at)"]
+
+
+def _mysql_acquired(claim: ClaimSql) -> list[str]:
+    """The assignments after that of locked_by see the id of this claim if it is granted; those before it do not."""
+    clock, granted = claim.clock, claim.granted()
+    until = "GREATEST(lock_until, {until})"
+    began = f"IF(locked_by = :locked_by, locked_at, {clock.now})"
+    changes = []
+    if claim.extra_columns:
+        token = f"IF(locked_by = :locked_by, fencing_token, {claim.next_token()})"
+        refused = "LAST_INSERT_ID(0) + fencing_token"  # 0 first: NULL + f() would not call f
+        changes += [
+            f"fencing_token = IF({granted}, LAST_INSERT_ID({token}), {refused})",
+            f"locked_at = IF({granted}, {began}, locked_at)",
+        ]
+    else:
+        changes.append(f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {began}, locked_at)")
+    changes.append(f"locked_by = IF({granted}, :locked_by, locked_by)")
+    if claim.extra_columns:
+        # From here on locked_by does not show whether this claim was granted before. A token of before now does.
+        was_granted_before = f"locked_by = :locked_by AND fencing_token < {clock.microseconds}"
+        until = f"IF({was_granted_before}, lock_until, {until})"
+        if claim.has_fire_time:
+            newest = f"IF({was_granted_before}, last_fire_time, {claim.newest_fire_time()})"
+            changes.append(f"last_fire_time = IF({granted}, {newest}, last_fire_time)")
+    return [*changes, f"lock_until = IF({granted}, {until}, lock_until)"]
+
+
+def _mysql_update(claim: ClaimSql) -> str:
+    """``locked_by`` is assigned last: all the others see the former one."""
+    clock = claim.clock
+    stays = f"({clock.is_late} OR locked_by = :locked_by)" if claim.has_fire_time else "locked_by = :locked_by"
+    new = {"lock_until": "{until}"}
+    if claim.has_fire_time:
+        new["last_fire_time"] = claim.newest_fire_time()
+    if claim.extra_columns:
+        token = f"LAST_INSERT_ID(IF(locked_by = :locked_by, fencing_token, {claim.next_token()}))"
+        if claim.has_fire_time:
+            token = f"IF({clock.is_late}, IF(LAST_INSERT_ID({TOO_LATE}) = 0, NULL, fencing_token), {token})"
+        changes = [f"fencing_token = {token}"]
+        new["locked_at"] = clock.now
+    else:
+        changes = [f"locked_at = IF(LAST_INSERT_ID(1) = 1, IF({stays}, locked_at, {clock.now}), NULL)"]
+    changes += [f"{column} = IF({stays}, {column}, {new[column]})" for column in new]
+    changes.append(f"locked_by = IF({stays}, locked_by, :locked_by)")
+    return f"UPDATE {{table}} SET {', '.join(changes)} WHERE name = :name AND {claim.granted()}"

@@ -1,7 +1,7 @@
-"""PostgreSQL with a synchronous standby: noticing a commit that no standby confirmed.
+"""PostgreSQL with a synchronous standby: commits that no standby confirmed.
 
-A statement that waits for the standby and is cancelled (by ``statement_timeout``, say) is reported as done, with a
-warning. After a failover it was never done: taken for granted, it gave two holders four times out of four.
+PostgreSQL reports a statement that is cancelled while it waits for the standby (by ``statement_timeout``, for example)
+as done, with a warning. After a failover it was never done: a lock that was granted so had two holders, 4 times of 4.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from typing import Any
 
 from sqlalchemy import PoolProxiedConnection
 
-from shedlock_py.providers.sqlalchemy.errors import Unconfirmed
-
 _SOURCE_FUNCTION = "SyncRepWaitForLSN"
-"""The function in PostgreSQL that gives the warning. The words are in the server's language; this name is not."""
+"""The function in PostgreSQL that gives the warning. Its text is in the server's language; this name is not."""
+_MOST_NOTICES = 50  # as psycopg2 keeps in a plain list
+_OTHER_SEVERITIES = ("NOTICE", "INFO", "LOG", "DEBUG")
 
 
 class Warnings:
-    """What a connection's server warned about. The connection refers to it; it must not refer to the connection."""
-
-    __slots__ = ("is_unconfirmed",)
+    """What the server of a connection warned about. It must not refer to the connection, which refers to it."""
 
     def __init__(self) -> None:
         self.is_unconfirmed = False
@@ -45,11 +43,6 @@ def listen_for_warnings(connection: PoolProxiedConnection) -> Warnings:
     return warnings
 
 
-_MOST_NOTICES = 50  # as psycopg2 does with a plain list
-_OTHER_SEVERITIES = ("NOTICE", "INFO", "LOG", "DEBUG")
-_WORDS = "synchronous replication"
-
-
 class _Notices(list[str]):
     """psycopg2's list of notices, which are text only."""
 
@@ -67,10 +60,5 @@ def _may_be_of_replication(notice: str) -> bool:
     """By its English words. In another language of the server, any notice may be the warning that is meant."""
     severity = notice.partition(":")[0]
     if severity == "WARNING":
-        return _WORDS in notice
+        return "synchronous replication" in notice
     return severity not in _OTHER_SEVERITIES
-
-
-def unconfirmed() -> Unconfirmed:
-    """The server warned about the statement just carried out."""
-    return Unconfirmed("the server did it but warns that it may not last: no synchronous standby has confirmed it")

@@ -1,11 +1,10 @@
-"""Engines that we open ourselves from a URL: autocommit, few connections, and a time limit on everything."""
+"""Managed engines, opened from a URL: autocommit, few connections, and a time limit on everything."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
+import logging
 import math
-import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -25,17 +24,18 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from shedlock_py._clock import monotonic
 from shedlock_py.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+_logger = logging.getLogger("shedlock_py")
+
 POOL_SIZE = 5
-"""A skip takes a millisecond: five connections serve hundreds of threads, which wait for one in turn."""
+"""A skip takes a millisecond: five connections serve hundreds of threads."""
 FOR_ALL = POOL_SIZE - 1
-"""How many of them any statement may use. The last one is kept for those of holders: a heartbeat must not wait until
-acquires have got a row that somebody else has locked."""
+"""How many of them any statement may use. The last one is kept for statements of holders: a heartbeat must not wait for
+acquires that wait for a locked row."""
 
 # The first that is installed is taken where the URL names no driver.
 _DRIVERS = {
@@ -79,7 +79,7 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         if drivers:
             parsed = parsed.set(drivername=f"{name}+{(installed or drivers)[0]}")
     _require_kind(parsed, is_async)
-    refuse_private_database(parsed)
+    _refuse_private_database(parsed)
     return parsed
 
 
@@ -99,8 +99,7 @@ def _require_kind(url: URL, is_async: bool) -> None:
         )
 
 
-def refuse_private_database(url: URL) -> None:
-    """:raises ConfigurationError: an in-memory SQLite database, which is private to one connection."""
+def _refuse_private_database(url: URL) -> None:
     if url.get_backend_name() == "sqlite" and (
         url.database in (None, "")
         or ":memory:" in str(url.database)
@@ -113,21 +112,22 @@ def refuse_private_database(url: URL) -> None:
         )
 
 
-def refuse_shared_connection(engine: Engine) -> None:
-    """:raises ConfigurationError: a pool that gives us the application's connection, with its transaction."""
+def check_user_engine(engine: Engine) -> None:
+    """:raises ConfigurationError: its connections are private, or the application and the provider would share one."""
+    _refuse_private_database(engine.url)
     pool: Pool = engine.pool
     if engine.dialect.name == "sqlite" and isinstance(pool, StaticPool | SingletonThreadPool):
         raise ConfigurationError(
-            f"this engine's {type(pool).__name__} gives the same connection to you and to us, so your transaction "
-            f"would be ours: use a file (sqlite:///locks.db) with the default pool"
+            f"this engine's {type(pool).__name__} gives the same connection to you and to the provider, which would "
+            f"share your transaction: use a file (sqlite:///locks.db) with the default pool"
         )
 
 
 def open_engine(url: URL, timeout: float) -> Engine:
-    """A small engine of our own for ``url``; connects at first use."""
+    """A small managed engine for ``url``; it connects at first use."""
     engine: Engine = _create(create_engine, url, QueuePool, timeout)
     if url.get_backend_name() == "sqlite":
-        event.listen(engine, "connect", _WriteAheadLog(timeout))
+        event.listen(engine, "connect", _switch_to_wal)
     return engine
 
 
@@ -137,7 +137,7 @@ def open_async_engine(url: URL, timeout: float) -> AsyncEngine:
 
     engine: AsyncEngine = _create(create_async_engine, url, AsyncAdaptedQueuePool, timeout)
     if url.get_backend_name() == "sqlite":
-        event.listen(engine.sync_engine, "connect", _WriteAheadLog(timeout))
+        event.listen(engine.sync_engine, "connect", _switch_to_wal)
     return engine
 
 
@@ -146,17 +146,17 @@ def _create(create: Any, url: URL, pool: type[Pool], timeout: float) -> Any:
         "poolclass": pool,
         "pool_size": POOL_SIZE,
         # Permits in front of the pool are the limit. The pool's own count loses one for each connection that is being
-        # taken when a signal handler raises, and would refuse all in the end.
+        # taken when a signal handler raises, and in the end would refuse all.
         "max_overflow": -1,
         "pool_timeout": timeout,
         "pool_use_lifo": True,
         "isolation_level": "AUTOCOMMIT",
-        "pool_reset_on_return": None,  # nothing but single statements in autocommit: no transaction to roll back
+        "pool_reset_on_return": None,  # only single statements in autocommit: no transaction to roll back
         "connect_args": {name: value for name, value in _time_limits(url, timeout).items() if name not in url.query},
     }
     if "skip_autocommit_rollback" in inspect.signature(DefaultDialect.__init__).parameters:
-        # Since SQLAlchemy 2.0.43. Else it ends its first look around by a ROLLBACK, and with completion_type=CHAIN that
-        # begins a transaction on MySQL, which nobody would commit.
+        # Since SQLAlchemy 2.0.43. Without it, SQLAlchemy ends its first queries by a ROLLBACK. On MySQL with
+        # completion_type=CHAIN that begins a transaction, and no commit follows.
         options["skip_autocommit_rollback"] = True
     try:
         return create(url, **options)
@@ -170,9 +170,9 @@ def _create(create: Any, url: URL, pool: type[Pool], timeout: float) -> Any:
 
 
 def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
-    """Connection arguments: most drivers wait for ever unless told.
+    """Connection arguments: by default, most drivers wait for ever.
 
-    What is left of an operation's time is limited elsewhere, and first; these end what nobody waits for any more.
+    An operation has a limit of its own, which ends first; these end what no operation waits for any more.
     """
     whole = math.ceil(timeout) + 1
     match url.get_driver_name():
@@ -205,36 +205,19 @@ def _number_of_hosts(url: URL) -> int:
 
 
 def _statement_name() -> str:
-    """Asyncpg counts them, and behind a pooler the same number is another client's statement, which would be run."""
+    """A unique name. Asyncpg counts statements: behind a pooler, the same number is a statement of another client."""
     return f"shedlock_{uuid4().hex}"
 
 
-class _WriteAheadLog:
-    """Readers and the writer of a SQLite file in WAL mode do not wait for each other; the file remembers the mode."""
+def _switch_to_wal(connection: Any, _record: object) -> None:
+    """In WAL mode the readers and the writer of a SQLite file do not wait for each other. The file keeps the mode.
 
-    def __init__(self, timeout: float) -> None:
-        self._seconds = min(1.0, timeout / 2)
-
-    def __call__(self, connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        try:
-            deadline = monotonic() + self._seconds
-            cursor.execute("PRAGMA journal_mode")
-            while cursor.fetchone()[0].lower() != "wal" and monotonic() < deadline:
-                # Another process may be switching it at this moment; SQLite then answers "locked" without waiting.
-                try:
-                    cursor.execute("PRAGMA journal_mode=WAL")
-                    break
-                except Exception as error:
-                    if "is locked" not in str(error):
-                        break  # a file that may only be read, say; it works without
-                if hasattr(connection, "run_async"):
-                    connection.run_async(lambda _: asyncio.sleep(_WAL_PAUSE))
-                else:
-                    time.sleep(_WAL_PAUSE)
-                cursor.execute("PRAGMA journal_mode")
-        finally:
-            cursor.close()
-
-
-_WAL_PAUSE = 0.02
+    An error does no harm: the file is read-only, or another process uses it or switches the mode at this moment.
+    """
+    cursor = connection.cursor()
+    try:
+        cursor.execute("PRAGMA journal_mode=WAL")
+    except Exception as error:
+        _logger.debug("no WAL mode: %s", error)
+    finally:
+        cursor.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -11,12 +13,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from shedlock_py.providers.kit import Failure
 
 
-class Unconfirmed(Exception):
+class UnconfirmedCommit(Exception):
     """The statement was carried out, but a failover may undo it."""
 
 
 class FileReplaced(Exception):
-    """The SQLite file at the path is another one than the file that the statement was carried out in."""
+    """The SQLite file at the path is another one than the file in which the statement was carried out."""
 
 
 class Missing(enum.Enum):
@@ -27,27 +29,23 @@ class Missing(enum.Enum):
     COLUMN = "a column of the lock table"
 
 
-# PostgreSQL: https://www.postgresql.org/docs/current/errcodes-appendix.html
-_BY_SQLSTATE = {
+_BY_CODE: dict[str | int, Failure] = {
+    # PostgreSQL: https://www.postgresql.org/docs/current/errcodes-appendix.html
     "40001": Failure.CONFLICT,  # serialization failure
     "40P01": Failure.CONFLICT,  # deadlock
     "55P03": Failure.CONFLICT,  # lock timeout
     "25006": Failure.NOT_DONE,  # read-only transaction: a standby
     "57014": Failure.UNREACHABLE,  # statement timeout
-    "57P01": Failure.SESSION_CLOSED,  # by pg_terminate_backend(), say
-    "57P02": Failure.SESSION_CLOSED,  # another session has crashed
+    "57P01": Failure.SESSION_CLOSED,  # by pg_terminate_backend(), for example
+    "57P02": Failure.SESSION_CLOSED,  # another session crashed
     "57P05": Failure.SESSION_CLOSED,  # idle_session_timeout
-}
-_ASYNCPG_WAS_TOLD = "in the middle of operation: "  # the server's words follow; without them the connection just broke
-_BY_SQLSTATE_CLASS = {
+    # The first two characters are the class.
     "08": Failure.UNREACHABLE,  # connection
     "28": Failure.REFUSED,  # wrong user or password
     "3D": Failure.REFUSED,  # no such database
     "53": Failure.UNREACHABLE,  # out of connections, memory, disk
     "57": Failure.UNREACHABLE,  # starting up, shutting down
-}
-# MySQL and MariaDB: https://mariadb.com/kb/en/mariadb-error-codes/
-_BY_MYSQL_CODE = {
+    # MySQL and MariaDB: https://mariadb.com/kb/en/mariadb-error-codes/
     1213: Failure.CONFLICT,  # deadlock
     1205: Failure.CONFLICT,  # lock wait timeout
     1020: Failure.CONFLICT,  # MariaDB's snapshot isolation: record has changed since last read
@@ -64,14 +62,14 @@ _BY_TEXT = {
     # libpq gives no code when it cannot connect.
     "authentication failed": Failure.REFUSED,
     "no password supplied": Failure.REFUSED,
-    # SQLite's driver gives codes only in some versions.
+    # SQLite's driver gives codes in some versions only.
     "is locked": Failure.NOT_DONE,  # after waiting for busy_timeout
     "readonly database": Failure.NOT_DONE,
     "disk I/O error": Failure.UNREACHABLE,
     "database or disk is full": Failure.NOT_DONE,
     "unable to open database file": Failure.NOT_DONE,
 }
-_MISSING_BY_CODE: dict[object, Missing] = {
+_MISSING: dict[str | int, Missing] = {
     "42P01": Missing.TABLE,
     "3F000": Missing.SCHEMA,
     "42703": Missing.COLUMN,
@@ -84,7 +82,7 @@ _MISSING_BY_TEXT = {
     "has no column named": Missing.COLUMN,
 }
 _READ_ONLY_CODES = ("25006", 1290, 1792, 1836, 1047)
-_READ_ONLY_TEXT = "readonly database"
+_ASYNCPG_SERVER_MESSAGE = "in the middle of operation: "  # followed by the server's text; without it, just broken
 
 
 def translated(error: Exception, dialect: Dialect, sql: str | None = None, *, is_broken: bool = False) -> Exception:
@@ -101,50 +99,53 @@ def translated(error: Exception, dialect: Dialect, sql: str | None = None, *, is
 
 def classify(error: Exception) -> Failure:
     """What ``error`` means for the statement that failed."""
-    if isinstance(error, DBAPIError):
-        known = _from_code(error)
-        if error.connection_invalidated:
-            return known if known in (Failure.SESSION_CLOSED, Failure.REFUSED) else Failure.CONNECTION_LOST
-        return known or Failure.REFUSED
-    if isinstance(error, PoolTimeout):
-        return Failure.NOT_DONE
-    if isinstance(error, Unconfirmed):
-        return Failure.UNREACHABLE
-    if isinstance(error, OSError | FileReplaced):  # with TimeoutError
-        return Failure.CONNECTION_LOST
-    if isinstance(error, SQLAlchemyError | RuntimeError | UnicodeError):
-        # RuntimeError: an async engine used from another event loop; UnicodeError: a connection's narrow character set.
-        return Failure.REFUSED
-    return Failure.NOT_A_STORE_ERROR
+    match error:
+        case DBAPIError():
+            known = _failure_of(error)
+            if error.connection_invalidated:
+                return known if known in (Failure.SESSION_CLOSED, Failure.REFUSED) else Failure.CONNECTION_LOST
+            return known or Failure.REFUSED
+        case PoolTimeout():
+            return Failure.NOT_DONE
+        case UnconfirmedCommit():
+            return Failure.UNREACHABLE
+        case OSError() | FileReplaced():  # with TimeoutError
+            return Failure.CONNECTION_LOST
+        case SQLAlchemyError() | RuntimeError() | UnicodeError():
+            # RuntimeError: an async engine used from another event loop, or SQLite in a forked process that cannot use
+            # it. UnicodeError: a connection's character set is too narrow.
+            return Failure.REFUSED
+        case _:
+            return Failure.NOT_A_STORE_ERROR
 
 
 def missing(error: BaseException | None) -> Missing | None:
-    """What ``error`` says the database lacks."""
+    """What the database lacks, by its ``error``."""
     if not isinstance(error, DBAPIError):
         return None
-    code, words = _code(error), str(error.orig)
+    code = _code(error)
     if code is not None:
-        return _MISSING_BY_CODE.get(code)
-    return next((lack for part, lack in _MISSING_BY_TEXT.items() if part in words), None)
+        return _MISSING.get(code)
+    return next((what for part, what in _MISSING_BY_TEXT.items() if part in str(error.orig)), None)
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether this session's server takes no writes, as a former primary; the server at that address may be another."""
+    """Whether the server of this session takes no writes, as a former primary; a new session may reach another one."""
     if not isinstance(error, DBAPIError):
         return False
     code = _code(error)
-    return code in _READ_ONLY_CODES or (code is None and _READ_ONLY_TEXT in str(error.orig))
+    return code in _READ_ONLY_CODES or (code is None and "readonly database" in str(error.orig))
 
 
-# What drivers raise while connecting, apart from what classify() knows: a server that hangs up, wrong options in a URL.
-_OF_CONNECTING = (EOFError, TypeError, ValueError)
+def is_from_connecting(error: Exception) -> bool:
+    """Whether ``error`` means that no connection could be opened; else a signal handler raised it.
 
-
-def is_of_connecting(error: Exception) -> bool:
-    """Whether ``error`` says that no connection could be had; else it is an exception raised by a signal handler."""
-    if classify(error) is not Failure.NOT_A_STORE_ERROR or isinstance(error, _OF_CONNECTING):
+    Drivers raise more than :func:`classify` knows while connecting: for a server that hangs up, or for wrong options in
+    a URL. SQLAlchemy passes the errors of asyncpg on as they are.
+    """
+    if classify(error) is not Failure.NOT_A_STORE_ERROR or isinstance(error, EOFError | TypeError | ValueError):
         return True
-    return type(error).__module__.partition(".")[0] == "asyncpg"  # SQLAlchemy passes on its errors as they are
+    return type(error).__module__.partition(".")[0] == "asyncpg"
 
 
 def _code(error: DBAPIError) -> str | int | None:
@@ -157,21 +158,66 @@ def _code(error: DBAPIError) -> str | int | None:
     return sqlstate if isinstance(sqlstate, str) else None
 
 
-def _from_code(error: DBAPIError) -> Failure | None:
-    code, words = _code(error), str(error.orig)
-    if isinstance(code, int):
-        return _BY_MYSQL_CODE.get(code)
-    if code == "08003" and _ASYNCPG_WAS_TOLD in words:
+def _failure_of(error: DBAPIError) -> Failure | None:
+    code, text = _code(error), str(error.orig)
+    if code == "08003" and _ASYNCPG_SERVER_MESSAGE in text:
         return Failure.SESSION_CLOSED
+    if isinstance(code, str):
+        return _BY_CODE.get(code) or _BY_CODE.get(code[:2])
     if code is not None:
-        return _BY_SQLSTATE.get(code) or _BY_SQLSTATE_CLASS.get(code[:2])
-    return next((failure for part, failure in _BY_TEXT.items() if part in words), None)
+        return _BY_CODE.get(code)
+    return next((failure for part, failure in _BY_TEXT.items() if part in text), None)
+
+
+def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None) -> str | None:
+    """What the user can do about ``error``."""
+    lack = missing(error)
+    if lack is Missing.TABLE:
+        return (
+            f"create the table {table} once, with provider.create_schema() or "
+            f"provider_from_url(url).create_schema(), or add lock_table(metadata) to your migrations"
+        )
+    if lack is Missing.SCHEMA and schema is not None:
+        return f"create the schema once: CREATE SCHEMA {dialect.identifier_preparer.quote_schema(schema)}"
+    if lack is Missing.COLUMN:
+        time_type = "DATETIME(6)" if dialect.name in ("mysql", "mariadb") else "TIMESTAMP"
+        return (
+            f"add the missing columns: ALTER TABLE {table} ADD COLUMN fencing_token BIGINT; "
+            f"ALTER TABLE {table} ADD COLUMN last_fire_time {time_type}; or go without fencing tokens "
+            f"and fire times on a table of ShedLock for Java: extra_columns=False"
+        )
+    if isinstance(error, DBAPIError) and 'prepared statement "' in str(error.orig):
+        return (
+            "a pooler such as PgBouncer in transaction mode does not keep prepared statements: take "
+            "postgresql+psycopg; an engine of yours needs connect_args={'prepare_threshold': None}"
+        )
+    return None
 
 
 def reason(error: BaseException) -> str:
-    """The driver's own words, on one line."""
+    """The driver's own text, on one line."""
     original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     text = " ".join(str(original).split())
     if not text:
         text = "no answer in time" if isinstance(original, TimeoutError) else type(original).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+_CONFLICT_CODES = ("40001", 1020)  # PostgreSQL's serialization failure; MariaDB's innodb_snapshot_isolation
+_CONFLICT_NOTE = (
+    "verify() of shedlock_py: the lock record was updated since the snapshot of this transaction was taken, and a "
+    "heartbeat is enough for that. Run the transaction at READ COMMITTED "
+    '(execution_options(isolation_level="READ COMMITTED")), or guard it without keep_alive and with a '
+    "lock_at_most_for that covers it. To run it again helps only if it is shorter than the time between two heartbeats."
+)
+
+
+@contextmanager
+def explained_conflicts() -> Iterator[None]:
+    """Add a note to the database's error. The error stays as it is: code that repeats transactions depends on it."""
+    try:
+        yield
+    except DBAPIError as error:
+        if _code(error) in _CONFLICT_CODES:
+            error.add_note(_CONFLICT_NOTE)
+        raise

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import event
@@ -17,34 +16,34 @@ from shedlock_py._clock import monotonic
 from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import TimedOut, call_within
 from shedlock_py.providers.sqlalchemy.engines import POOL_SIZE
-from shedlock_py.providers.sqlalchemy.watchdog import SOCKET, Duplicate
-
-Watch = Callable[[Any, float], Callable[[], bool]]
-"""Ends a connection of the pool at a moment. The result calls that off, and says whether it was too late for that."""
+from shedlock_py.providers.sqlalchemy.watchdog import SOCKET, ConnectionLimit, SocketDuplicate, Watch
 
 
-@dataclass(slots=True)
 class Opening:
-    """The time limit of a connection that is being opened, with what SQLAlchemy first sends on it."""
+    """The time limit of a connection that is being opened, and of SQLAlchemy's first queries on it."""
 
-    until: float
-    call_off: Callable[[], bool] = bool
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.limit: ConnectionLimit | None = None
+
+    def call_off(self) -> bool:
+        return self.limit is not None and self.limit.call_off()
 
 
-current_opening: ContextVar[Opening | None] = ContextVar("current_opening", default=None)
+_current: ContextVar[Opening | None] = ContextVar("current opening", default=None)
 
 
 @contextmanager
 def open_until(until: float | None) -> Iterator[None]:
-    """The time limit for connections that SQLAlchemy's pool opens inside.
+    """The time limit for connections that the pool opens inside.
 
-    :raises TimedOut: the limit ended what SQLAlchemy sent.
+    :raises TimedOut: the limit ended SQLAlchemy's first queries.
     """
     if until is None:
         yield
         return
     opening = Opening(until)
-    token = current_opening.set(opening)
+    token = _current.set(opening)
     try:
         yield
     except Exception as error:
@@ -53,17 +52,17 @@ def open_until(until: float | None) -> Iterator[None]:
         raise
     finally:
         opening.call_off()
-        current_opening.reset(token)
+        _current.reset(token)
 
 
 def watch_first_queries(engine: Engine, watch: Watch) -> None:
-    """SQLAlchemy's own, on each new connection."""
+    """Limit the time of SQLAlchemy's own queries on each new connection."""
 
     def begin(_connection: object, record: ConnectionPoolEntry) -> None:
-        opening = current_opening.get()
+        opening = _current.get()
         if opening is not None:
             opening.call_off()
-            opening.call_off = watch(record, opening.until)
+            opening.limit = watch(record, opening.until)
 
     event.listen(engine, "connect", begin, insert=True)
 
@@ -73,12 +72,12 @@ def connect_in_time(engine: Engine) -> None:
     workers = WorkerPool(POOL_SIZE, "shedlock-connect")
 
     def connect(dialect: Dialect, record: ConnectionPoolEntry, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        opening = current_opening.get()
+        opening = _current.get()
         if opening is None:
             return None
         seconds = opening.until - monotonic()
 
-        def open_one() -> tuple[Any, Duplicate | None]:
+        def open_one() -> tuple[Any, SocketDuplicate | None]:
             if dialect.driver == "pymysql":
                 return _connect_pymysql(dialect, args, options)
             return dialect.connect(*args, **options), None
@@ -92,8 +91,10 @@ def connect_in_time(engine: Engine) -> None:
     event.listen(engine, "close", _close_duplicate)
 
 
-def _connect_pymysql(dialect: Dialect, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Any, Duplicate | None]:
-    """On a socket that we opened: PyMySQL has no public way to its own, which is needed to end a silent connection."""
+def _connect_pymysql(
+    dialect: Dialect, args: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[Any, SocketDuplicate | None]:
+    """On a socket that this function opens: PyMySQL has no public way to its own, and the watchdog needs one."""
     connection: Any = dialect.connect(*args, **options, defer_connect=True)
     if connection.unix_socket:
         connection.connect()
@@ -104,7 +105,7 @@ def _connect_pymysql(dialect: Dialect, args: Sequence[Any], options: Mapping[str
     except OSError as error:
         message = f"Can't connect to MySQL server on {connection.host!r} ({error})"
         raise dialect.loaded_dbapi.OperationalError(2003, message) from error
-    duplicate = Duplicate(opened)
+    duplicate = SocketDuplicate(opened.fileno())
     try:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -116,7 +117,7 @@ def _connect_pymysql(dialect: Dialect, args: Sequence[Any], options: Mapping[str
     return connection, duplicate
 
 
-def _close(opened: tuple[Any, Duplicate | None]) -> None:
+def _close(opened: tuple[Any, SocketDuplicate | None]) -> None:
     connection, duplicate = opened
     connection.close()
     if duplicate is not None:

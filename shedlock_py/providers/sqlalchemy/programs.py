@@ -1,7 +1,7 @@
 """The operations on SQL: programs that yield statements and decide what the replies mean.
 
-Each operation is one statement (SQLite's acquire reads first), idempotent per claim id: the kit may send a statement
-again that was carried out and whose reply was lost.
+Each operation is one statement (SQLite's acquire reads first), idempotent per claim id: the kit may repeat a statement
+that was carried out and whose reply was lost.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sqlalchemy.engine import Dialect
 
 from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit import Failure, StorePrograms, describe, fire_time_too_late
-from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, Kind
+from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, refused, unreachable
+from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
-from shedlock_py.providers.sqlalchemy.columns import TIMES, refusal, warning, written_elsewhere
-from shedlock_py.providers.sqlalchemy.errors import Missing, classify, missing, reason
-from shedlock_py.providers.sqlalchemy.rows import check_token, other_zone, to_record, to_time
+from shedlock_py.providers.sqlalchemy.columns import TIME_COLUMNS, other_zone_error, refusal, warning, zone_shift
+from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing, reason
+from shedlock_py.providers.sqlalchemy.rows import check_token, to_record, to_time
 from shedlock_py.providers.sqlalchemy.schema import create_schema_sql, create_table_sql, lock_table
-from shedlock_py.providers.sqlalchemy.statements import Statement, Statements, by_name
+from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
@@ -34,18 +34,18 @@ _NO_VALUES: Mapping[str, object] = {}
 
 
 class SqlCommand(NamedTuple):
-    """The command: one statement with its values, to be carried out in a transaction of its own."""
+    """One statement with its values, to be carried out in a transaction of its own."""
 
     statement: Statement
     values: Mapping[str, object] = _NO_VALUES
     can_grant: bool = False
-    """A lock, if the statement is carried out."""
+    """The statement may grant a lock."""
     is_of_holder: bool = False
-    """Extends, releases or undoes what was granted. A connection is kept free for these."""
+    """The statement extends, releases or undoes what was granted. One connection of the pool is kept for these."""
 
 
 class SqlReply(NamedTuple):
-    """The reply: the rows, or how many were found or changed, or the number in MySQL's OK packet."""
+    """The rows; or how many rows were found or changed; or the number in MySQL's OK packet."""
 
     rows: Sequence[Sequence[Any]] = ()
     changed: int = 0
@@ -59,8 +59,9 @@ SqlProgram = Program[SqlCommand, SqlReply, T]
 class SqlPrograms(StorePrograms):
     """The programs for one table of one database.
 
-    :param default_schema: that of every session, such as the database in the URL of MySQL; None: the database knows.
-    :param make_dialect: the dialect of an engine that has seen the server: MySQL's and MariaDB's DDL differ.
+    :param redact: takes the passwords out of a driver's message.
+    :param make_dialect: the dialect of an engine that has connected: the DDL of MySQL and MariaDB differ.
+    :param default_schema: that of every session, such as the database in a URL of MySQL; None: the database knows.
     :param options: see :class:`StorePrograms`.
     """
 
@@ -70,7 +71,7 @@ class SqlPrograms(StorePrograms):
         table_name: str,
         schema: str | None,
         extra_columns: bool,
-        redact: Redact,
+        redact: Callable[[str], str],
         make_dialect: Callable[[], Dialect],
         default_schema: str | None = None,
         **options: Any,
@@ -81,7 +82,7 @@ class SqlPrograms(StorePrograms):
                 f"SQL dialect {dialect.name!r} is not supported; supported are {', '.join(CLOCKS)}"
             )
         for name in (table_name, schema or ""):
-            if "%" in name or ":" in name:
+            if not _is_usable(name):
                 raise ConfigurationError(
                     f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning"
                 )
@@ -90,60 +91,71 @@ class SqlPrograms(StorePrograms):
         self._make_dialect = make_dialect
         self._redact = redact
         self._schema = schema
-        self._as_given = self._table = lock_table(MetaData(), table_name, schema)
+        self._given_table = self._table = lock_table(MetaData(), table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
         self.table_name = self._sql.table_name
-        """As the user calls it."""
+        """As the user wrote it."""
         if dialect.name == "sqlite":
-            default_schema = "main"  # or a temporary table of the same name would be found first
-        if schema is None and default_schema is not None and not set("%:") & set(default_schema):
-            self._address(default_schema)
+            default_schema = "main"  # SQLite would search temporary tables first
+        if schema is None and default_schema is not None and _is_usable(default_schema):
+            self._use_schema(default_schema)
         self._is_located = schema is not None or default_schema is not None
-        self._in_session_zone: Sequence[str] | None = None if self._sql.columns else ()
+        self._columns_in_session_zone: Sequence[str] | None = None if self._sql.column_types else ()
 
     def is_write(self, command: SqlCommand) -> bool:
         return command.can_grant
 
-    # The programs
+    # The place of the table and the types of its columns, found out once
 
     def locate(self, *, is_of_holder: bool = False) -> SqlProgram[None]:
-        """Find out, once, in which schema the table is by the default of sessions.
+        """Find the schema of the table by the default of sessions.
 
-        A connection of the application's pool may have been sent ``SET search_path`` or ``USE`` since.
+        The application may have sent ``SET search_path`` or ``USE`` on a connection of its pool.
         """
         if self._is_located or self._sql.locate is None:
             return
         [[schema, is_there]] = (
             yield SqlCommand(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
         ).rows
-        if schema is not None and not schema.startswith("pg_temp") and not set("%:") & set(schema):
-            self._address(schema)
-        self._is_located = bool(is_there)  # else it may be there next time, in another schema of the search path
+        if schema is not None and not schema.startswith("pg_temp") and _is_usable(schema):
+            self._use_schema(schema)
+        self._is_located = bool(is_there)  # a table that is created later may be in another schema of the search path
 
-    def _address(self, schema: str) -> None:
+    def _use_schema(self, schema: str) -> None:
         self._table = lock_table(MetaData(), self._table.name, schema)
         self._sql = Statements(self.dialect, self._table, self.extra_columns)
 
-    @property
-    def verify_sql(self) -> str:
-        return self._sql.verify_sql
+    def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
+        """Before the first time is written or compared: locate the table, and check the types of its time columns."""
+        yield from self.locate()
+        if self._columns_in_session_zone is not None or self._sql.column_types is None:
+            return
+        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
+        reply = yield SqlCommand(self._sql.column_types, names)
+        if not reply.rows:
+            return  # no table yet
+        columns = [column for column in TIME_COLUMNS if any(name == column and is_so for name, is_so in reply.rows)]
+        if columns and self.dialect.name == "postgresql":
+            raise refusal(operation, lock_name, self.table_name, columns)
+        if columns:
+            _logger.warning("%s", warning(self.table_name, columns))
+        self._columns_in_session_zone = columns
+
+    # The operations
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> SqlProgram[int | None]:
         request, operation = claim.request, "take_over" if force else "acquire"
-        values = self._claim_values(claim)
-        yield from self._check_columns(operation, request.name)
-        kind = Kind.ACQUIRE
-        if force:
-            kind = Kind.TAKE_OVER_ABSENT if before is None else Kind.TAKE_OVER
-        if before is not None:
-            values["before_locked_by"] = before.locked_by
-            values["before_locked_at"] = self._sql.clock.to_store(before.locked_at)
-            values["before_token"] = before.fencing_token
-        if self._sql.look is not None and (yield from self._is_held(operation, request, values)) and not force:
+        values = self._claim_values(claim, before)
+        yield from self._prepare(operation, request.name)
+        is_held = yield from self._is_held(operation, request, values)
+        if is_held and not force:
             return None
+        kind = ClaimKind.ACQUIRE
+        if force:
+            kind = ClaimKind.TAKE_OVER_ABSENT if before is None else ClaimKind.TAKE_OVER
         statement = self._sql.claim(kind, has_fire_time=request.fire_time is not None)
         reply = yield SqlCommand(statement, values, can_grant=True)
-        token = reply.id if statement.replies_with == "id" else reply.rows[0][0] if reply.rows else 0
+        token = reply.id if statement.reply == "id" else reply.rows[0][0] if reply.rows else 0
         if token == TOO_LATE:
             raise fire_time_too_late(operation, request, self.fire_time_tolerance)
         if not token:
@@ -157,11 +169,14 @@ class SqlPrograms(StorePrograms):
             raise
 
     def _is_held(self, operation: str, request: LockRequest, values: Mapping[str, object]) -> SqlProgram[bool]:
-        """Whether the lock is held, or the fire time was granted: SQLite has one writer at a time, so a skip reads.
+        """On SQLite: whether the lock is held, or the fire time was granted. Elsewhere the claim itself finds out.
 
-        SQLite takes any value in any column, and compares text with whatever it finds.
+        SQLite has one writer at a time, so a skip must not write. SQLite also takes any value in any column, and
+        compares it with text, so the values are checked here.
         """
-        reply = yield SqlCommand(self._sql.look or self._sql.record, values)
+        if self._sql.read_before_claim is None:
+            return False
+        reply = yield SqlCommand(self._sql.read_before_claim, values)
         is_held, is_late, name, lock_until, fencing_token, last_fire_time = reply.rows[0]
         if is_late:
             raise fire_time_too_late(operation, request, self.fire_time_tolerance)
@@ -173,34 +188,27 @@ class SqlPrograms(StorePrograms):
             to_time(last_fire_time, self._sql.clock, operation, request.name, "last_fire_time")
         return bool(is_held)
 
-    def _check_columns(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
-        """Once, before the first time is written or compared: whether it means the same to every session."""
-        yield from self.locate()
-        if self._in_session_zone is not None or self._sql.columns is None:
-            return
-        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
-        reply = yield SqlCommand(self._sql.columns, names)
-        if not reply.rows:
-            return  # no table; it may be there next time
-        columns = [column for column in TIMES if any(name == column and follows for name, follows in reply.rows)]
-        if columns and self.dialect.name == "postgresql":
-            raise refusal(operation, lock_name, self.table_name, columns)
-        if columns:
-            _logger.warning("%s", warning(self.table_name, columns))
-        self._in_session_zone = columns
-
-    def _claim_values(self, claim: Claim) -> dict[str, object]:
-        request = claim.request
-        if request.fire_time is not None and not self.extra_columns:
-            raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
-        return {
+    def _claim_values(self, claim: Claim, before: LockRecord | None) -> dict[str, object]:
+        request, to_store = claim.request, self._sql.clock.to_store
+        if request.fire_time is not None:
+            self._require_fire_times()
+        values: dict[str, object] = {
             "name": request.name,
             "locked_by": claim.locked_by,
             "hold_ms": in_milliseconds(request.lock_at_most_for),
             "tolerance_ms": in_milliseconds(self.fire_time_tolerance),
-            "fire_time": request.fire_time and self._sql.clock.to_store(request.fire_time),
-            "now_us": time.time_ns() // 1000,  # for SQLite, which has no finer clock of its own than milliseconds
+            "fire_time": request.fire_time and to_store(request.fire_time),
+            "now_us": time.time_ns() // 1000,  # for SQLite, whose own clock has milliseconds only
         }
+        if before is not None:
+            values["before_locked_by"] = before.locked_by
+            values["before_locked_at"] = to_store(before.locked_at)
+            values["before_token"] = before.fencing_token
+        return values
+
+    def _require_fire_times(self) -> None:
+        if not self.extra_columns:
+            raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> SqlProgram[bool]:
         yield from self.locate(is_of_holder=True)
@@ -216,22 +224,21 @@ class SqlPrograms(StorePrograms):
         return bool(reply.changed)
 
     def force_release(self, name: str) -> SqlProgram[bool]:
-        yield from self._check_columns("force_release", name)
-        if self._in_session_zone:
+        yield from self._prepare("force_release", name)
+        if self._columns_in_session_zone:
             yield from self._read("force_release", name)
         reply = yield SqlCommand(self._sql.force_release, {"name": name})
         return bool(reply.changed)
 
     def forget_fire_time(self, name: str) -> SqlProgram[bool]:
-        if not self.extra_columns:
-            raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
+        self._require_fire_times()
         yield from self.locate()
         reply = yield SqlCommand(self._sql.forget_fire_time, {"name": name})
         return bool(reply.changed)
 
     def prune(self, unused_for: timedelta) -> SqlProgram[int]:
-        yield from self._check_columns("prune", None)
-        if self._in_session_zone:
+        yield from self._prepare("prune", None)
+        if self._columns_in_session_zone:
             yield from self._read_all("prune", "")
         reply = yield SqlCommand(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
         return reply.changed
@@ -243,7 +250,7 @@ class SqlPrograms(StorePrograms):
         return (yield from self._read_all("records", prefix))
 
     def _read(self, operation: str, name: str) -> SqlProgram[LockRecord | None]:
-        yield from self._check_columns(operation, name)
+        yield from self._prepare(operation, name)
         reply = yield SqlCommand(self._sql.record, {"name": name})
         if not reply.rows:
             return None
@@ -252,8 +259,8 @@ class SqlPrograms(StorePrograms):
         return record
 
     def _read_all(self, operation: str, prefix: str) -> SqlProgram[list[LockRecord]]:
-        """All records with a prefix, but for those that mean nothing: they must not hide the others."""
-        yield from self._check_columns(operation, None)
+        """All records with a prefix. A record with an odd value is left out, with a warning, and hides no others."""
+        yield from self._prepare(operation, None)
         reply = yield SqlCommand(self._sql.records, {"size": len(prefix), "prefix": prefix})
         records, odd = [], []
         for row in reply.rows:
@@ -268,15 +275,18 @@ class SqlPrograms(StorePrograms):
         return records
 
     def _check_zone(self, operation: str, record: LockRecord) -> None:
-        shift = other_zone(record) if self._in_session_zone else None
-        if shift is not None:
-            raise written_elsewhere(operation, record.name, shift, self.table_name, self._in_session_zone or ())
+        columns = self._columns_in_session_zone
+        shift = zone_shift(record) if columns else None
+        if columns and shift is not None:
+            raise other_zone_error(operation, record.name, shift, self.table_name, columns)
+
+    # The schema
 
     def create_table_sql(self) -> str:
-        return create_table_sql(self._as_given, self.dialect)
+        return create_table_sql(self._given_table, self.dialect)
 
     def create_schema(self) -> SqlProgram[None]:
-        """Look, create, look again: several processes may do it at once, and some may not create tables at all."""
+        """Probe, create, probe again: several processes may do it at once, and some may not create tables at all."""
         yield from self.locate()
         try:
             yield SqlCommand(self._sql.probe)
@@ -285,10 +295,9 @@ class SqlPrograms(StorePrograms):
                 raise
         else:
             return
-        ddl = create_schema_sql(self._table, self._make_dialect())
         failure: ProviderError | None = None
         try:
-            yield SqlCommand(Statement(ddl, "count", ddl, by_name))
+            yield SqlCommand(Statement(create_schema_sql(self._table, self._make_dialect()), "count"))
         except ProviderError as error:
             failure = error
         try:
@@ -298,43 +307,30 @@ class SqlPrograms(StorePrograms):
                 raise failure from failure.__cause__
             raise
 
-    # What errors mean
+    @property
+    def verify_sql(self) -> str:
+        return self._sql.verify_sql
+
+    # The meaning of errors
 
     def classify(self, error: Exception) -> Failure:
         return classify(error)
 
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        message = describe(operation, lock_name, self._redact(reason(error)))
-        lack = missing(error)
-        if lack is Missing.TABLE:
-            message += (
-                f" — create the table {self.table_name} once, with provider.create_schema() or "
-                f"provider_from_url(url).create_schema(), or add lock_table(metadata) to your migrations"
-            )
-        if lack is Missing.SCHEMA and self._schema is not None:
-            schema = self.dialect.identifier_preparer.quote_schema(self._schema)
-            message += f" — create the schema once: CREATE SCHEMA {schema}"
-        if lack is Missing.COLUMN:
-            time = "DATETIME(6)" if self.dialect.name in ("mysql", "mariadb") else "TIMESTAMP"
-            message += (
-                f" — add the missing columns: ALTER TABLE {self.table_name} ADD COLUMN fencing_token BIGINT; "
-                f"ALTER TABLE {self.table_name} ADD COLUMN last_fire_time {time}; or go without fencing tokens and "
-                f"fire times on a table of ShedLock for Java: extra_columns=False"
-            )
-        if 'prepared statement "' in message:
-            message += (
-                " — a pooler such as PgBouncer in transaction mode does not keep prepared statements: take "
-                "postgresql+psycopg; an engine of yours needs connect_args={'prepare_threshold': None}"
-            )
-        kind = ProviderError if failure is Failure.REFUSED else ProviderUnreachable
-        return kind(message, operation=operation, lock_name=lock_name)
+        make = refused if failure is Failure.REFUSED else unreachable
+        cure = hint(error, self.dialect, self.table_name, self._schema)
+        return make(operation, lock_name, self._redact(reason(error)), hint=cure)
 
 
 def identifiers(lease: Lease) -> dict[str, object]:
-    """What tells the record of exactly this acquisition."""
+    """The values that identify the record of exactly this acquisition."""
     return {"name": lease.name, "locked_by": lease.locked_by, "fencing_token": lease.fencing_token}
 
 
-Redact = Callable[[str], str]
+def _is_usable(name: str) -> bool:
+    """Drivers give % and : a meaning."""
+    return "%" not in name and ":" not in name
+
+
 _logger = logging.getLogger("shedlock_py")
 _BEFORE = timedelta(microseconds=1)

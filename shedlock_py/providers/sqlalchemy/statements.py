@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Literal
 
 from sqlalchemy import Table, text
 from sqlalchemy.engine import Dialect
 
-from shedlock_py.providers.sqlalchemy.claims import Kind, MySqlSql, ReturningSql
+from shedlock_py.providers.sqlalchemy.claims import ClaimKind, mysql_claim, returning_claim
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
-from shedlock_py.providers.sqlalchemy.columns import FOLLOWS_ZONE
+from shedlock_py.providers.sqlalchemy.columns import COLUMN_TYPES
 from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS
+
+ReplyKind = Literal["rows", "count", "id"]
+"""All rows, the number of changed rows, or the number in MySQL's OK packet."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """SQL text in the driver's own parameter style, compiled once."""
+    """SQL text in the parameter style of the driver."""
 
     sql: str
-    replies_with: Literal["rows", "count", "id"]
-    text: str | bytes
-    """As the driver wants it. Psycopg would encode and hash a str each time: a tenth of a skip."""
-    bind: Callable[[Mapping[str, object]], Any]
-    """Its parameters, by their names, as the driver wants them."""
+    reply: ReplyKind
+    names: Sequence[str] | None = None
+    """The order of the parameters, for drivers that take a sequence; None: the driver takes a mapping."""
+
+    def parameters(self, values: Mapping[str, object]) -> Any:
+        """``values`` as the driver takes them."""
+        return values if self.names is None else tuple(values[name] for name in self.names)
 
 
-# The schema of the table by the session's default, and whether the table is there.
+# One row: the schema that the session's default leads to, and whether the table is there.
 _LOCATE = {
-    # reset_val is the search path that the session began with: of the URL, the role or the database. A temporary table
-    # would be found first, unless pg_temp is named.
+    # reset_val is the search path that the session began with: of the URL, the role or the database. Without pg_temp at
+    # its end, PostgreSQL searches temporary tables first.
     "postgresql": (
         "WITH session AS MATERIALIZED (SELECT set_config('search_path', "
         "CASE WHEN reset_val = '' THEN 'pg_temp' ELSE reset_val || ', pg_temp' END, true) AS path "
@@ -46,53 +49,24 @@ _LOCATE = {
 }
 
 
-def in_order(names: Sequence[str]) -> Callable[[Mapping[str, object]], Any]:
-    """For drivers that take a sequence."""
-    match names:
-        case []:
-            return lambda values: ()
-        case [name]:
-            return lambda values: (values[name],)
-        case _:
-            return itemgetter(*names)
-
-
-def by_name(values: Mapping[str, object]) -> Mapping[str, object]:
-    return values
-
-
-_NAMED = re.compile(r"%\((\w+)\)s")
-"""A parameter in the style "pyformat"."""
-
-
 class Statements:
-    """One :class:`Statement` for each thing that is done to the lock table."""
+    """One :class:`Statement` for each operation on the lock table."""
 
     def __init__(self, dialect: Dialect, table: Table, extra_columns: bool) -> None:
         self._dialect = dialect
         self._extra_columns = extra_columns
         self.clock = CLOCKS[dialect.name]
         self.table_name = dialect.identifier_preparer.format_table(table)
-        now, moment = self.clock.now, self.clock.moment
-        ours = "name = :name AND locked_by = :locked_by"
-        # A claim that was sent twice may be granted a second time, for nobody, long after its lease has ended and
-        # others had the lock: with a later token. (A table without tokens cannot tell.)
-        this_lease = f"{ours} AND fencing_token = :fencing_token" if extra_columns else ours
-        self._claims = {
-            (kind, has_fire_time): self._claim(kind, has_fire_time)
-            for kind in Kind
-            for has_fire_time in ((False, True) if extra_columns else (False,))
-        }
-        self.look = self._look() if dialect.name == "sqlite" else None
+        now = self.clock.now
+        this_claim = "name = :name AND locked_by = :locked_by"
+        # A late copy of an acquire can be granted again, with a later token, after the lease has ended. An extension
+        # must not match that record. (Without the column for tokens the two cannot be told apart.)
+        this_lease = f"{this_claim} AND fencing_token = :fencing_token" if extra_columns else this_claim
         hold = "UPDATE {{table}} SET lock_until = {{until}} WHERE {which} AND lock_until > {now}"
         self.extend = self._compile(hold.format(which=this_lease, now=now), "count")
-        # By the claim alone: what was granted for nobody is better free.
-        self.release = self._compile(hold.format(which=ours, now=now), "count")
-        undone = f"lock_until = {self.clock.least}(lock_until, {now})"
-        if extra_columns:
-            former = moment.format("former_fire_time")
-            undone += f", last_fire_time = CASE WHEN last_fire_time > {former} THEN {former} ELSE last_fire_time END"
-        self.undo = self._compile(f"UPDATE {{table}} SET {undone} WHERE {ours}", "count")
+        # A release compares no token, so that it also frees what a late copy was granted.
+        self.release = self._compile(hold.format(which=this_claim, now=now), "count")
+        self.undo = self._compile(f"UPDATE {{table}} SET {self._undone()} WHERE {this_claim}", "count")
         self.forget_fire_time = self._compile(
             "UPDATE {table} SET last_fire_time = NULL WHERE name = :name AND last_fire_time IS NOT NULL", "count"
         )
@@ -100,54 +74,59 @@ class Statements:
             f"UPDATE {{table}} SET lock_until = {now} WHERE name = :name AND lock_until > {now}", "count"
         )
         self.prune = self._compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
-        times = [self.clock.shown.format(column) for column in ("locked_at", "lock_until")]
-        extra = ["fencing_token", self.clock.shown.format("last_fire_time")] if extra_columns else ["NULL", "NULL"]
-        select = f"SELECT name, locked_by, {', '.join([*times, *extra])}, {now} FROM {{table}}"
-        self.record = self._compile(f"{select} WHERE name = :name", "rows")
+        select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
+        self.record = self._compile(f"{select} WHERE name = :name", "rows")
         self.records = self._compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
         self.probe = self._compile(f"{select} WHERE 1 = 0", "rows")
-        locate = _LOCATE.get(dialect.name)
-        self.locate = self._compile(locate, "rows") if locate else None
-        columns = FOLLOWS_ZONE.get(dialect.name)
-        self.columns = self._compile(columns, "rows") if columns else None
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(dialect.name, " LOCK IN SHARE MODE")
         self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {this_lease} AND lock_until > {now}{share}"
+        # Only some databases need these.
+        self.read_before_claim = self._compile(self._read_before_claim(), "rows") if dialect.name == "sqlite" else None
+        locate, column_types = _LOCATE.get(dialect.name), COLUMN_TYPES.get(dialect.name)
+        self.locate = self._compile(locate, "rows") if locate else None
+        self.column_types = self._compile(column_types, "rows") if column_types else None
+        self._claims = {
+            (kind, has_fire_time): self._claim(kind, has_fire_time)
+            for kind in ClaimKind
+            for has_fire_time in ((False, True) if extra_columns else (False,))
+        }
 
-    def claim(self, kind: Kind, *, has_fire_time: bool) -> Statement:
+    def claim(self, kind: ClaimKind, *, has_fire_time: bool) -> Statement:
         """The statement that claims a lock."""
         return self._claims[kind, has_fire_time]
 
-    def _claim(self, kind: Kind, has_fire_time: bool) -> Statement:
+    def _claim(self, kind: ClaimKind, has_fire_time: bool) -> Statement:
         options = {"extra_columns": self._extra_columns, "has_fire_time": has_fire_time}
-        if self._dialect.name not in ("postgresql", "sqlite"):
-            return self._compile(MySqlSql(self.clock, kind, **options).sql(), "id")
-        # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: skips must not get there.
-        looks_itself = self._dialect.name == "postgresql"
-        sql = ReturningSql(self.clock, kind, **options).sql(skips_first=looks_itself, refuses_late=looks_itself)
-        return self._compile(sql, "rows")
+        if self._dialect.name in ("postgresql", "sqlite"):
+            # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: the statement must
+            # find out before that whether it is a skip. For SQLite, read_before_claim does so.
+            checks_first = self._dialect.name == "postgresql"
+            return self._compile(returning_claim(self.clock, kind, checks_first=checks_first, **options), "rows")
+        return self._compile(mysql_claim(self.clock, kind, **options), "id")
 
-    def _look(self) -> Statement:
-        """SQLite reads before it claims, as it has one writer at a time: a row, also if there is no record."""
+    def _undone(self) -> str:
+        changes = f"lock_until = {self.clock.least}(lock_until, {self.clock.now})"
+        if self._extra_columns:
+            former = self.clock.moment.format("former_fire_time")
+            changes += f", last_fire_time = CASE WHEN last_fire_time > {former} THEN {former} ELSE last_fire_time END"
+        return changes
+
+    def _select(self) -> str:
+        shown = self.clock.shown
+        extra = f"fencing_token, {shown.format('last_fire_time')}" if self._extra_columns else "NULL, NULL"
+        times = f"{shown.format('locked_at')}, {shown.format('lock_until')}"
+        return f"SELECT name, locked_by, {times}, {extra}, {self.clock.now} FROM {{table}}"
+
+    def _read_before_claim(self) -> str:
+        """One row, also where there is no record."""
         ran = f" OR last_fire_time >= {self.clock.fire_time}" if self._extra_columns else ""
         extra = ", ".join(EXTRA_COLUMNS if self._extra_columns else ("NULL", "NULL"))
-        return self._compile(
+        return (
             f"SELECT lock_until > {self.clock.now}{ran}, {self.clock.is_late}, name, lock_until, {extra} "
-            f"FROM (SELECT 1) LEFT JOIN {{table}} ON name = :name",
-            "rows",
+            f"FROM (SELECT 1) LEFT JOIN {{table}} ON name = :name"
         )
 
-    def _compile(self, sql: str, replies_with: Literal["rows", "count", "id"]) -> Statement:
-        filled = sql.format(table=self.table_name, until=self.clock.until)
-        compiled = text(filled).compile(dialect=self._dialect)
-        order: Sequence[str] | None = getattr(compiled, "positiontup", None)
-        sql = str(compiled)
-        names = _NAMED.findall(sql)
-        if names and len(set(names)) == len(names):
-            # Drivers that can take both sort a mapping anew for each call, which is a tenth of a skip. What occurs more
-            # than once they would send more than once.
-            sql, order = _NAMED.sub("%s", sql), names
-        # Else in the connection's character set, which psycopg knows.
-        as_bytes = sql.isascii() and self._dialect.driver in ("psycopg", "psycopg_async")
-        wanted = sql.encode() if as_bytes else sql
-        return Statement(sql, replies_with, wanted, by_name if order is None else in_order(order))
+    def _compile(self, sql: str, reply: ReplyKind) -> Statement:
+        compiled = text(sql.format(table=self.table_name, until=self.clock.until)).compile(dialect=self._dialect)
+        return Statement(str(compiled), reply, getattr(compiled, "positiontup", None))

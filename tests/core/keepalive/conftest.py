@@ -7,7 +7,7 @@ from shedlock_py.testing import RecordingListener
 
 
 @pytest.fixture
-def heard() -> Iterator[RecordingListener]:
-    heard = RecordingListener()
-    with configure(listeners=[heard]):
-        yield heard
+def recorded() -> Iterator[RecordingListener]:
+    recorded = RecordingListener()
+    with configure(listeners=[recorded]):
+        yield recorded

@@ -58,13 +58,13 @@ def failing(kind: type[BaseException], *events: type[Event]) -> Callable[[Any], 
 
 
 @contextmanager
-def kept_alive(store: FaultyProvider, heard: RecordingListener) -> Iterator[Lease]:
+def kept_alive(store: FaultyProvider, recorded: RecordingListener) -> Iterator[Lease]:
     """A lease whose heartbeats go on, and whose release waits for none that is gone."""
-    extended = len(heard.of(LockExtended))
+    extended = len(recorded.of(LockExtended))
     with hold("kept", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         yield lease
-        wait_until(lambda: len(heard.of(LockExtended)) >= extended + 4, what="heartbeats")
+        wait_until(lambda: len(recorded.of(LockExtended)) >= extended + 4, what="heartbeats")
         assert lease.is_trusted()
         ended_at = time.monotonic()
     assert time.monotonic() - ended_at < 5, "the release has waited for a heartbeat"
@@ -75,11 +75,11 @@ def kept_alive(store: FaultyProvider, heard: RecordingListener) -> Iterator[Leas
     ("kind", "keep_alive"), [*((kind, True) for kind in KINDS), (SystemExit, False)], ids=lambda value: repr(value)
 )
 def test_callbacks_of_lost_leases(
-    kind: type[BaseException], where: str, keep_alive: bool, heard: RecordingListener
+    kind: type[BaseException], where: str, keep_alive: bool, recorded: RecordingListener
 ) -> None:
     store = FaultyProvider()
     on_lost = failing(kind) if where == "on_lost" else lambda _: None
-    listeners: list[Listener] = [failing(kind, LeaseLost), heard] if where == "listener" else [heard]
+    listeners: list[Listener] = [failing(kind, LeaseLost), recorded] if where == "listener" else [recorded]
     with configure(listeners=listeners):
         for number in range(MANY):
             with hold(
@@ -88,25 +88,25 @@ def test_callbacks_of_lost_leases(
                 assert lease is not None
                 if keep_alive:
                     store.take_over(LockRequest(lease.name, "1m"))
-                wait_until(lambda: len(heard.of(LeaseLost)) == number + 1)  # noqa: B023 (called at once)
-        with kept_alive(store, heard):
+                wait_until(lambda: len(recorded.of(LeaseLost)) == number + 1)  # noqa: B023 (called at once)
+        with kept_alive(store, recorded):
             pass
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_listeners_of_heartbeats(kind: type[BaseException], heard: RecordingListener) -> None:
+def test_listeners_of_heartbeats(kind: type[BaseException], recorded: RecordingListener) -> None:
     store = FaultyProvider()
-    with configure(listeners=[failing(kind, LockExtended, ProviderFailed), heard]):
+    with configure(listeners=[failing(kind, LockExtended, ProviderFailed), recorded]):
         for _ in range(2):
-            with kept_alive(store, heard):
+            with kept_alive(store, recorded):
                 store.fail("extend")
-                wait_until(lambda: heard.of(ProviderFailed))
+                wait_until(lambda: recorded.of(ProviderFailed))
                 store.recover()
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_store_that_raises_what_would_end_a_thread(kind: type[BaseException], heard: RecordingListener) -> None:
+def test_a_store_that_raises_what_would_end_a_thread(kind: type[BaseException], recorded: RecordingListener) -> None:
     """Such as ``sys.exit()`` in a hook of the application's engine."""
     failures = [kind] * 4
 
@@ -117,10 +117,10 @@ def test_a_store_that_raises_what_would_end_a_thread(kind: type[BaseException], 
             return super().extend(lease, lock_at_most_for)
 
     with hold("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=Exiting()):
-        wait_until(lambda: len(heard.of(LockExtended)) >= 3)
-    assert len(heard.of(ProviderFailed)) == 4
-    assert {type(event.error.__cause__) for event in heard.of(ProviderFailed)} == {kind}
-    assert not heard.of(LeaseLost)
+        wait_until(lambda: len(recorded.of(LockExtended)) >= 3)
+    assert len(recorded.of(ProviderFailed)) == 4
+    assert {type(event.error.__cause__) for event in recorded.of(ProviderFailed)} == {kind}
+    assert not recorded.of(LeaseLost)
 
 
 # On the event loop
@@ -129,7 +129,7 @@ def test_a_store_that_raises_what_would_end_a_thread(kind: type[BaseException], 
 @pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, BaseException])
 @pytest.mark.parametrize("where", ["on_lost", "coroutine", "listener"])
 async def test_async_callbacks_of_lost_leases(
-    kind: type[BaseException], where: str, heard: RecordingListener, caplog: pytest.LogCaptureFixture
+    kind: type[BaseException], where: str, recorded: RecordingListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """asyncio would let SystemExit out of the event loop, past all tasks."""
     if (kind, where) == (GeneratorExit, "coroutine"):
@@ -147,26 +147,26 @@ async def test_async_callbacks_of_lost_leases(
         raise kind("of a callback")
 
     on_lost = {"on_lost": at_once, "coroutine": in_coroutine, "listener": lambda lost: called.append("listener")}
-    with configure(listeners=[failing(kind, LeaseLost), heard] if where == "listener" else [heard]):
+    with configure(listeners=[failing(kind, LeaseLost), recorded] if where == "listener" else [recorded]):
         for keep_alive in (True, False):
             async with hold_async(
                 "job", lock_at_most_for=LEASE, keep_alive=keep_alive, on_lost=on_lost[where], provider=store
             ) as lease:
                 assert lease is not None
                 store.sync.force_release("job")
-                await until(lambda: heard.of(LeaseLost) and called)
+                await until(lambda: recorded.of(LeaseLost) and called)
                 await asyncio.sleep(0)
             called.clear()
-            heard.events.clear()
+            recorded.events.clear()
     assert "failed" in caplog.text
     result = await attempt_async("other", lambda: asyncio.sleep(LEASE * 3, "value"), lock_at_most_for=LEASE,
                                  keep_alive=True, provider=store)  # fmt: skip
     assert isinstance(result, Executed)
     assert result.lease.has_ended()
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
-async def test_an_async_store_that_raises_what_would_end_the_event_loop(heard: RecordingListener) -> None:
+async def test_an_async_store_that_raises_what_would_end_the_event_loop(recorded: RecordingListener) -> None:
     failures = [SystemExit, BaseException] * 2
 
     class Exiting(AsyncFaultyProvider):
@@ -176,12 +176,14 @@ async def test_an_async_store_that_raises_what_would_end_the_event_loop(heard: R
             return await super().extend(lease, lock_at_most_for)
 
     async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=Exiting()):
-        await until(lambda: len(heard.of(LockExtended)) >= 3)
-    assert len(heard.of(ProviderFailed)) == 4
-    assert not heard.of(LeaseLost)
+        await until(lambda: len(recorded.of(LockExtended)) >= 3)
+    assert len(recorded.of(ProviderFailed)) == 4
+    assert not recorded.of(LeaseLost)
 
 
-async def test_a_sync_store_under_asyncio_that_raises_what_would_end_the_event_loop(heard: RecordingListener) -> None:
+async def test_a_sync_store_under_asyncio_that_raises_what_ends_an_event_loop(
+    recorded: RecordingListener,
+) -> None:
     failures = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
 
     class Exiting(FaultyProvider):
@@ -191,12 +193,12 @@ async def test_a_sync_store_under_asyncio_that_raises_what_would_end_the_event_l
             return super().extend(lease, lock_at_most_for)
 
     async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=Exiting()):
-        await until(lambda: len(heard.of(LockExtended)) >= 3)
-    assert len(heard.of(ProviderFailed)) == 4
-    assert not heard.of(LeaseLost)
+        await until(lambda: len(recorded.of(LockExtended)) >= 3)
+    assert len(recorded.of(ProviderFailed)) == 4
+    assert not recorded.of(LeaseLost)
 
 
-async def test_code_that_cancels_all_tasks_but_the_guarded_one(heard: RecordingListener) -> None:
+async def test_code_that_cancels_all_tasks_but_the_guarded_one(recorded: RecordingListener) -> None:
     """As many applications do when they shut down, to let one task end in peace."""
     store = AsyncFaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
@@ -205,12 +207,12 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(heard: RecordingL
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 if "keepalive.py" in repr(task):
                     task.cancel()
-            extended = len(heard.of(LockExtended))
-            await until(lambda: len(heard.of(LockExtended)) >= extended + 3)  # noqa: B023 (called at once)
+            extended = len(recorded.of(LockExtended))
+            await until(lambda: len(recorded.of(LockExtended)) >= extended + 3)  # noqa: B023 (called at once)
         assert lease.is_trusted()
     await asyncio.sleep(0)
     assert not [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -227,26 +229,26 @@ AROUND = (LockAcquired, TaskFinished, LockReleased)
 @pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, BaseException, asyncio.CancelledError])
 @pytest.mark.parametrize("event", AROUND)
 def test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised(
-    kind: type[BaseException], event: type[Event], heard: RecordingListener, caplog: pytest.LogCaptureFixture
+    kind: type[BaseException], event: type[Event], recorded: RecordingListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = InMemoryLockProvider()
-    with configure(provider=store, listeners=[failing(kind, event), heard], default_lock_at_most_for="1m"):
+    with configure(provider=store, listeners=[failing(kind, event), recorded], default_lock_at_most_for="1m"):
         result = attempt("job", lambda: "value")
         assert isinstance(result, Executed)
         assert result.value == "value"
         with pytest.raises(ZeroDivisionError):
             attempt("job", lambda: 1 / 0)
-    assert [type(told) for told in heard.events] == [*AROUND, *AROUND]
+    assert [type(told) for told in recorded.events] == [*AROUND, *AROUND]
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
 
 
 @pytest.mark.parametrize("event", AROUND)
-async def test_i8_nor_what_an_async_task_returned(event: type[Event], heard: RecordingListener) -> None:
+async def test_i8_nor_what_an_async_task_returned(event: type[Event], recorded: RecordingListener) -> None:
     store = AsyncFaultyProvider()
-    with configure(listeners=[failing(SystemExit, event), heard]):
+    with configure(listeners=[failing(SystemExit, event), recorded]):
         result = await attempt_async("job", lambda: asyncio.sleep(0, "value"), lock_at_most_for="1m", provider=store)
     assert getattr(result, "value", None) == "value"
-    assert [type(told) for told in heard.events] == [*AROUND]
+    assert [type(told) for told in recorded.events] == [*AROUND]
 
 
 @pytest.mark.parametrize("event", AROUND)
@@ -281,7 +283,7 @@ class OfASignal:
 @pytest.mark.parametrize("event", AROUND)
 @pytest.mark.parametrize("handler", ["ctrl-c", "function", "method", "object"])
 def test_a_signal_during_a_listener_ends_the_process_after_all_were_notified_and_the_lock_is_free(
-    handler: str, event: type[Event], heard: RecordingListener
+    handler: str, event: type[Event], recorded: RecordingListener
 ) -> None:
     """Swallowing SIGTERM's ``sys.exit()`` would leave a process that never ends."""
     error = SystemExit(143)
@@ -301,11 +303,11 @@ def test_a_signal_during_a_listener_ends_the_process_after_all_were_notified_and
     before = signal.signal(signal.SIGUSR1, handlers[handler])
     try:
         with (
-            configure(provider=store, listeners=[interrupted, heard]),
+            configure(provider=store, listeners=[interrupted, recorded]),
             pytest.raises(KeyboardInterrupt if handler == "ctrl-c" else SystemExit),
         ):
             attempt("job", lambda: "value", lock_at_most_for="1m")
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert [type(told) for told in heard.events] == [*AROUND]
+    assert [type(told) for told in recorded.events] == [*AROUND]
     assert store.acquire(LockRequest("job", "1m")) is not None

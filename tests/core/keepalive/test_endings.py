@@ -130,9 +130,9 @@ def test_a_heartbeat_that_hangs_does_not_keep_the_interpreter_from_ending(url: s
 
 
 def test_i6_a_call_that_holds_the_gil_stalls_the_heartbeat_and_not_the_truth() -> None:
-    heard = RecordingListener()
+    recorded = RecordingListener()
     store = FaultyProvider()
-    with configure(listeners=[heard]):
+    with configure(listeners=[recorded]):
         with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
             assert lease is not None
             before = store.calls["extend"]
@@ -140,7 +140,7 @@ def test_i6_a_call_that_holds_the_gil_stalls_the_heartbeat_and_not_the_truth() -
             assert not lease.is_trusted()
             assert current_lease() is None
             assert store.calls["extend"] <= before + 1
-        wait_until(lambda: [event.reason for event in heard.of(LeaseLost)] == ["overrun"])
+        wait_until(lambda: [event.reason for event in recorded.of(LeaseLost)] == ["overrun"])
 
 
 def test_child_threads_are_inside_in_a_copied_context_only() -> None:

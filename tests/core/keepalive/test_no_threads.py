@@ -20,11 +20,11 @@ from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
-heard, store, other = RecordingListener(), FaultyProvider(), FaultyProvider()
-configure(listeners=[heard])
+recorded, store, other = RecordingListener(), FaultyProvider(), FaultyProvider()
+configure(listeners=[recorded])
 with hold("warm-up", lock_at_most_for="0.1s", keep_alive=True, provider=FaultyProvider()):  # imports what is late
-    wait_until(lambda: heard.of(LockExtended))
-heard.events.clear()
+    wait_until(lambda: recorded.of(LockExtended))
+recorded.events.clear()
 wait_until(lambda: "shedlock-timer" not in [thread.name for thread in threading.enumerate()])
 if os.getuid() == 0:
     os.setgroups([])
@@ -72,7 +72,7 @@ def test_a_lease_that_was_kept_alive_before_goes_on() -> None:
             refuse()
             last(1.5)
             assert lease.is_trusted()
-        assert not heard.of(LeaseLost) and not heard.of(ProviderFailed), heard.events
+        assert not recorded.of(LeaseLost) and not recorded.of(ProviderFailed), recorded.events
         print("as it should be")
     """)
 
@@ -87,8 +87,8 @@ def test_a_heartbeat_that_no_thread_could_send_is_tried_again() -> None:
                 allow()
                 wait_until(lambda: store.calls["extend"] >= 3)
                 assert lease.is_trusted()
-        assert not heard.of(LeaseLost)
-        errors = {str(event.error) for event in heard.of(ProviderFailed)}
+        assert not recorded.of(LeaseLost)
+        errors = {str(event.error) for event in recorded.of(ProviderFailed)}
         assert errors == {"can't start new thread"}, errors
         print("as it should be")
     """)
@@ -106,9 +106,9 @@ def test_a_lease_that_is_lost_for_want_of_threads_is_reported(until: str) -> Non
                 if {until!r} == "threads can be started":
                     allow()
                     wait_until(lambda: lost, what="the report while the task runs")
-        assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"], heard.events
-        assert lost == heard.of(LeaseLost)
-        assert heard.of(ProviderFailed), "nothing says why"
+        assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"], recorded.events
+        assert lost == recorded.of(LeaseLost)
+        assert recorded.of(ProviderFailed), "nothing says why"
         allow()
         with hold("job", lock_at_most_for="300ms", keep_alive=True, provider=store) as lease:
             last(0.8)

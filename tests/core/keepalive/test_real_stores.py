@@ -87,7 +87,7 @@ def is_held(provider: LockProvider, name: str) -> bool:
 
 
 def test_a_job_of_twenty_leases_with_the_store_away_in_the_middle(
-    stores: list[Store], name: str, heard: RecordingListener
+    stores: list[Store], name: str, recorded: RecordingListener
 ) -> None:
     def run(store: Store) -> object:
         def job() -> str:
@@ -103,11 +103,11 @@ def test_a_job_of_twenty_leases_with_the_store_away_in_the_middle(
     with ThreadPoolExecutor(len(stores)) as threads:  # of half a minute each, at the same time
         results = list(threads.map(run, stores))
     assert [getattr(result, "value", result) for result in results] == ["done"] * len(stores)
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
     assert not any(is_held(store.provider, name) for store in stores)
 
 
-def test_i6_a_store_that_is_away_for_two_leases(store: Store, name: str, heard: RecordingListener) -> None:
+def test_i6_a_store_that_is_away_for_two_leases(store: Store, name: str, recorded: RecordingListener) -> None:
     lost: list[float] = []
     with hold(
         name,
@@ -129,11 +129,11 @@ def test_i6_a_store_that_is_away_for_two_leases(store: Store, name: str, heard: 
         store.server.resume()
         wait_until(lambda: store.provider.acquire(LockRequest(name, "1m")) is not None, timeout=20)
         assert not lease.is_trusted()
-    assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"]
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"]
     assert is_held(store.provider, name)
 
 
-async def test_async_jobs_are_cancelled_in_time(store: Store, name: str, heard: RecordingListener) -> None:
+async def test_async_jobs_are_cancelled_in_time(store: Store, name: str, recorded: RecordingListener) -> None:
     provider: Any = async_provider_from_url(store.async_url)
     moments: dict[str, float] = {}
 
@@ -154,5 +154,5 @@ async def test_async_jobs_are_cancelled_in_time(store: Store, name: str, heard: 
     with pytest.raises(LeaseLostError):
         await attempt_async(name, job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=provider)
     assert moments["cancelled"] - moments["paused"] < LEASE
-    assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"]
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"]
     await provider.close()

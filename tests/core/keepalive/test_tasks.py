@@ -51,7 +51,7 @@ async def never_ends() -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_task_outlasts_many_leases(store: AsyncFaultyProvider, heard: RecordingListener) -> None:
+async def test_a_task_outlasts_many_leases(store: AsyncFaultyProvider, recorded: RecordingListener) -> None:
     @scheduler_lock("job", lock_at_most_for=LEASE, keep_alive=True, provider=store)
     async def job() -> str:
         await outlasts(5)
@@ -60,21 +60,21 @@ async def test_a_task_outlasts_many_leases(store: AsyncFaultyProvider, heard: Re
 
     assert await job() == "done"
     assert await store.acquire(LockRequest("job", "1m")) is not None
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
     assert 5 * 3 - 6 <= store.calls["extend"] <= 5 * 3 + 6
 
 
-async def test_a_sync_provider_keeps_it_alive_as_well(heard: RecordingListener) -> None:
+async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListener) -> None:
     store = FaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         await outlasts(4)
     assert store.calls["extend"] > 6
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])
 async def test_a_store_that_is_away_for_half_a_lease(
-    store: AsyncFaultyProvider, heard: RecordingListener, fault: str
+    store: AsyncFaultyProvider, recorded: RecordingListener, fault: str
 ) -> None:
     async with hold_async("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
         await outlasts(1)
@@ -82,13 +82,13 @@ async def test_a_store_that_is_away_for_half_a_lease(
         await outlasts(2)
         store.recover()
         await outlasts(6)
-    assert not heard.of(LeaseLost)
-    assert bool(heard.of(ProviderFailed)) is (fault == "fail")
+    assert not recorded.of(LeaseLost)
+    assert bool(recorded.of(ProviderFailed)) is (fault == "fail")
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])
 async def test_i6_cancelled_when_the_store_stays_away(
-    store: AsyncFaultyProvider, heard: RecordingListener, fault: str
+    store: AsyncFaultyProvider, recorded: RecordingListener, fault: str
 ) -> None:
     async def job() -> None:
         getattr(store, fault)("extend")
@@ -97,8 +97,8 @@ async def test_i6_cancelled_when_the_store_stays_away(
 
     with pytest.raises(LeaseLostError, match="'job'"):
         await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
-    assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"]
-    [finished] = heard.of(TaskFinished)
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"]
+    [finished] = recorded.of(TaskFinished)
     assert (finished.outcome, type(finished.error)) == ("cancelled", LeaseLostError)
     task = asyncio.current_task()
     assert task is not None
@@ -106,7 +106,7 @@ async def test_i6_cancelled_when_the_store_stays_away(
 
 
 async def test_a_revoked_lease_cancels_at_the_next_heartbeat(
-    store: AsyncFaultyProvider, heard: RecordingListener
+    store: AsyncFaultyProvider, recorded: RecordingListener
 ) -> None:
     async def job() -> None:
         store.sync.take_over(LockRequest("job", "1m"))
@@ -114,16 +114,16 @@ async def test_a_revoked_lease_cancels_at_the_next_heartbeat(
 
     with pytest.raises(LeaseLostError):
         await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
-    assert [event.reason for event in heard.of(LeaseLost)] == ["revoked"]
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["revoked"]
     record = await store.record("job")
     assert record is not None
     assert record.is_held
 
 
-async def test_a_lost_lease_without_cancel_goes_on(store: AsyncFaultyProvider, heard: RecordingListener) -> None:
+async def test_a_lost_lease_without_cancel_goes_on(store: AsyncFaultyProvider, recorded: RecordingListener) -> None:
     async def job() -> str:
         store.sync.take_over(LockRequest("job", "1m"))
-        await until(lambda: heard.of(LeaseLost))
+        await until(lambda: recorded.of(LeaseLost))
         return "value"
 
     result = await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, provider=store)
@@ -144,7 +144,7 @@ async def test_on_lost_may_be_a_coroutine_function(store: AsyncFaultyProvider) -
 
 
 async def test_an_event_loop_that_is_blocked_is_an_overrun(
-    store: AsyncFaultyProvider, heard: RecordingListener
+    store: AsyncFaultyProvider, recorded: RecordingListener
 ) -> None:
     async def job() -> None:
         time.sleep(LEASE * 2)  # noqa: ASYNC251 (that is the mistake)
@@ -152,10 +152,10 @@ async def test_an_event_loop_that_is_blocked_is_an_overrun(
 
     with pytest.raises(LeaseLostError):
         await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
-    assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["overrun"]
 
 
-async def test_a_cancellation_of_somebody_else_stays_one(store: AsyncFaultyProvider, heard: RecordingListener) -> None:
+async def test_a_cancellation_by_other_code_stays_one(store: AsyncFaultyProvider, recorded: RecordingListener) -> None:
     async def job() -> None:
         async with hold_async("job", lock_at_most_for="1m", keep_alive=True, on_lost="cancel", provider=store):
             await never_ends()
@@ -165,7 +165,7 @@ async def test_a_cancellation_of_somebody_else_stays_one(store: AsyncFaultyProvi
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
     record = await store.record("job")
     assert record is not None
     assert not record.is_held
@@ -201,7 +201,7 @@ async def test_i8_an_exception_of_the_task_stays(store: AsyncFaultyProvider) -> 
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_the_task_extends_its_lease_itself(heard: RecordingListener, is_async: bool) -> None:
+async def test_the_task_extends_its_lease_itself(recorded: RecordingListener, is_async: bool) -> None:
     store = AsyncFaultyProvider() if is_async else FaultyProvider()
 
     async def extend(duration: object) -> None:
@@ -216,15 +216,14 @@ async def test_the_task_extends_its_lease_itself(heard: RecordingListener, is_as
         await extend("10m")
         before = store.calls["extend"]
         await outlasts(3)
-        assert (
-            store.calls["extend"] <= before + 1
-        )  # one may have been about to begin; it extends by ten minutes as well
+        # A shorter one may have been on its way to a worker thread; then the next restores the ten minutes.
+        assert store.calls["extend"] <= before + 2
         assert lease.trusted_for() > timedelta(minutes=9)
         for _ in range(100):
             await extend("10m")
             assert lease.trusted_for() > timedelta(minutes=9)
             await extend(LEASE / 3)
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
 async def test_nothing_is_left_running(store: AsyncFaultyProvider) -> None:

@@ -53,7 +53,7 @@ def outlasts(lease_lengths: float) -> None:
 
 
 def test_the_duration_of_a_task_is_without_the_heartbeat_that_is_waited_for(
-    store: FaultyProvider, heard: RecordingListener
+    store: FaultyProvider, recorded: RecordingListener
 ) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         store.hang("extend")
@@ -61,23 +61,23 @@ def test_the_duration_of_a_task_is_without_the_heartbeat_that_is_waited_for(
         ended_at = time.monotonic()
         threading.Timer(1.0, store.recover).start()
     assert time.monotonic() - ended_at > 0.9  # it was waited for
-    (finished,) = heard.of(TaskFinished)
+    (finished,) = recorded.of(TaskFinished)
     assert finished.duration < timedelta(seconds=0.9)
 
 
-def test_a_task_outlasts_many_leases(store: FaultyProvider, heard: RecordingListener) -> None:
+def test_a_task_outlasts_many_leases(store: FaultyProvider, recorded: RecordingListener) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         outlasts(5)
         assert store.acquire(LockRequest("job", "1m")) is None
     assert store.acquire(LockRequest("job", "1m")) is not None
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
     assert 5 * 3 - 5 <= store.calls["extend"] <= 5 * 3 + 5
-    assert len(heard.of(LockExtended)) == store.calls["extend"]
-    assert len(heard.of(LockReleased)) == 1
+    assert len(recorded.of(LockExtended)) == store.calls["extend"]
+    assert len(recorded.of(LockReleased)) == 1
 
 
-def test_a_lease_that_took_long_to_get_is_extended_in_time(heard: RecordingListener) -> None:
+def test_a_lease_that_took_long_to_get_is_extended_in_time(recorded: RecordingListener) -> None:
     """Its trust counts from the question, so the first heartbeat does as well."""
 
     class Slow(FaultyProvider):
@@ -92,7 +92,7 @@ def test_a_lease_that_took_long_to_get_is_extended_in_time(heard: RecordingListe
     store = Slow()
     with hold("job", lock_at_most_for=LEASE * 3, keep_alive=True, provider=store):
         outlasts(6)
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
 def test_without_it_nothing_is_extended(store: FaultyProvider) -> None:
@@ -120,21 +120,21 @@ def test_by_decorator_attempt_and_default(store: FaultyProvider) -> None:
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])
-def test_a_store_that_is_away_for_half_a_lease(store: FaultyProvider, heard: RecordingListener, fault: str) -> None:
+def test_a_store_that_is_away_for_half_a_lease(store: FaultyProvider, recorded: RecordingListener, fault: str) -> None:
     with hold("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
         outlasts(1)
         getattr(store, fault)("extend")
         outlasts(2)
         store.recover()
         outlasts(6)
-    assert not heard.of(LeaseLost)
-    assert len(heard.of(LockReleased)) == 1
-    assert bool(heard.of(ProviderFailed)) is (fault == "fail")
+    assert not recorded.of(LeaseLost)
+    assert len(recorded.of(LockReleased)) == 1
+    assert bool(recorded.of(ProviderFailed)) is (fault == "fail")
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])
 def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_away(
-    store: FaultyProvider, heard: RecordingListener, fault: str
+    store: FaultyProvider, recorded: RecordingListener, fault: str
 ) -> None:
     told = threading.Event()
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, on_lost=lambda _: told.set(), provider=store) as lease:
@@ -145,22 +145,22 @@ def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_aw
             assert record is not None
             assert record.is_held or not lease.is_trusted()  # in this order: the holder stops first
         assert not lease.is_trusted()
-        assert [event.reason for event in heard.of(LeaseLost)] == ["unreachable"]
+        assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"]
         if fault == "fail":
-            assert len(heard.of(ProviderFailed)) >= 3  # none of them ended it
+            assert len(recorded.of(ProviderFailed)) >= 3  # none of them ended it
         store.recover()
         extensions = store.calls["extend"]
         wait_until(lambda: store.acquire(LockRequest("job", "1m")) is not None)
         assert not lease.is_trusted()
     assert store.calls["extend"] == extensions  # a lost lease is not extended
-    assert len(heard.of(LeaseLost)) == 1
+    assert len(recorded.of(LeaseLost)) == 1
     record = store.record("job")
     assert record is not None
     assert record.is_held  # by the successor
 
 
 def test_a_revoked_lease_is_known_at_the_next_heartbeat(
-    store: FaultyProvider, heard: RecordingListener, caplog: pytest.LogCaptureFixture
+    store: FaultyProvider, recorded: RecordingListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost: list[LeaseLost] = []
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, on_lost=lost.append, provider=store) as lease:
@@ -169,31 +169,31 @@ def test_a_revoked_lease_is_known_at_the_next_heartbeat(
         wait_until(lambda: bool(lost), timeout=LEASE * 10)
         assert not lease.is_trusted()
         assert (lost[0].reason, lost[0].lease) == ("revoked", lease)
-    assert heard.of(LeaseLost) == lost
+    assert recorded.of(LeaseLost) == lost
     assert successor.is_trusted()
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]
 
 
-def test_on_lost_also_without_keep_alive(store: FaultyProvider, heard: RecordingListener) -> None:
+def test_on_lost_also_without_keep_alive(store: FaultyProvider, recorded: RecordingListener) -> None:
     lost: list[LeaseLost] = []
     with hold("job", lock_at_most_for=LEASE, on_lost=lost.append, provider=store):
         wait_until(lambda: bool(lost))
-    assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["overrun"]
 
 
-def test_i8_an_on_lost_that_raises(store: FaultyProvider, heard: RecordingListener) -> None:
+def test_i8_an_on_lost_that_raises(store: FaultyProvider, recorded: RecordingListener) -> None:
     def fail(lost: LeaseLost) -> None:
         raise RuntimeError("of on_lost")
 
     def task() -> str:
-        wait_until(lambda: bool(heard.of(LeaseLost)))
+        wait_until(lambda: bool(recorded.of(LeaseLost)))
         return "value"
 
     result = attempt("job", task, lock_at_most_for=LEASE, on_lost=fail, provider=store)
     assert getattr(result, "value", None) == "value"
 
 
-def test_the_task_extends_its_lease_itself(store: FaultyProvider, heard: RecordingListener) -> None:
+def test_the_task_extends_its_lease_itself(store: FaultyProvider, recorded: RecordingListener) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         outlasts(1)
@@ -206,10 +206,10 @@ def test_the_task_extends_its_lease_itself(store: FaultyProvider, heard: Recordi
         extend_lock(LEASE)
         outlasts(3)
         assert store.calls["extend"] > before
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
-def test_a_task_that_extends_all_the_time(store: FaultyProvider, heard: RecordingListener) -> None:
+def test_a_task_that_extends_all_the_time(store: FaultyProvider, recorded: RecordingListener) -> None:
     """The heartbeat never has the last word with a shorter lease."""
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
@@ -217,16 +217,16 @@ def test_a_task_that_extends_all_the_time(store: FaultyProvider, heard: Recordin
             extend_lock("10m")
             assert lease.trusted_for() > timedelta(minutes=9)
             extend_lock(LEASE / 10)
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
-def test_a_lease_that_the_task_has_released(store: FaultyProvider, heard: RecordingListener) -> None:
+def test_a_lease_that_the_task_has_released(store: FaultyProvider, recorded: RecordingListener) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         assert store.release(lease)
         until = time.monotonic() + LEASE * 2
         wait_until(lambda: time.monotonic() > until)
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
 def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: FaultyProvider) -> None:
@@ -250,7 +250,7 @@ def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: FaultyProv
     assert record.remaining <= timedelta(seconds=LEASE)
 
 
-def test_fifty_at_once_do_not_take_fifty_threads(store: FaultyProvider, heard: RecordingListener) -> None:
+def test_fifty_at_once_do_not_take_fifty_threads(store: FaultyProvider, recorded: RecordingListener) -> None:
     before = threading.active_count()
     inside = threading.Barrier(51)
     done = threading.Event()
@@ -272,11 +272,11 @@ def test_fifty_at_once_do_not_take_fifty_threads(store: FaultyProvider, heard: R
         thread.join(20)
     assert most <= 1 + 4
     assert store.most_at_once["extend"] <= 4
-    assert not heard.of(LeaseLost)
-    assert len(heard.of(TaskFinished)) == 50
+    assert not recorded.of(LeaseLost)
+    assert len(recorded.of(TaskFinished)) == 50
 
 
-def test_many_leases_over_a_slow_link(heard: RecordingListener) -> None:
+def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
     """Heartbeats that wait for a thread are not sent again and again: that would take the threads from other leases."""
 
     class Far(FaultyProvider):
@@ -290,12 +290,12 @@ def test_many_leases_over_a_slow_link(heard: RecordingListener) -> None:
             stack.enter_context(hold(f"job-{number}", lock_at_most_for="3s", keep_alive=True, provider=store))
         until = time.monotonic() + 8
         wait_until(lambda: time.monotonic() > until)
-        assert not heard.of(LeaseLost)
+        assert not recorded.of(LeaseLost)
         ended_at = time.monotonic()
     assert time.monotonic() - ended_at < 5, "releases wait for heartbeats that nobody has begun"
 
 
-def test_a_store_that_hangs_does_not_delay_another_one(heard: RecordingListener, store: FaultyProvider) -> None:
+def test_a_store_that_hangs_does_not_delay_another_one(recorded: RecordingListener, store: FaultyProvider) -> None:
     hanging = FaultyProvider()
     hanging.hang("extend")
     blocks = [hold(f"job-{number}", lock_at_most_for="1m", keep_alive=True, provider=hanging) for number in range(8)]
@@ -306,7 +306,7 @@ def test_a_store_that_hangs_does_not_delay_another_one(heard: RecordingListener,
     hanging.recover()
     for block in blocks:
         block.__exit__(None, None, None)
-    assert not heard.of(LeaseLost)
+    assert not recorded.of(LeaseLost)
 
 
 @pytest.mark.parametrize("on_lost", ["cancel", "stop", None, 3])
@@ -328,14 +328,14 @@ def test_no_heartbeat_where_nothing_is_locked(store: FaultyProvider, monkeypatch
         assert threading.active_count() == before
 
 
-def test_an_extension_that_is_refused_is_told_once(store: FaultyProvider, heard: RecordingListener) -> None:
+def test_an_extension_that_is_refused_is_told_once(store: FaultyProvider, recorded: RecordingListener) -> None:
     lost: list[LeaseLost] = []
     with hold("job", lock_at_most_for="1m", keep_alive=True, on_lost=lost.append, provider=store):
         store.take_over(LockRequest("job", "1m"))
         with pytest.raises(LeaseLostError):
             extend_lock("1m")
     assert [event.reason for event in lost] == ["revoked"]
-    assert heard.of(LeaseLost) == lost
+    assert recorded.of(LeaseLost) == lost
 
 
 def test_on_lost_of_an_ordinary_task_cannot_be_awaited(store: FaultyProvider) -> None:

@@ -1,1 +1,1 @@
-"""What a type checker must say: these modules are checked by mypy --strict, and run so that they stay true."""
+"""The types as checkers see them: these modules are checked by mypy --strict, and run so that they stay true."""

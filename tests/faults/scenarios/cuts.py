@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from tests.faults.checker import Report, check
 from tests.faults.drained import disturbed
 from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import Fleet
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import Run, by_trial, scenario
 from tests.faults.rules import GRACE, rules_of
 from tests.faults.worker import Behaviour
 from tests.support.stores import WITH_NETWORK, Store
@@ -18,16 +19,9 @@ OTHERS = Behaviour(at_most=0.6, work=(0.0, 0.05), pause=(0.03, 0.1))
 VICTIM = Behaviour(at_most=0.6, work=(0.3, 1.2), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5)
 
 
-def cut(store: Store, budget: Budget, seed: int, cut_off: Callable[[FaultyProxy], None]) -> Report:
+def _trial(store: Store, seed: int, number: int, *, cut_off: Callable[[FaultyProxy], None]) -> Report:
     """A holder is cut off until others have had the lock, and then gets it again."""
-    report = Report()
-    for trial in budget.trials():
-        report.add(_trial(store, seed + trial, cut_off, arrives=trial % 2 == 0 and cut_off is not _close))
-    return report
-
-
-def _trial(store: Store, seed: int, cut_off: Callable[[FaultyProxy], None], *, arrives: bool) -> Report:
-    """``arrives``: what was held back is passed on in the end."""
+    arrives = number % 2 == 0 and cut_off is not _close  # what was held back is passed on in the end
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultyProxy(address)) for address in store.addresses]
         fleet = stack.enter_context(Fleet(store, size=2, behaviour=OTHERS, seed=seed))
@@ -57,21 +51,11 @@ def _close(proxy: FaultyProxy) -> None:
     proxy.cut()
 
 
-@scenario(4, "network cut, both ways", stores=WITH_NETWORK, least=2)
-def both_ways(store: Store, budget: Budget, seed: int) -> Report:
-    return cut(store, budget, seed, lambda proxy: proxy.hold_back(to_server=True, to_client=True))
+def _cut(name: str, cut_off: Callable[[FaultyProxy], None]) -> Run:
+    return scenario(4, name, stores=WITH_NETWORK, least=2)(by_trial(partial(_trial, cut_off=cut_off)))
 
 
-@scenario(4, "network cut, to the store", stores=WITH_NETWORK, least=2)
-def to_the_store(store: Store, budget: Budget, seed: int) -> Report:
-    return cut(store, budget, seed, lambda proxy: proxy.hold_back(to_server=True, to_client=False))
-
-
-@scenario(4, "network cut, to the worker", stores=WITH_NETWORK, least=2)
-def to_the_worker(store: Store, budget: Budget, seed: int) -> Report:
-    return cut(store, budget, seed, lambda proxy: proxy.hold_back(to_server=False, to_client=True))
-
-
-@scenario(4, "connections closed and refused", stores=WITH_NETWORK, least=2)
-def closed(store: Store, budget: Budget, seed: int) -> Report:
-    return cut(store, budget, seed, _close)
+both_ways = _cut("network cut, both ways", lambda proxy: proxy.hold_back(to_server=True, to_client=True))
+to_the_store = _cut("network cut, to the store", lambda proxy: proxy.hold_back(to_server=True, to_client=False))
+to_the_worker = _cut("network cut, to the worker", lambda proxy: proxy.hold_back(to_server=False, to_client=True))
+closed = _cut("connections closed and refused", _close)

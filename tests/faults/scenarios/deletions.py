@@ -8,14 +8,10 @@ jobs go on, tokens increase, no stale write is accepted, and the holder notices 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from redis import Redis
-from sqlalchemy import Connection, NullPool, create_engine
-
-from tests.faults.checker import Finding, Report, check
+from tests.faults.checker import Finding, Report, Rules, check
 from tests.faults.drained import EVERYBODY
 from tests.faults.fleet import Fleet
 from tests.faults.history import History, Mark
@@ -23,7 +19,7 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import Store
+from tests.support.stores import MongoStore, SqlStore, Store
 
 BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
@@ -31,7 +27,7 @@ BEHAVIOUR = Behaviour(
 DELETIONS_PER_TRIAL = 3
 UNDONE_BY_IT = frozenset({"overlap", "refused write", "minimum hold"})
 """Rules that a deletion breaks for the leases that it meets, and for no other."""
-ALL_RULES = UNDONE_BY_IT | {"token", "stale write", "crash bound", "grant lost", "belief", "trust window", "keep-alive"}
+ALL_RULES = UNDONE_BY_IT | {"token", "stale write", "crash bound", "grant lost", "trust", "trust window", "keep-alive"}
 
 Delete = Callable[[Store, Fleet], None]
 
@@ -43,12 +39,12 @@ def delete_records(store: Store, fleet: Fleet) -> None:
     """The records of this fleet, or all that this store's prefix has."""
     if store.family == "sql":
         table = store.options.get("table_name", "shedlock")
-        with _database(store) as connection:
+        with cast(SqlStore, store).connect() as connection:
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE name LIKE 'job-%%'")
     elif store.family == "mongodb":
         _collection(store, lambda collection: collection.delete_many({}))
     else:
-        with _redis(store.servers[0]) as client:
+        with store.servers[0].client() as client:
             keys = list(client.scan_iter(f"{store.options['key_prefix']}*"))
             if keys:
                 client.delete(*keys)
@@ -57,14 +53,14 @@ def delete_records(store: Store, fleet: Fleet) -> None:
 def drop(store: Store, fleet: Fleet) -> None:
     """The table or the collection, or everything that is in Redis. SQL needs it made again, after a moment without."""
     if store.family == "sql":
-        with _database(store) as connection:
+        with cast(SqlStore, store).connect() as connection:
             connection.exec_driver_sql(f"DROP TABLE {store.options.get('table_name', 'shedlock')}")
         fleet.wait_for_count("acquire", "error", 1)
         store.prepare()
     elif store.family == "mongodb":
         _collection(store, lambda collection: collection.drop())
     else:
-        with _redis(store.servers[0]) as client:
+        with store.servers[0].client() as client:
             client.flushall()
             client.script_flush()
 
@@ -126,7 +122,7 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
                 fleet.resume(holder)
                 fleet.wait_for_each_name()
             history = fleet.end()
-        part, overlap = judge(history, store)
+        part, overlap = judge(history, rules_of(store))
         part.takeovers.clear()  # they would be from the stop, not from the deletion
         report.add(part)
         worst = max(worst, overlap)
@@ -137,19 +133,19 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
 # What is asked of them
 
 
-def judge(history: History, store: Store) -> tuple[Report, float]:
+def judge(history: History, rules: Rules) -> tuple[Report, float]:
     """The report, and for how many seconds a deletion let two leases be trusted."""
-    report = check(history, rules_of(store, off=UNDONE_BY_IT))
+    report = check(history, replace(rules, off=UNDONE_BY_IT))
     worst = report.worst_overlap
-    strict = check(without_deleted(history), rules_of(store, off=ALL_RULES - UNDONE_BY_IT))
+    strict = check(without_deleted(history), replace(rules, off=ALL_RULES - UNDONE_BY_IT))
     report.findings += strict.findings
     report.worst_overlap = strict.worst_overlap
-    for operation, mark in _asked_after_deletion(history):
+    for operation, mark in _after_deletion(history):
         if operation.outcome == "done":
             text = f"{operation.worker}'s {operation.kind} was done, and its record had been deleted"
             report.findings.append(Finding("deletion", operation.name, text, mark.after))
         else:
-            report.counts[f"{operation.kind} after deletion {operation.outcome}"] += 1
+            report.counts[f"after deletion {operation.outcome}"] += 1
     return report, worst
 
 
@@ -166,7 +162,7 @@ def without_deleted(history: History, kind: str = "deleted") -> History:
             until = met[operation.claim]
             operation = replace(
                 operation,
-                believed=min(operation.believed, until),
+                trusted_before=min(operation.trusted_before, until),
                 trusted_until=min(operation.trusted_until, until),
                 at_least=max(0.0, min(operation.at_least, until - operation.started)),
             )
@@ -174,8 +170,8 @@ def without_deleted(history: History, kind: str = "deleted") -> History:
     return replace(history, operations=tuple(operations))
 
 
-def _asked_after_deletion(history: History) -> Iterator[tuple[Any, Mark]]:
-    """What holders asked for with a lease whose record had been deleted."""
+def _after_deletion(history: History) -> Iterator[tuple[Any, Mark]]:
+    """What holders did with a lease whose record had been deleted."""
     granted = {lease.claim: lease for lease in history.of("acquire", outcome="granted")}
     for mark in _marks(history, "deleted"):
         for operation in history.of("extend", "release"):
@@ -191,25 +187,12 @@ def _marks(history: History, kind: str) -> list[Mark]:
 # Tools
 
 
-@contextmanager
-def _database(store: Store) -> Iterator[Connection]:
-    engine = create_engine(store.where(is_async=False), poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        yield connection
-
-
 def _collection(store: Store, do: Callable[[Any], object]) -> None:
     with store.servers[0].connect() as client:
-        do(client["faults"][store.options["collection"]])
-
-
-@contextmanager
-def _redis(server: Any) -> Iterator[Redis]:
-    with server.client() as client:
-        yield client
+        do(client[MongoStore.database][store.options["collection"]])
 
 
 def _flush(servers: Any) -> None:
     for server in servers:
-        with _redis(server) as client:
+        with server.client() as client:
             client.flushall()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tests.faults.checker import Finding, Report, Rules, check
 from tests.faults.fleet import Fleet
 from tests.faults.history import History, Operation
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import by_trial, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.stores import Store
@@ -28,11 +28,9 @@ FIRE_TIMES_PER_TRIAL = 4
 
 
 @scenario(7, "fire times, skewed clocks, kill -9", least=3)
-def fire_times(store: Store, budget: Budget, seed: int) -> Report:
-    report = Report()
-    for trial in budget.trials():
-        report.add(one_trial(store, seed + trial))
-    return report
+@by_trial
+def fire_times(store: Store, seed: int, number: int) -> Report:
+    return one_trial(store, seed)
 
 
 def one_trial(store: Store, seed: int, *, provider: str | None = None, kills: int = KILLS_PER_TRIAL) -> Report:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from shedlock_py import LockRequest, ProviderError
 from tests.faults.checker import Finding, Report
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import by_trial, scenario
 from tests.support.stores import Store, open_provider
 
 CALLERS = 20
@@ -22,14 +22,16 @@ PATIENCE = 15.0
 
 
 @scenario(17, "callers that give up", kinds=("async",), least=3)
-def giving_up(store: Store, budget: Budget, seed: int) -> Report:
-    report = Report()
-    for trial in budget.trials():
-        report.add(asyncio.run(one_trial(store, seed + trial)))
-    return report
+@by_trial
+def giving_up(store: Store, seed: int, number: int) -> Report:
+    return run_trial(store, seed)
 
 
-async def one_trial(store: Store, seed: int, *, undoes: bool = True) -> Report:
+def run_trial(store: Store, seed: int, *, undoes: bool = True) -> Report:
+    return asyncio.run(_trial(store, seed, undoes=undoes))
+
+
+async def _trial(store: Store, seed: int, *, undoes: bool) -> Report:
     """Each caller is cancelled at a random moment; what it was granted before that, it gives back."""
     report, randomness = Report(), random.Random(seed)
     providers: list[Any] = [open_provider(**store.arguments()) for _ in range(2)]

@@ -8,7 +8,6 @@ at one moment, and prints what came of it.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import json
 import multiprocessing
@@ -20,12 +19,15 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 from uuid import uuid4
 
 from shedlock_py import Lease, LockRequest, ProviderUnreachable
+from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import percentile
@@ -92,7 +94,7 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
         report.trials += 1
         for names, outcome in zip(rounds, outcomes, strict=True):
             slowest.append(max(outcome.seconds))
-            _judge(report, names, outcome, PROCESSES * EACH)
+            judge(report, names, outcome, PROCESSES * EACH)
         _judge_connections(report, store, connections)
     report.notes.append(
         f"{PROCESSES * EACH} attempts at one instant from {PROCESSES} processes: all answered after "
@@ -119,7 +121,7 @@ def race(store: Store, budget: Budget, number: int) -> Report:
         outcome = _sum(outcomes)
         seconds = sum(max(one.seconds) for one in outcomes)
         report.trials += 1
-        _judge(report, names, outcome, processes * number)
+        judge(report, names, outcome, processes * number)
         _judge_connections(report, store, connections, processes)
         provider = store.open()
         records = len(provider.records(prefix))
@@ -193,7 +195,7 @@ def _living_source() -> _Source:
     return _source
 
 
-def _judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int) -> None:
+def judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int) -> None:
     report.counts["acquire granted"] += len(outcome.granted)
     report.counts["acquire skipped"] += outcome.skipped
     report.counts["acquire error"] += len(outcome.errors) + outcome.slow
@@ -228,53 +230,52 @@ def main() -> None:
 
 def _gather(herd: Herd) -> list[Outcome]:
     context = multiprocessing.get_context("fork")  # no provider is opened before, and no thread runs
-    members = []
+    workers = []
     for _ in range(herd.processes):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_member, args=(herd, theirs), daemon=True)
+        process = context.Process(target=_worker, args=(herd, theirs), daemon=True)
         process.start()
         theirs.close()
-        members.append((process, ours))
+        workers.append((process, ours))
     outcomes = []
     for _ in herd.rounds:
-        for _, pipe in members:
+        for _, pipe in workers:
             _hear(pipe)  # it is ready
         moment = time.monotonic() + _LEAD
-        for _, pipe in members:
+        for _, pipe in workers:
             pipe.send(moment)
         outcome = Outcome()
-        for _, pipe in members:
+        for _, pipe in workers:
             outcome.add(_hear(pipe))
         outcomes.append(outcome)
-    for process, pipe in members:
+    for process, pipe in workers:
         process.join(PATIENCE)
         pipe.close()
     return outcomes
 
 
 def _hear(pipe: Any) -> Any:
-    """What a member says; :raises TimeoutError: nothing, for too long."""
+    """What a worker sends; :raises TimeoutError: nothing, for too long."""
     if not pipe.poll(PATIENCE):
-        raise TimeoutError("a member of the herd hangs")
+        raise TimeoutError("a worker of the herd hangs")
     return pipe.recv()
 
 
-def _member(herd: Herd, pipe: Connection) -> None:
-    if herd.arguments["is_async"]:
-        asyncio.run(_member_async(herd, pipe))
-        return
-    provider: Any = open_provider(**herd.arguments)
+def _worker(herd: Herd, pipe: Connection) -> None:
+    """One process: its threads attempt at the moments that the pipe gives; an async provider has one event loop."""
+    make: Any = partial(open_provider, **herd.arguments)
 
     def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
         time.sleep(max(0.0, moment - time.monotonic()))
         for name in names:
             try:
-                answer = provider.acquire(_request(name))
+                reply = provider.acquire(_request(name))
             except Exception as error:
-                answer = error
-            _note(outcome, name, moment, answer)
+                reply = error
+            _note(outcome, name, moment, reply)
 
-    with ThreadPoolExecutor(herd.each) as threads:
+    opened: Any = BlockingLockProvider(make) if herd.arguments["is_async"] else closing(make())
+    with opened as provider, ThreadPoolExecutor(herd.each) as threads:
         everybody = threading.Barrier(herd.each)
         list(threads.map(lambda _: everybody.wait(PATIENCE), range(herd.each)))  # all threads are there
         for names in herd.rounds:
@@ -284,30 +285,6 @@ def _member(herd: Herd, pipe: Connection) -> None:
             parts = [_part(names, i, herd.each) for i in range(herd.each)]
             list(threads.map(attempt, parts, [moment] * herd.each, outcomes))
             pipe.send(_sum(outcomes))
-    provider.close()
-
-
-async def _member_async(herd: Herd, pipe: Connection) -> None:
-    provider: Any = open_provider(**herd.arguments)
-
-    async def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
-        await asyncio.sleep(max(0.0, moment - time.monotonic()))
-        for name in names:
-            try:
-                answer = await provider.acquire(_request(name))
-            except Exception as error:
-                answer = error
-            _note(outcome, name, moment, answer)
-
-    for names in herd.rounds:
-        pipe.send("ready")
-        moment = await asyncio.to_thread(pipe.recv)
-        outcomes = [Outcome() for _ in range(herd.each)]
-        await asyncio.gather(
-            *(attempt(_part(names, i, herd.each), moment, outcome) for i, outcome in enumerate(outcomes))
-        )
-        pipe.send(_sum(outcomes))
-    await provider.close()
 
 
 def _part(names: Sequence[str], number: int, of: int) -> Sequence[str]:
@@ -318,17 +295,17 @@ def _request(name: str) -> LockRequest:
     return LockRequest(name, "10m")
 
 
-def _note(outcome: Outcome, name: str, moment: float, answer: Lease | Exception | None) -> None:
+def _note(outcome: Outcome, name: str, moment: float, reply: Lease | Exception | None) -> None:
     seconds = time.monotonic() - moment
     outcome.seconds.append(seconds)
-    if answer is None:
+    if reply is None:
         outcome.skipped += 1
-    elif isinstance(answer, Lease):
+    elif isinstance(reply, Lease):
         outcome.granted.append(name)
-    elif seconds >= SHORTEST_LIMIT and isinstance(answer, ProviderUnreachable) and _OF_TIME.search(str(answer)):
+    elif seconds >= SHORTEST_LIMIT and isinstance(reply, ProviderUnreachable) and _OF_TIME.search(str(reply)):
         outcome.slow += 1
     else:
-        outcome.errors.append(f"{type(answer).__name__}: {answer}")
+        outcome.errors.append(f"{type(reply).__name__}: {reply}")
 
 
 def _sum(outcomes: Sequence[Outcome]) -> Outcome:

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
-from tests.support.holding import HoldingProxy
 from tests.support.stores import Store, open_provider
 
 AT_MOST = "1m"
@@ -22,7 +22,7 @@ AT_MOST = "1m"
 def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:
     report = Report()
     with ExitStack() as stack:
-        proxy = stack.enter_context(HoldingProxy(store.addresses[0]))
+        proxy = stack.enter_context(TcpProxy(store.addresses[0]))
         provider = opened(store, proxy, stack)
         others = stack.enter_context(closing(store.open()))
         provider.take_over(LockRequest(f"warm-{uuid4().hex[:8]}", AT_MOST))  # scripts are loaded, statements prepared
@@ -31,7 +31,7 @@ def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:
     return report
 
 
-def opened(store: Store, proxy: HoldingProxy, stack: ExitStack) -> LockProvider:
+def opened(store: Store, proxy: TcpProxy, stack: ExitStack) -> LockProvider:
     """A provider behind ``proxy``."""
 
     def make() -> Any:
@@ -41,7 +41,7 @@ def opened(store: Store, proxy: HoldingProxy, stack: ExitStack) -> LockProvider:
     return provider
 
 
-def one_trial(provider: LockProvider, others: LockProvider, proxy: HoldingProxy, rng: random.Random) -> Report:
+def one_trial(provider: LockProvider, others: LockProvider, proxy: TcpProxy, rng: random.Random) -> Report:
     """The record is held, free or absent when it is taken over; then the lock passes on, in one of three ways."""
     name = f"taken-{uuid4().hex[:12]}"
     request = LockRequest(name, AT_MOST)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from tests.faults.checker import Report, check
 from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import Fleet
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import by_trial, scenario
 from tests.faults.rules import LATE, rules_of
 from tests.faults.worker import Behaviour
 from tests.support.stores import WITH_NETWORK, Store
@@ -20,16 +20,10 @@ SECONDS = 3.0
 
 
 @scenario(6, "latency up to twice the lease", stores=WITH_NETWORK, least=3)
-def slow(store: Store, budget: Budget, seed: int) -> Report:
+@by_trial
+def slow(store: Store, seed: int, number: int) -> Report:
     """Every worker is behind a slow proxy of its own; in the end the network is quick again."""
-    report = Report()
-    for trial in budget.trials():
-        report.add(_trial(store, seed + trial, longest=SHARES[trial % len(SHARES)] * LEASE / 2))
-    return report
-
-
-def _trial(store: Store, seed: int, longest: float) -> Report:
-    """``longest``: how long each direction takes, at most."""
+    longest = SHARES[number % len(SHARES)] * LEASE / 2  # of each direction
     with ExitStack() as stack:
         fleet = stack.enter_context(Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed))
         proxies = []

@@ -11,7 +11,7 @@ from shedlock_py import Event, LeaseLost, LockExtended, attempt_async, configure
 from shedlock_py._clock import monotonic
 from tests.faults.checker import Finding, Report
 from tests.faults.faulty import FaultyProxy
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import by_trial, scenario
 from tests.support.stores import WITH_NETWORK, Store, open_provider
 
 POLLERS = 30
@@ -20,18 +20,12 @@ LEASES = 3
 
 
 @scenario(15, "async code: a silent store beside a healthy one", stores=WITH_NETWORK, kinds=("sync",))
-def silent_neighbour(store: Store, budget: Budget, seed: int) -> Report:
+@by_trial
+def silent_neighbour(store: Store, seed: int, number: int) -> Report:
     """Thirty tasks poll through proxies that pass nothing; a lease on the same store, reached directly, is kept alive.
 
-    Sync providers under asyncio: each asks in threads of its own.
+    Sync providers under asyncio: each has threads of its own.
     """
-    report = Report()
-    for trial in budget.trials():
-        report.add(_trial(store, seed + trial))
-    return report
-
-
-def _trial(store: Store, seed: int) -> Report:
     events: list[Event] = []
     name = f"neighbour-{uuid4().hex[:8]}"
     with ExitStack() as stack:

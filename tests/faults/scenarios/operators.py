@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 from uuid import uuid4
-
-from sqlalchemy import NullPool, create_engine
 
 from tests.faults.checker import Finding, Report, Rules, check
 from tests.faults.fleet import Fleet
@@ -24,7 +23,7 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import Store
+from tests.support.stores import SqlStore, Store
 
 # Some go on and write, whatever their lease says, so that the fencing token must catch it.
 CAREFUL = Behaviour(at_most=0.8, at_least=0.05, work=(0.05, 0.3), pause=(0.0, 0.03), extends=0.7, keeps_alive=0.3)
@@ -80,10 +79,8 @@ def javas_table(store: Store) -> Iterator[Store]:
     plain.options = {"table_name": table, "extra_columns": False}
     plain.prepare()
     yield plain
-    engine = create_engine(store.where(is_async=False), poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with closing(engine.raw_connection()) as connection:
-        connection.cursor().execute(f"DROP TABLE {table}")
-        connection.commit()
+    with cast(SqlStore, store).connect() as connection:
+        connection.exec_driver_sql(f"DROP TABLE {table}")
 
 
 # What is asked of them
@@ -145,7 +142,7 @@ def as_released(history: History, met: dict[str, list[Met]]) -> History:
             operation = replace(
                 operation,
                 trusted_until=min(operation.trusted_until, until),
-                believed=min(operation.believed, until),
+                trusted_before=min(operation.trusted_before, until),
                 at_least=max(0.0, min(operation.at_least, until - operation.started)),
             )
         is_in_vain = operation.kind in ("extend", "release") and any(o.end < operation.started for o in certain)
@@ -169,7 +166,7 @@ def _lost_by_nobody(history: History, met: dict[str, list[Met]]) -> Iterator[Fin
     """Who is told that a lease is lost that is still trusted knows that somebody ended it; pruning does not."""
     for operation in history.of("extend", "release", outcome="lost"):
         was_met = any(each.action.started < operation.end for each in met.get(operation.claim, ()))
-        if operation.end < operation.believed and not was_met:
+        if operation.end < operation.trusted_before and not was_met:
             text = f"{operation.worker}'s {operation.kind} says lost, but its lease was trusted and nobody ended it"
             yield Finding("lost", operation.name, text, operation.started)
 

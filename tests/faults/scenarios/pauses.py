@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.history import History
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import by_trial, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.stores import Store
@@ -18,20 +18,18 @@ STOPS_PER_TRIAL = 3
 
 
 @scenario(2, "SIGSTOP past the lease", least=3)
-def stops(store: Store, budget: Budget, seed: int) -> Report:
+@by_trial
+def stops(store: Store, seed: int, number: int) -> Report:
     """A holder is stopped at work until another has written, and goes on: it knows at once, its writes are refused."""
-    report = Report()
-    for trial in budget.trials():
-        with Fleet(store, size=3, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
-            for _ in range(STOPS_PER_TRIAL):
-                victim = fleet.stop_at_work()
-                fleet.wait_for_count("write", "done", 1, but=victim.name)
-                fleet.resume(victim)
-                fleet.wait_for_grants(1)
-            history = fleet.end()
-        one = check(history, rules_of(store))
-        one.findings += knows_too_late(history)
-        report.add(one)
+    with Fleet(store, size=3, behaviour=BEHAVIOUR, seed=seed) as fleet:
+        for _ in range(STOPS_PER_TRIAL):
+            victim = fleet.stop_at_work()
+            fleet.wait_for_count("write", "done", 1, but=victim.name)
+            fleet.resume(victim)
+            fleet.wait_for_grants(1)
+        history = fleet.end()
+    report = check(history, rules_of(store))
+    report.findings += knows_too_late(history)
     return report
 
 
@@ -45,4 +43,4 @@ def knows_too_late(history: History) -> Iterator[Finding]:
             is_after = later.claim == held.claim and later.started > resumed.before
             if is_after and later.outcome in ("trusted", "done"):
                 text = f"{held.worker} was stopped past its lease, and its {later.kind} says {later.outcome}"
-                yield Finding("belief", held.name, text, later.started)
+                yield Finding("trust", held.name, text, later.started)

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Report, check
 from tests.faults.fleet import Fleet
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import Run, by_trial, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.lossy import LossyProxy
 from tests.support.stores import WITH_NETWORK, Store
 
 OTHERS = Behaviour(at_most=0.6, work=(0.0, 0.05), pause=(0.02, 0.08))
@@ -19,18 +19,11 @@ VICTIM = Behaviour(at_most=0.6, at_least=0.05, work=(0.02, 0.15), pause=(0.0, 0.
 LOSSES_PER_TRIAL = 4
 
 
-def lose(store: Store, budget: Budget, seed: int, operation: str) -> Report:
-    """Replies to one worker's ``operation`` are lost: once, so that asking again helps, or as often as it asks."""
-    report = Report()
-    for trial in budget.trials():
-        report.add(_trial(store, seed + trial, operation))
-    return report
-
-
-def _trial(store: Store, seed: int, operation: str) -> Report:
+def _trial(store: Store, seed: int, number: int, *, operation: str) -> Report:
+    """Replies to one worker's ``operation`` are lost: once, so that a retry helps, or as often as it retries."""
     behaviour = replace(VICTIM, extends={"extend": 1.0, "release": 0.0}.get(operation, VICTIM.extends))
     with ExitStack() as stack:
-        proxies = [stack.enter_context(LossyProxy(address)) for address in store.addresses]
+        proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
         fleet = stack.enter_context(Fleet(store, size=2, behaviour=OTHERS, seed=seed))
         victim = fleet.add(via=[proxy.address for proxy in proxies], behaviour=behaviour)
         fleet.wait_for_grants(1, worker=victim)
@@ -47,20 +40,13 @@ def _trial(store: Store, seed: int, operation: str) -> Report:
         return report
 
 
-def _are_lost(proxies: list[LossyProxy]) -> bool:
-    return not any(proxy.left for proxy in proxies)
+def _are_lost(proxies: list[TcpProxy]) -> bool:
+    return not any(proxy.drops_left for proxy in proxies)
 
 
-@scenario(5, "reply to acquire lost", stores=WITH_NETWORK, least=3)
-def acquire(store: Store, budget: Budget, seed: int) -> Report:
-    return lose(store, budget, seed, "acquire")
+def _lost(operation: str) -> Run:
+    name = f"reply to {operation} lost"
+    return scenario(5, name, stores=WITH_NETWORK, least=3)(by_trial(partial(_trial, operation=operation)))
 
 
-@scenario(5, "reply to extend lost", stores=WITH_NETWORK, least=3)
-def extend(store: Store, budget: Budget, seed: int) -> Report:
-    return lose(store, budget, seed, "extend")
-
-
-@scenario(5, "reply to release lost", stores=WITH_NETWORK, least=3)
-def release(store: Store, budget: Budget, seed: int) -> Report:
-    return lose(store, budget, seed, "release")
+acquire, extend, release = _lost("acquire"), _lost("extend"), _lost("release")

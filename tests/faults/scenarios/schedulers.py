@@ -22,7 +22,7 @@ from sqlalchemy import MetaData, NullPool, Table, create_engine, make_url, text
 from shedlock_py import LeaderElector
 from shedlock_py.integrations.apscheduler import lead
 from tests.faults.checker import Finding, Report
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import by_trial, scenario
 from tests.support.polling import wait_until
 from tests.support.stores import Store
 
@@ -74,16 +74,10 @@ class Node:
 
 
 @scenario(15, "job store fails under a leader", stores=("sqlite", "postgres"), kinds=("sync",), least=2)
-def job_store_fails(store: Store, budget: Budget, seed: int) -> Report:
+@by_trial
+def job_store_fails(store: Store, seed: int, number: int) -> Report:
     """The leader goes on, and runs each fire time once; if its scheduler dies, the next leader goes on."""
-    report = Report()
-    for trial in budget.trials():
-        report.add(_trial(store, random.Random(seed + trial)))
-    return report
-
-
-def _trial(store: Store, choice: random.Random) -> Report:
-    report = Report(trials=1)
+    report, choice = Report(trials=1), random.Random(seed)
     table = f"jobs_{uuid4().hex[:8]}"
     url = _url(store)
     with ExitStack() as stack:

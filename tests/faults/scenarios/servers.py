@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
-from tests.faults.checker import Report, check
+from tests.faults.checker import Report, Rules, check
 from tests.faults.clocks import compiled
 from tests.faults.drained import EVERYBODY, disturbed
 from tests.faults.fleet import Fleet, WorkerProcess
@@ -89,7 +90,7 @@ def outages(
             if not off:
                 fleet.run_for(GRACE + others.at_most)  # what arrived last is over, and no skip is excused any more
             fleet.wait_for_grants(3)
-            one = judge(fleet.end(), store, off)
+            one = judge(fleet.end(), rules_of(store), off)
         overlaps += one.worst_overlap > 0
         report.add(one)
     if off:
@@ -101,11 +102,11 @@ def outages(
     return report
 
 
-def judge(history: History, store: Store, off: frozenset[str]) -> Report:
+def judge(history: History, rules: Rules, off: frozenset[str]) -> Report:
     """``off``: rules that an outage breaks for the leases that it meets, and for no other."""
-    report = check(history, rules_of(store, off=off))
+    report = check(history, replace(rules, off=off))
     if off:
-        report.findings += check(without_deleted(history, "cut"), rules_of(store, off=ALL_RULES - off)).findings
+        report.findings += check(without_deleted(history, "cut"), replace(rules, off=ALL_RULES - off)).findings
     return report
 
 

@@ -164,11 +164,11 @@ def one_setting(store: Store, setting: Setting, seed: int, *, by_engine: bool) -
             history = fleet.end()
     report = check(history, rules_of(store))
     if not setting.may_fail:
-        _judge_errors(report, history, f"{setting.name}, {drivers[store.is_async]}")
+        judge_errors(report, history, f"{setting.name}, {drivers[store.is_async]}")
     return report
 
 
-def _judge_errors(report: Report, history: History, where: str) -> None:
+def judge_errors(report: Report, history: History, where: str) -> None:
     """None, but for a few that the database has undone again and again in favour of others.
 
     A statement is asked again five times; a process that two busy cores keep waiting each time may lose all of them.

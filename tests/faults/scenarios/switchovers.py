@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 from tests.support.stores import STORES, Store
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.01, 0.05), extends=0.2)

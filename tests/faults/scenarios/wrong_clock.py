@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.faults.checker import Report
 from tests.faults.fleet import PATIENCE, Fleet
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import by_trial, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios import fire_times
 from tests.support.stores import Store
@@ -20,11 +20,9 @@ GRANTS = 4
 
 
 @scenario(16, "a clock a day ahead", least=3)
-def wrong_clock(store: Store, budget: Budget, seed: int) -> Report:
-    report = Report()
-    for trial in budget.trials():
-        report.add(one_trial(store, seed + trial))
-    return report
+@by_trial
+def wrong_clock(store: Store, seed: int, number: int) -> Report:
+    return one_trial(store, seed)
 
 
 def one_trial(store: Store, seed: int, *, provider: str | None = None, patience: float = PATIENCE) -> Report:

@@ -466,21 +466,19 @@ ROWS: dict[str, Row] = {
     ],
     "an elector that is started twice": ["tests/election/test_elector.py::test_start_twice_and_again"],
     "an elector that can start no thread": [
-        "tests/election/test_elector_faults.py::test_start_without_a_thread_is_an_error_and_can_be_repeated"
+        "tests/election/test_threads.py::test_start_without_a_thread_is_an_error_and_can_be_repeated"
     ],
     "an elector's callback that raises, whatever it is": [
         "tests/election/test_elector.py::test_a_callback_that_raises_or_hangs_delays_nothing",
-        "tests/election/test_elector_faults.py::test_a_callback_that_raises_anything_leaves_nobody_busy",
+        "tests/election/test_threads.py::test_a_callback_that_raises_anything_leaves_nobody_busy",
     ],
     "`stop()` in one of the elector's own callbacks": [
-        "tests/election/test_elector_faults.py::test_stop_in_a_callback_returns_at_once_and_the_lease_is_released"
+        "tests/election/test_elector.py::test_stop_in_a_callback_returns_at_once_and_the_lease_is_released"
     ],
     "`wait_until_leader()` or `take_over()` of an elector that was not started, or has stopped": [
-        "tests/election/test_elector_faults.py::test_who_waits_for_an_elector_that_does_not_take_part"
+        "tests/election/test_elector.py::test_who_waits_for_an_elector_that_does_not_take_part"
     ],
-    "an async provider for `LeaderElector`": [
-        "tests/election/test_elector_faults.py::test_an_async_provider_is_refused"
-    ],
+    "an async provider for `LeaderElector`": ["tests/election/test_threads.py::test_an_async_provider_is_refused"],
     "`leader_only`, `lead`, `ShedLockExecutor(elector=…)` with something that is no elector": [
         Refused(lambda: leader_only("nodes"), ConfigurationError, "elector"),
         Refused(lambda: lead(BackgroundScheduler(), STORE), ConfigurationError, "elector"),

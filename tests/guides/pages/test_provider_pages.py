@@ -178,7 +178,7 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
             "no permissions to": lambda: RedisLockProvider(limited(server, acl("jobs"))).records(),
         },
         "redis-quorum.md": {
-            "of 3 servers did not answer": lambda: acquire(f"redis+quorum://{place},{dead},127.0.0.1:1"),
+            "of 3 servers did not reply": lambda: acquire(f"redis+quorum://{place},{dead},127.0.0.1:1"),
             "are in quarantine for": lambda: acquire(quorum),
             "a new quorum needs all its servers once": lambda: RedisQuorumLockProvider(
                 [redis_nodes[3].url(), redis_nodes[4].url(), f"redis://{dead}"], key_prefix="pages-new"

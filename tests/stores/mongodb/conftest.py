@@ -5,11 +5,10 @@ from uuid import uuid4
 
 import pytest
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.contract.mongo import forget_sockets
 from tests.stores.mongodb.stores import Store
-from tests.support.lossy import LossyProxy
 from tests.support.mongodb import MongoServer
-from tests.support.proxy import TcpProxy
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -30,8 +29,8 @@ def proxy(store: Store) -> TcpProxy:
 
 
 @pytest.fixture
-def lossy(store: Store) -> LossyProxy:
-    return store.stack.enter_context(LossyProxy(store.server.address))
+def lossy(store: Store) -> TcpProxy:
+    return store.stack.enter_context(TcpProxy(store.server.address))
 
 
 @pytest.fixture

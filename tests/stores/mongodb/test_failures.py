@@ -25,11 +25,9 @@ from pymongo.errors import (
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._program import run
-from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
-from shedlock_py.providers.mongodb import commands
-from shedlock_py.providers.mongodb.commands import Answer, Command, FindOneAndUpdate
-from shedlock_py.providers.mongodb.failures import classify, reason
-from shedlock_py.providers.mongodb.programs import MongoPrograms
+from shedlock_py.providers.kit import MOST_RETRIES, Failure, TimedOut, Undo
+from shedlock_py.providers.mongodb.errors import classify, reason, time_limit
+from shedlock_py.providers.mongodb.programs import Command, MongoPrograms, undo
 
 REQUEST = LockRequest("job", "1m", holder="me")
 
@@ -47,13 +45,9 @@ def dns_error() -> ConfigurationError:
         (NotPrimaryError("not primary"), Failure.CONNECTION_LOST),
         (ConnectionResetError(), Failure.CONNECTION_LOST),
         (TimeoutError(), Failure.CONNECTION_LOST),
-        (NetworkTimeout("timed out"), Failure.UNREACHABLE),
-        (ExecutionTimeout("too slow", 50), Failure.UNREACHABLE),
         (WTimeoutError("waiting for replication timed out", 64), Failure.UNREACHABLE),
         (WriteConcernError("not enough data-bearing nodes", 100), Failure.UNREACHABLE),
         (ConnectionFailure("cannot"), Failure.UNREACHABLE),
-        (ServerSelectionTimeoutError("none"), Failure.NOT_DONE),
-        (WaitQueueTimeoutError("pool"), Failure.NOT_DONE),
         (dns_error(), Failure.NOT_DONE),
         (ConfigurationError("no such mechanism"), Failure.REFUSED),
         (InvalidOperation("Cannot use MongoClient after close"), Failure.REFUSED),
@@ -76,15 +70,26 @@ def test_reason_is_one_short_line() -> None:
     assert len(reason(AutoReconnect("x" * 1000))) == 301
 
 
+@pytest.mark.parametrize(
+    ("error", "waiting_for", "sent"),
+    [
+        (NetworkTimeout("timed out"), "a reply", True),
+        (ExecutionTimeout("too slow", 50), "a reply", True),
+        (ServerSelectionTimeoutError("none"), "a server that takes writes", False),
+        (WaitQueueTimeoutError("pool"), "a free connection", False),
+    ],
+)
+def test_i13_time_limits_of_the_driver(error: Exception, waiting_for: str, sent: bool) -> None:
+    with pytest.raises(TimedOut) as caught, time_limit(1):
+        raise error
+    assert (caught.value.waiting_for, caught.value.sent, caught.value.__cause__) == (waiting_for, sent, error)
+    with pytest.raises(ProviderUnreachable, match=f"waited for {waiting_for} .{error}") as unreachable:
+        run(programs().acquire(REQUEST), Server(lambda _: caught.value).execute)
+    assert unreachable.value.__cause__ is error
+
+
 def programs(redact: Callable[[str], str] = str) -> MongoPrograms:
-    return MongoPrograms(
-        "shedlock.shedlock",
-        "30d",
-        redact,
-        clock=lambda: 0.0,
-        timeout=5,
-        fire_time_tolerance=timedelta(minutes=5),
-    )
+    return MongoPrograms("shedlock.shedlock", "30d", redact, timeout=5, fire_time_tolerance=timedelta(minutes=5))
 
 
 class Server:
@@ -94,24 +99,21 @@ class Server:
         self._reply = reply
         self.requests: list[Command] = []
 
-    def execute(self, command: Command | Undo) -> Answer:
+    def execute(self, command: Command | Undo) -> Any:
         if isinstance(command, Undo):
-            run(command.program, self.execute)
-            return Answer()
+            return run(command.program, self.execute)
         self.requests.append(command)
         reply = self._reply(command)
         if isinstance(reply, Exception):
             raise reply
-        return Answer() if reply is None else Answer(documents=[reply])
+        return reply
 
-    def kinds(self) -> str:
-        return " ".join(type(command).__name__ for command in self.requests)
+    def methods(self) -> str:
+        return " ".join(command.method for command in self.requests)
 
 
 def grant(command: Command) -> Any:
-    if not isinstance(command, FindOneAndUpdate):
-        return None
-    claim = command.update[0]["$replaceWith"]["$cond"][1]["$mergeObjects"][1]
+    claim = command.arguments["update"][0]["$replaceWith"]["$cond"][1]["$mergeObjects"][1]
     now = datetime.now(UTC)
     return {"lockedBy": claim["lockedBy"]["$literal"], "fencingToken": 5000, "lockedAt": now, "lockUntil": now}
 
@@ -121,47 +123,38 @@ def test_i7_the_token_is_the_one_of_the_record() -> None:
     lease = run(programs().acquire(REQUEST), server.execute)
     assert lease
     assert lease.fencing_token == 5000
-    assert server.kinds() == "FindOneAndUpdate"
-
-
-def test_a_reply_without_a_record_is_an_error() -> None:
-    with pytest.raises(ProviderError, match="does not reply with the record"):
-        run(programs().acquire(REQUEST), Server(lambda _: None).execute)
+    assert server.methods() == "find_one_and_update"
 
 
 @pytest.mark.parametrize(
     ("error", "requests"),
     [
-        (OperationFailure("Authentication failed.", 18), "FindOneAndUpdate"),
-        (ServerSelectionTimeoutError("none"), "FindOneAndUpdate"),
-        (NetworkTimeout("late"), "FindOneAndUpdate UpdateOne"),
-        (WTimeoutError("late", 64), "FindOneAndUpdate UpdateOne"),
-        (AutoReconnect("closed"), "FindOneAndUpdate FindOneAndUpdate UpdateOne UpdateOne"),
-        (DuplicateKeyError("E11000", 11000), " ".join(["FindOneAndUpdate"] * (MOST_RETRIES + 1))),
-        (KeyError("from a signal handler"), "FindOneAndUpdate UpdateOne"),
+        (OperationFailure("Authentication failed.", 18), "find_one_and_update"),
+        (TimedOut("a free connection", sent=False), "find_one_and_update"),
+        (TimedOut("a reply", sent=True), "find_one_and_update update_one"),
+        (WTimeoutError("late", 64), "find_one_and_update update_one"),
+        (AutoReconnect("closed"), "find_one_and_update find_one_and_update update_one update_one"),
+        (DuplicateKeyError("E11000", 11000), " ".join(["find_one_and_update"] * (MOST_RETRIES + 1))),
+        (KeyError("from a signal handler"), "find_one_and_update update_one"),
     ],
 )
 def test_i12_what_is_retried_and_what_is_undone(error: Exception, requests: str) -> None:
     server = Server(lambda _: error)
-    undo: list[Exception] = []
 
-    def execute(command: Command | Undo) -> Answer:
+    def execute(command: Command | Undo) -> Any:
         try:
             return server.execute(command)
-        except Exception as raised:
+        except Exception:
             if not isinstance(command, Undo):
-                raise
-            undo.append(raised)  # as the provider does with an undo that fails
-            return Answer()
+                raise  # the provider ignores an undo that fails
 
     with pytest.raises(KeyError if isinstance(error, KeyError) else ProviderError):
         run(programs().acquire(REQUEST), execute)
-    assert server.kinds() == requests
-    if "UpdateOne" in requests.split():
+    assert server.methods() == requests
+    if "update_one" in requests.split():
         claim = server.requests[0]
-        assert isinstance(claim, FindOneAndUpdate)
-        changes = claim.update[0]["$replaceWith"]["$cond"][1]["$mergeObjects"][1]
-        assert server.requests[-1] == commands.undo(REQUEST.name, changes["lockedBy"]["$literal"], None)
+        changes = claim.arguments["update"][0]["$replaceWith"]["$cond"][1]["$mergeObjects"][1]
+        assert server.requests[-1] == undo(REQUEST.name, changes["lockedBy"]["$literal"], None)
 
 
 def test_two_first_uses_at_once() -> None:

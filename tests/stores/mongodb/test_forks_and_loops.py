@@ -12,12 +12,12 @@ from pymongo import AsyncMongoClient
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.mongodb.stores import DATABASE, PATIENT, Store
 from tests.stores.sql.stores import acquired
 from tests.stores.sql.test_forks_and_loops import use_on_both_sides
 from tests.support.forks import in_child
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 
 only_sync = pytest.mark.parametrize("store", ["sync"], indirect=True)
 only_async = pytest.mark.parametrize("store", ["async"], indirect=True)

@@ -8,8 +8,8 @@ import pytest
 
 from shedlock_py import Lease, LockRequest
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.mongodb.stores import PATIENT, Store
-from tests.support.proxy import TcpProxy
 
 HERD = 200
 OWN_POOL = 20

@@ -14,7 +14,7 @@ from pymongo.errors import DuplicateKeyError
 
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.lease import Claim
-from shedlock_py.providers.mongodb import commands
+from shedlock_py.providers.mongodb.programs import take_over
 from tests.stores.mongodb.stores import PATIENT, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.polling import wait_until
@@ -173,9 +173,9 @@ def test_i2_a_late_copy_of_a_take_over_takes_nothing_from_them(
     """ShedLock for Java leaves our fencing token as it is, so the token alone does not tell its lock from ours."""
     assert provider.release(acquired(provider, name))
     before = record_of(provider, name)
-    late = commands.take_over(Claim(LockRequest(name, "1h"), time.monotonic), before, timedelta(minutes=5))
+    late = take_over(Claim(LockRequest(name, "1h"), time.monotonic), before, timedelta(minutes=5))
     assert java.lock(name)
-    update = store.documents.find_one_and_update(late.filter, late.update)
+    update = store.documents.find_one_and_update(**late.arguments)
     assert update is not None
     record = record_of(provider, name)
     assert (record.locked_by, record.fencing_token, record.is_held) == (HOST, before.fencing_token, True)

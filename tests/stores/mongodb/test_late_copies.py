@@ -5,19 +5,19 @@ from datetime import timedelta
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.mongodb.stores import PATIENT, Store
 from tests.stores.sql.stores import acquired, record_of
-from tests.support.holding import HoldingProxy
 from tests.support.late_copies import ENDS, asked_twice
 
 
 @pytest.fixture
-def holding(store: Store) -> HoldingProxy:
-    return store.stack.enter_context(HoldingProxy(store.server.address))
+def holding(store: Store) -> TcpProxy:
+    return store.stack.enter_context(TcpProxy(store.server.address))
 
 
 @pytest.fixture
-def provider(store: Store, holding: HoldingProxy) -> LockProvider:
+def provider(store: Store, holding: TcpProxy) -> LockProvider:
     provider = store.provider(holding.address, **PATIENT)
     provider.record("warm")
     return provider
@@ -29,7 +29,7 @@ def witness(store: Store) -> LockProvider:
 
 
 def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     lease = asked_twice(provider, holding, name)
     witness.force_release(name)
@@ -50,7 +50,7 @@ def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 @pytest.mark.parametrize("end", ENDS)
 def test_i12_a_lock_that_was_freed_stays_free(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str, operation: str, end: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str, operation: str, end: str
 ) -> None:
     lease = asked_twice(provider, holding, name, operation)
     ENDS[end](provider, lease)
@@ -62,7 +62,7 @@ def test_i12_a_lock_that_was_freed_stays_free(
 
 
 def test_i1_a_late_copy_of_a_take_over_matches_nothing(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     """The driver sent it twice; the first copy arrives after the lock has passed on."""
     acquired(witness, name)
@@ -78,7 +78,7 @@ def test_i1_a_late_copy_of_a_take_over_matches_nothing(
 
 
 def test_i6_an_extension_that_was_asked_twice_may_yet_be_done_again(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     lease = acquired(provider, name)
     holding.hold(name)

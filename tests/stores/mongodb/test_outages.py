@@ -13,11 +13,11 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.testing.proxy import TcpProxy, _Link
 from tests.stores.mongodb.stores import PATIENT, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.database import Address
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy, _Link
 from tests.support.timing import BUSY
 
 LIMIT = 2.0

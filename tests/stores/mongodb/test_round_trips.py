@@ -5,10 +5,10 @@ import time
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.mongodb.stores import PATIENT, QUIET, Store
 from tests.stores.sql.stores import acquired
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 
 ROUNDS = 12
 

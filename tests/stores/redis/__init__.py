@@ -1,1 +1,1 @@
-"""What is special about Redis: one server, a sentinel's master, a cluster. The quorum has tests of its own."""
+"""What is special about Redis: one server, a sentinel's master, a cluster. For the quorum see redis_quorum."""

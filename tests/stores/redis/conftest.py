@@ -1,15 +1,15 @@
-"""Redis through each kind of client, and a name of its own for each lock."""
+"""Redis through each kind of client, and a lock name for each test."""
 
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+import redis
 
 from shedlock_py import LockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import KINDS, Store
 from tests.support.availability import private_server
-from tests.support.lossy import LossyProxy
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisEndpoint, RedisServer
 
 
@@ -28,7 +28,7 @@ def store(kind: str, redis_server: RedisEndpoint) -> Iterator[Store]:
 
 @pytest.fixture
 def private(kind: str) -> Iterator[Store]:
-    """On a server that nobody else uses, for tests that harm it."""
+    """On a server that no other test uses, for tests that harm it."""
     with private_server("redis", RedisServer) as server:
         store = Store(server, kind)
         with store.stack:
@@ -36,22 +36,23 @@ def private(kind: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def witness(store: Store) -> LockProvider:
-    """Another replica, with a better line."""
-    witness = Store(store.server)
-    store.stack.enter_context(witness.stack)
-    return witness.provider()
+def client(store: Store) -> Iterator[redis.Redis]:
+    """An administrator's connection."""
+    with store.server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def other(store: Store) -> LockProvider:
+    """Another replica, without a proxy."""
+    other = Store(store.server)
+    store.stack.enter_context(other.stack)
+    return other.provider()
 
 
 @pytest.fixture
 def proxy(store: Store) -> Iterator[TcpProxy]:
     with TcpProxy(store.server.address) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def lossy(store: Store) -> Iterator[LossyProxy]:
-    with LossyProxy(store.server.address) as proxy:
         yield proxy
 
 

@@ -20,11 +20,11 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.database import Address
 from tests.support.redis import RedisEndpoint
 
-# Our own client, a user's that asks once, and a user's with redis-py's default: it asks eleven times.
+# Of a URL; a user-supplied client without retries; and one with redis-py's default of ten retries.
 SYNC_KINDS = ("url", "once", "retries")
 ASYNC_KINDS = tuple(f"async {kind}" for kind in SYNC_KINDS)
 KINDS = (*SYNC_KINDS, *ASYNC_KINDS)
-# Where the client makes no difference.
+# Where the kind of client makes no difference.
 URL_KINDS = ("url", "async url")
 
 TRIES = 11
@@ -41,18 +41,18 @@ class Store:
         return self.kind.startswith("async ")
 
     @property
-    def is_own(self) -> bool:
-        """Whether providers open their clients themselves."""
+    def is_managed(self) -> bool:
+        """Whether providers open their own connections."""
         return self.kind.endswith("url")
 
     def provider(
         self, via: Address | None = None, *, url: str | None = None, key_prefix: str = "shedlock", **options: Any
     ) -> LockProvider:
-        """An async one is presented as a sync one. `options` are those of a user's client."""
+        """An async one is presented as a sync one. `options` are those of a user-supplied client."""
         address = url or self.server.url(via=via)
-        if self.is_own:
+        if self.is_managed:
             return self.provider_of(address, key_prefix=key_prefix)
-        return self.provider_of(lambda: self._users_client(address, options), key_prefix=key_prefix)
+        return self.provider_of(lambda: self._user_supplied(address, options), key_prefix=key_prefix)
 
     def provider_of(self, client_or_url: Callable[[], Any] | str, *, key_prefix: str = "shedlock") -> LockProvider:
         """Of a URL, or of a client, which is made where it is used and closed at the end."""
@@ -77,10 +77,10 @@ class Store:
         return self.stack.enter_context(BlockingLockProvider(make))
 
     def retry(self, times: int) -> Any:
-        """For a client that asks again so often, without pauses."""
+        """For a client that retries so often, without pauses."""
         return (AsyncRetry if self.is_async else Retry)(NoBackoff(), times)
 
-    def _users_client(self, url: str, options: dict[str, Any]) -> Any:
+    def _user_supplied(self, url: str, options: dict[str, Any]) -> Any:
         if self.kind.endswith("once"):
             options = {"retry": self.retry(0), **options}
         client_class: Any = redis.asyncio.Redis if self.is_async else redis.Redis
@@ -105,6 +105,6 @@ def token_of(lease: Lease) -> int:
     return lease.fencing_token
 
 
-def ask(client: redis.Redis, *words: str | int | bytes) -> Any:
+def send(client: redis.Redis, *words: str | int | bytes) -> Any:
     """The reply to a command, as redis-py understands it."""
     return client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py gives it no types

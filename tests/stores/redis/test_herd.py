@@ -1,40 +1,35 @@
 """200 replicas of one job in one process, all at once: no error, and no more connections than the pool has."""
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from shedlock_py import Lease, LockRequest
 from shedlock_py.providers.redis import AsyncRedisLockProvider
-from tests.stores.redis.stores import URL_KINDS, Store
-from tests.support.proxy import TcpProxy
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.redis.stores import Store
 
 HERD = 200
-OWN_POOL = 20
+# Two connections of a pool are kept for the leases that are held.
+POOLS = pytest.mark.parametrize(("options", "least", "size"), [("", 2, 20), ("?max_connections=3", 1, 3)])
 
 
+@POOLS
 @pytest.mark.parametrize("kind", ["url"])
-def test_threads(store: Store, proxy: TcpProxy, name: str) -> None:
-    provider = store.provider(proxy.address)
-    barrier = threading.Barrier(HERD)
-
-    def acquire(_: int) -> list[Lease | None]:
-        barrier.wait(60)
-        return [provider.acquire(LockRequest(name, "1m")) for _ in range(3)]
-
+def test_threads(store: Store, proxy: TcpProxy, name: str, options: str, least: int, size: int) -> None:
+    provider = store.provider(url=store.server.url(via=proxy.address) + options)
     with ThreadPoolExecutor(HERD) as pool:
-        leases = [lease for some in pool.map(acquire, range(HERD)) for lease in some]
-    assert len(leases) == 3 * HERD
+        leases = list(pool.map(lambda _: provider.acquire(LockRequest(name, "1m")), range(3 * HERD)))
     assert sum(lease is not None for lease in leases) == 1
-    assert 2 <= proxy.connections <= OWN_POOL
+    assert least <= proxy.connections <= size
 
 
+@POOLS
 @pytest.mark.parametrize("kind", ["async url"])
-def test_tasks(store: Store, proxy: TcpProxy, name: str) -> None:
+def test_tasks(store: Store, proxy: TcpProxy, name: str, options: str, least: int, size: int) -> None:
     async def main() -> list[Lease | None]:
-        provider = AsyncRedisLockProvider(store.server.url(via=proxy.address))
+        provider = AsyncRedisLockProvider(store.server.url(via=proxy.address) + options)
         leases: list[Lease | None] = []
         for _ in range(3):
             leases += await asyncio.gather(*(provider.acquire(LockRequest(name, "1m")) for _ in range(HERD)))
@@ -42,18 +37,8 @@ def test_tasks(store: Store, proxy: TcpProxy, name: str) -> None:
         return leases
 
     leases = asyncio.run(main())
-    assert len(leases) == 3 * HERD
     assert sum(lease is not None for lease in leases) == 1
-    assert 2 <= proxy.connections <= OWN_POOL
-
-
-@pytest.mark.parametrize("kind", URL_KINDS)
-def test_a_url_says_how_many_connections(store: Store, proxy: TcpProxy, name: str) -> None:
-    provider = store.provider(url=f"{store.server.url(via=proxy.address)}?max_connections=3")
-    with ThreadPoolExecutor(HERD) as pool:
-        leases = list(pool.map(lambda _: provider.acquire(LockRequest(name, "1m")), range(HERD)))
-    assert sum(lease is not None for lease in leases) == 1
-    assert proxy.connections <= 3
+    assert least <= proxy.connections <= size
 
 
 @pytest.mark.parametrize("kind", ["async url"])

@@ -1,9 +1,9 @@
-"""Values in a record that nobody of us has written: a clear error for that name, and the other names go on."""
+"""Values in a record that another program has written: a clear error for that name, and the other names go on."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +15,6 @@ from tests.stores.redis.stores import URL_KINDS, Store, acquired
 ODD = ["soon", "", "1e300", "nan", "inf", "0x10", "1.5", "9" * 30, "-" + "9" * 30, " 5", "5\n", b"\xff\xfe"]
 
 pytestmark = pytest.mark.parametrize("kind", URL_KINDS)
-
-
-@pytest.fixture
-def client(store: Store) -> Iterator[redis.Redis]:
-    with store.server.client() as client:
-        yield client
 
 
 @pytest.fixture

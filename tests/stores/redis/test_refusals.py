@@ -1,4 +1,4 @@
-"""What a Redis says no to, in words that help; and no password in any of them."""
+"""What a Redis refuses, in words that help; and no password in any of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, ask, record_of
+from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of, send
 from tests.support.availability import private_server
 from tests.support.redis import RedisServer
 
@@ -21,7 +21,7 @@ SECRETS = ["hunter2", "hun/ter:2@%41 x?#"]
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[RedisServer]:
-    """Whoever comes must say the password."""
+    """With a password."""
     with private_server("redis", lambda: RedisServer(config={"requirepass": "s3cret-pw"})) as server:
         yield server
 
@@ -37,7 +37,7 @@ def assert_refused(provider: LockProvider, name: str, words: str = "") -> Provid
     with pytest.raises(ProviderError, match=words) as refused:
         provider.acquire(LockRequest(name, "1m"))
     error = refused.value
-    assert not isinstance(error, ProviderUnreachable), "it answered"
+    assert not isinstance(error, ProviderUnreachable), "the server replied"
     assert (error.operation, error.lock_name) == ("acquire", name)
     assert error.__cause__ is not None
     return error
@@ -56,9 +56,9 @@ def test_a_wrong_password(guarded_store: Store, secret: str, name: str, caplog: 
         provider = guarded_store.provider(url=url)
         error = assert_refused(provider, name, r"(?i)password")
         inner = getattr(provider, "async_provider", provider)
-        said = [str(error), repr(error), repr(inner), *traceback.format_exception(error), caplog.text]
-        said += [repr(pickle.loads(pickle.dumps(error)))]
-        for line in said:
+        texts = [str(error), repr(error), repr(inner), *traceback.format_exception(error), caplog.text]
+        texts += [repr(pickle.loads(pickle.dumps(error)))]
+        for line in texts:
             assert secret not in line
             assert quote(secret, safe="") not in line
 
@@ -86,15 +86,15 @@ def test_a_user_who_may_not(guarded_store: Store, rules: tuple[str, ...], words:
     user = f"u-{name}"
     host, port = guarded_store.server.address
     with guarded_store.server.client() as client:
-        ask(client, "ACL", "SETUSER", user, "on", ">hunter2", *rules)
+        send(client, "ACL", "SETUSER", user, "on", ">hunter2", *rules)
         provider = guarded_store.provider(url=f"redis://{user}:hunter2@{host}:{port}")
         error = assert_refused(provider, name, words)
         assert "hunter2" not in "".join(traceback.format_exception(error))
-        witness = guarded_store.provider().record(name)
-        assert witness is None or not witness.is_held, "nothing stays granted"
-        ask(client, "ACL", "SETUSER", user, "~*", "+@all")
+        record = guarded_store.provider().record(name)
+        assert record is None or not record.is_held, "nothing stays granted"
+        send(client, "ACL", "SETUSER", user, "~*", "+@all")
         assert provider.release(acquired(provider, name))
-        ask(client, "ACL", "DELUSER", user)
+        send(client, "ACL", "DELUSER", user)
 
 
 @pytest.mark.parametrize("kind", URL_KINDS)
@@ -103,7 +103,7 @@ def test_a_foreign_key_of_that_name(store: Store, foreign: str, name: str) -> No
     key = f"shedlock:{{{name}}}"
     provider = store.provider()
     with store.server.client() as client:
-        ask(client, *foreign.format(key).split())
+        send(client, *foreign.format(key).split())
         kind_of_key = client.type(key)
         assert_refused(provider, name, "choose another key_prefix")
         with pytest.raises(ProviderError, match="choose another key_prefix"):
@@ -119,18 +119,18 @@ def test_a_foreign_key_of_that_name(store: Store, foreign: str, name: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["url"])
-def test_a_server_of_a_cluster_asked_as_if_it_were_alone(kind: str, redis_cluster: Any, name: str) -> None:
+def test_one_server_of_a_cluster_instead_of_the_cluster(kind: str, redis_cluster: Any, name: str) -> None:
     """Two thirds of the names are elsewhere: an error, never a grant in the wrong place."""
     store = Store(redis_cluster.nodes[0], kind)
     with store.stack:
         provider = store.provider()
-        answers = []
+        outcomes = []
         for i in range(20):
             try:
                 lease = provider.acquire(LockRequest(f"{name}-{i}", "1m"))
                 assert lease
                 assert provider.release(lease)
-                answers.append("granted")
+                outcomes.append("granted")
             except ProviderError as error:
-                answers.append(type(error).__name__)
-    assert set(answers) == {"granted", "ProviderError"}
+                outcomes.append(type(error).__name__)
+    assert set(outcomes) == {"granted", "ProviderError"}

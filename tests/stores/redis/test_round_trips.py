@@ -1,20 +1,20 @@
 """What one operation costs on the wire, in the steady state. DESIGN §5 has the table."""
 
+from typing import Any
+
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.redis.stores import KINDS, Store, acquired, ask, record_of, token_of
-from tests.support.availability import private_server
-from tests.support.proxy import TcpProxy
-from tests.support.redis import RedisServer
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.redis.stores import KINDS, Store, acquired, record_of, send
 
-ROUNDS = 12
-OPERATIONS = ("acquire", "skip", "extend", "release")
+ROUNDS = 6
+COSTS = {operation: [1] * ROUNDS for operation in ("acquire", "skip", "extend", "release")}
 
 
 def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, list[int]]:
-    """The round trips of each operation, round by round: the first learns the scripts."""
-    counted: dict[str, list[int]] = {operation: [] for operation in OPERATIONS}
+    """The round trips of each operation. The first ones load the scripts."""
+    counted: dict[str, list[int]] = {operation: [] for operation in COSTS}
 
     def count(operation: str) -> None:
         counted[operation].append(proxy.round_trips)
@@ -34,34 +34,31 @@ def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, list[
     return counted
 
 
-def test_one(store: Store, proxy: TcpProxy, name: str) -> None:
-    provider = store.provider(proxy.address)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *((kind, {}) for kind in KINDS),
+        *(
+            (kind, {"protocol": protocol, "decode_responses": True})
+            for kind in ("once", "async once")
+            for protocol in (2, 3)
+        ),
+    ],
+    ids=str,
+)
+def test_one(store: Store, proxy: TcpProxy, name: str, options: dict[str, Any]) -> None:
+    provider = store.provider(proxy.address, **options)
     costs(provider, proxy, f"{name}-warm")
-    assert costs(provider, proxy, name) == {operation: [1] * ROUNDS for operation in OPERATIONS}
+    assert costs(provider, proxy, name) == COSTS
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
-@pytest.mark.parametrize("kind", ["once", "async once"])
-def test_one_with_other_options(store: Store, proxy: TcpProxy, name: str, protocol: int) -> None:
-    provider = store.provider(proxy.address, protocol=protocol, decode_responses=True)
-    costs(provider, proxy, f"{name}-warm")
-    assert costs(provider, proxy, name) == {operation: [1] * ROUNDS for operation in OPERATIONS}
-
-
-def test_a_server_that_forgot_the_scripts_learns_them_again(private: Store, name: str) -> None:
+def test_a_server_that_forgot_the_scripts_loads_them_again(private: Store, name: str) -> None:
     with TcpProxy(private.server.address) as proxy, private.server.client() as client:
         provider = private.provider(proxy.address)
-        first = costs(provider, proxy, name)
-        assert all(trips[1:] == [1] * (ROUNDS - 1) for trips in first.values())
-        assert (first["skip"][0], first["extend"][0], first["release"][0]) == (1, 2, 2)
-        ask(client, "SCRIPT FLUSH")
+        costs(provider, proxy, name)
+        send(client, "SCRIPT FLUSH")
         again = costs(provider, proxy, f"{name}-2")
-        assert again == {
-            "acquire": [2, *[1] * (ROUNDS - 1)],
-            "skip": [1] * ROUNDS,
-            "extend": [2, *[1] * (ROUNDS - 1)],
-            "release": [2, *[1] * (ROUNDS - 1)],
-        }
+        assert again == {operation: [1 if operation == "skip" else 2, *[1] * (ROUNDS - 1)] for operation in COSTS}
         for work in (
             lambda: provider.take_over(LockRequest(name, "1m")),
             lambda: record_of(provider, name),
@@ -69,25 +66,5 @@ def test_a_server_that_forgot_the_scripts_learns_them_again(private: Store, name
             lambda: provider.force_release(name),
             lambda: provider.prune("1h"),
         ):
-            ask(client, "SCRIPT FLUSH")
+            send(client, "SCRIPT FLUSH")
             assert work() is not None
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("appendonly", [True, False])
-def test_a_restart_of_the_server(kind: str, appendonly: bool, name: str) -> None:
-    with private_server("redis", lambda: RedisServer(appendonly=appendonly)) as server:
-        store = Store(server, kind)
-        with store.stack:
-            provider = store.provider()
-            lease = acquired(provider, name)
-            assert provider.release(acquired(provider, f"{name}-2"))
-            server.restart()
-            if appendonly:
-                assert provider.acquire(LockRequest(name, "1m")) is None
-                assert provider.extend(lease, "2m") is lease
-                assert provider.release(lease) is True
-            else:
-                assert provider.extend(lease, "2m") is None
-                assert not lease.is_trusted()
-            assert token_of(acquired(provider, name)) > token_of(lease)  # I7

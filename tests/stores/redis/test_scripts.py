@@ -1,90 +1,100 @@
-"""The Lua scripts, as texts: what they say of themselves, and what a Redis 5 can do."""
+"""The Lua scripts by themselves: the borders of time, copies that come late, and what a Redis 5 can do."""
 
 import hashlib
 import re
+from collections.abc import Callable, Iterator
 from importlib.resources import files
+from typing import Any
 
 import pytest
 
+from shedlock_py.providers.redis.programs import KEPT_MS
 from shedlock_py.providers.redis.scripts import script
-from tests.stores.redis.stores import ask
+from tests.stores.redis.stores import send
 from tests.support.redis import RedisEndpoint
 
 IN_FRONT_OF_EACH = "numbers.lua"
-SCRIPTS = sorted(
-    file.name
-    for file in files("shedlock_py.providers.redis").joinpath("lua").iterdir()
-    if file.name != IN_FRONT_OF_EACH
+FOLDER = files("shedlock_py.providers.redis").joinpath("lua")
+SCRIPTS = sorted(file.name for file in FOLDER.iterdir() if file.name != IN_FRONT_OF_EACH)
+SINCE_REDIS_5 = {"TIME", "HMGET", "HGET", "HSET", "PEXPIRE", "DEL", "HDEL", "HEXISTS", "INFO"}
+
+NOW = 1_800_000_000_000_000
+"""The server's clock in :data:`FROZEN` scripts."""
+FROZEN = b"""local real = redis
+local redis = {pcall = real.pcall, call = function(command, ...)
+    if command == 'TIME' then return {'1800000000', '0'} end
+    return real.call(command, ...)
+end}
+"""
+TOLERANCE = 300_000_000
+CLAIM = ("host#1", 60_000)
+"""``locked_by``, and the length of the lease."""
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(redis_server: RedisEndpoint, name: str) -> Iterator[Run]:
+    """Runs a script at :data:`NOW`, on a lock record and the record of a quorum's server."""
+    keys = f"test:{{{name}}}", f"test:{{{name}}}:node"
+
+    def run(script_name: str, *args: object) -> Any:
+        return client.eval(FROZEN + script(script_name).text, 2, *keys, *args)  # type: ignore[arg-type]  # bytes, too
+
+    with redis_server.client() as client:
+        yield run
+        client.delete(*keys)
+
+
+@pytest.fixture
+def fields(redis_server: RedisEndpoint, name: str) -> Iterator[Callable[[], Any]]:
+    with redis_server.client() as client:
+        yield lambda: client.hgetall(f"test:{{{name}}}")
+
+
+@pytest.mark.parametrize(
+    ("operation", "more", "too_late"),
+    [("acquire", (KEPT_MS, TOLERANCE), -1), ("take_over", (KEPT_MS, TOLERANCE, ""), -1)],
 )
-SINCE_REDIS_5 = {
-    "TIME",
-    "HMGET",
-    "HGET",
-    "HSET",
-    "PEXPIRE",
-    "PEXPIREAT",
-    "DEL",
-    "EXISTS",
-    "PTTL",
-    "GET",
-    "SET",
-    "HDEL",
-    "HEXISTS",
-    "INFO",
-}
+def test_i11_the_border_of_the_fire_time_tolerance(
+    run: Run, operation: str, more: tuple[object, ...], too_late: int
+) -> None:
+    assert run(operation, *CLAIM, NOW + TOLERANCE + 1, *more) == too_late
+    assert run(operation, *CLAIM, NOW + TOLERANCE, *more) == NOW
 
 
-def source(name: str) -> str:
-    return files("shedlock_py.providers.redis").joinpath("lua", name).read_text()
+def test_i11_the_border_of_the_fire_time_tolerance_in_a_vote(run: Run) -> None:
+    for fire_time, kind in ((NOW + TOLERANCE + 1, 5), (NOW + TOLERANCE, 4)):  # too late, and in quarantine
+        assert run("quorum_vote", *CLAIM, fire_time, 60_000, TOLERANCE)[0] == kind
 
 
-def test_there_are_scripts() -> None:
-    operations = {"acquire", "take_over", "extend", "release", "undo", "force_release", "forget_fire_time"}
-    operations |= {"records", "prune"}
-    assert operations <= {name.removesuffix(".lua") for name in SCRIPTS}
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_first_line_says_what_it_takes_and_replies(name: str) -> None:
-    described = re.match(r"-- KEYS: (.+?)\. ARGV: (.+?)\. Reply: .+", source(name))
-    assert described
-    used = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", source(name))}
-    if described[2] == "none":
-        assert not used
-    else:
-        assert used == set(range(1, max(used) + 1)), "each argument is used"
+@pytest.mark.parametrize("end", ["release", "undo"])
+@pytest.mark.parametrize("operation", ["acquire", "take_over"])
+def test_i12_a_copy_of_a_claim_that_comes_after_its_end_changes_nothing(
+    run: Run, fields: Callable[[], Any], operation: str, end: str
+) -> None:
+    claim = (operation, *CLAIM, "", KEPT_MS, TOLERANCE, *([""] if operation == "take_over" else []))
+    token = run(*claim)
+    assert run(*claim) == token, "repeated because the reply was lost"
+    assert run(end, CLAIM[0], 0 if end == "release" else "", KEPT_MS) == 1
+    before = fields()
+    assert before[b"lock_until"] == str(NOW).encode()
+    assert run(*claim) == (0 if operation == "acquire" else token)
+    assert fields() == before
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_command_exists_in_redis_5(name: str) -> None:
-    commands = re.findall(r"redis\.p?call\(\s*'(\w+)'", source(name))
-    assert len(commands) == len(re.findall(r"redis\.p?call", source(name))), "no command comes from a variable"
-    assert commands
+    text = FOLDER.joinpath(name).read_text()
+    commands = re.findall(r"redis\.p?call\(\s*'(\w+)'", text)
+    assert len(commands) == len(re.findall(r"redis\.p?call", text)), "no command comes from a variable"
     assert set(commands) <= SINCE_REDIS_5
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_each_key_is_one_of_KEYS(name: str) -> None:
-    """A cluster sends a script to the server of its keys; it must not touch others."""
-    for key in re.findall(r"redis\.p?call\('(?!TIME|INFO)\w+', ([^,)]+)", source(name)):
-        assert re.fullmatch(r"KEYS\[\d\]|key", key), key
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_numbers_are_written_in_full(name: str) -> None:
-    """Lua writes a number of 16 digits as 1.7e+15; and what a record keeps must not be cut."""
-    text = source(name)
-    for value in re.findall(r"'(?:lock_until|locked_at|fencing_token)',\s*([^\s,)][^\n]*)", text):
-        if not value.startswith("'"):  # a list of fields to read
-            assert value.startswith(("string.format('%.0f', ", "ARGV[", "record[")), value
-    assert "tostring" not in text
-    assert "%d" not in text
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_redis_knows_it_by_the_hash_that_we_send(name: str, redis_server: RedisEndpoint) -> None:
-    ours = script(name.removesuffix(".lua"))
-    assert ours.text.decode() == source(IN_FRONT_OF_EACH) + source(name)
-    assert ours.sha == hashlib.sha1(ours.text).hexdigest()
+def test_redis_knows_it_by_the_hash_that_is_sent(name: str, redis_server: RedisEndpoint) -> None:
+    sent = script(name.removesuffix(".lua"))
+    assert sent.text == FOLDER.joinpath(IN_FRONT_OF_EACH).read_bytes() + FOLDER.joinpath(name).read_bytes()
+    assert sent.sha == hashlib.sha1(sent.text).hexdigest()
     with redis_server.client() as client:
-        assert ask(client, "SCRIPT LOAD", ours.text) == ours.sha
+        assert send(client, "SCRIPT LOAD", sent.text) == sent.sha

@@ -1,4 +1,4 @@
-"""The name of the host moves to another server, and the former primary answers on, as a replica."""
+"""The name of the host moves to another server, and the former primary goes on as a replica."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, ask
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.redis.stores import URL_KINDS, Store, acquired, send
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 
 SESSIONS = 4
@@ -49,14 +49,14 @@ def with_sessions(store: Store, name: str) -> Iterator[tuple[LockProvider, TcpPr
 
 def replica(server: RedisServer, successor: RedisServer) -> None:
     with server.client() as client:
-        ask(client, "REPLICAOF", *successor.address)
+        send(client, "REPLICAOF", *successor.address)
 
 
 def cut_off_replica(server: RedisServer, successor: RedisServer) -> None:
-    """That answers MASTERDOWN."""
+    """It replies MASTERDOWN."""
     with server.client() as client:
         client.config_set("replica-serve-stale-data", "no")
-        ask(client, "REPLICAOF", "127.0.0.1", 1)
+        send(client, "REPLICAOF", "127.0.0.1", 1)
 
 
 def primary_without_replicas(server: RedisServer, successor: RedisServer) -> None:
@@ -85,7 +85,7 @@ def test_i5_after_a_switchover_all_goes_on(
 def test_a_connection_in_use_meanwhile_is_closed_when_its_reply_is_there(
     private: Store, successor: RedisServer, name: str
 ) -> None:
-    """Another one was lost, so that it is of a former time."""
+    """Another connection was lost, so this one is outdated."""
     with with_sessions(private, name) as (provider, proxy), private.server.client() as client:
         client.client_pause(60_000, all=False)
         names = [f"{name}-a", f"{name}-b"]
@@ -98,7 +98,7 @@ def test_a_connection_in_use_meanwhile_is_closed_when_its_reply_is_there(
             client.client_unpause()
             leases = [future.result(30) for future in waiting]
         on_successor = [lease.name for lease in leases if provider.record(lease.name)]
-        assert len(on_successor) == 1, "the other one is where it was granted, and nobody goes back there"
+        assert len(on_successor) == 1, "the other one is where it was granted, and no request goes there again"
         wait_until(lambda: proxy.open_connections <= 2, what="its connection is closed")
 
 

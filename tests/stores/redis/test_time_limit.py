@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,12 +16,13 @@ import redis.asyncio
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable, async_provider_from_url
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.providers.redis.scripts import script
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of
 from tests.support.database import Address
 from tests.support.polling import wait_until
-from tests.support.ports import bind_free_port, free_port
-from tests.support.proxy import TcpProxy, _Link
+from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint
+from tests.support.silent import SilentProxy, black_hole
 from tests.support.timing import BUSY, BUSY_HERD
 
 TIMEOUT = 2.0
@@ -57,24 +57,14 @@ def each_operation(provider: LockProvider, lease: Any, name: str) -> list[Callab
 
 
 def test_i13_refused(store: Store, name: str) -> None:
-    provider = limited(store, ("127.0.0.1", free_port()))
+    provider = limited(store, ("127.0.0.1", free_port()), timeout="0.5")  # a bare number is seconds
     assert unreachable_in_time(lambda: provider.record(name), r"(?i)refused|connect call failed") < 1
 
 
 @pytest.fixture
 def swallowing() -> Iterator[Address]:
-    """Where connections are neither accepted nor refused: the queue of those that wait for it is full."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(bind_free_port())
-        listener.listen(0)
-        while True:
-            waiting = stack.enter_context(socket.socket())
-            waiting.settimeout(0.5)
-            try:
-                waiting.connect(listener.getsockname())
-            except TimeoutError:
-                break
-        yield listener.getsockname()
+    with black_hole() as address:
+        yield address
 
 
 def test_i13_black_holed(store: Store, swallowing: Address, name: str) -> None:
@@ -151,23 +141,10 @@ def test_i13_two_hundred_at_once(store: Store, proxy: TcpProxy, name: str) -> No
     wait_until(lambda: provider.acquire(LockRequest(name, "1m")) is None, what="all is well")
 
 
-class SilentOnAcquires(TcpProxy):
-    """Lets the server have acquires, and keeps their replies, and all that follows on those connections."""
-
-    def __init__(self, upstream: Address) -> None:
-        self.silent: set[_Link] = set()
-        super().__init__(upstream)
-
-    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
-        if to_server and script("acquire").sha.encode() in chunk:
-            self.silent.add(link)
-        return (to_server or link not in self.silent) and super()._may_pass(link, chunk, to_server=to_server)
-
-
 def test_a_heartbeat_waits_for_no_acquire(store: Store, name: str) -> None:
     """Two of the connections are kept for it."""
     acquired(store.provider(), f"{name}-known")  # so the server knows the script by its hash
-    with SilentOnAcquires(store.server.address) as proxy, ThreadPoolExecutor(12) as pool:
+    with SilentProxy(store.server.address, script("acquire").sha) as proxy, ThreadPoolExecutor(12) as pool:
         provider = limited(store, proxy.address, max_connections="6", timeout="5s")
         lease = provider.take_over(LockRequest(name, "1m"))
         herd = [pool.submit(provider.acquire, LockRequest(f"{name}-{number}", "1m")) for number in range(12)]
@@ -194,29 +171,11 @@ def test_limits_of_the_driver_count_while_connecting(store: Store, swallowing: A
     assert unreachable_in_time(lambda: provider.record(name), "Timeout connecting") < 1
 
 
-def test_a_bare_number_is_seconds(store: Store, proxy: TcpProxy, name: str) -> None:
-    provider = limited(store, proxy.address, timeout="0.5")
-    provider.record(name)
-    proxy.stall()
-    unreachable_in_time(lambda: provider.record(name), "limit of 0.5 s", 0.6)
-
-
-def test_i13_five_seconds_unless_told_otherwise(store: Store, proxy: TcpProxy, name: str) -> None:
+def test_i13_five_seconds_by_default(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider(proxy.address)
     acquired(provider, name)
     proxy.stall()
     unreachable_in_time(lambda: provider.acquire(LockRequest(f"{name}-2", "1m")), "limit of 5 s", 5)
-
-
-def test_i12_what_does_not_fit_is_undone_in_the_background(
-    store: Store, proxy: TcpProxy, witness: LockProvider, name: str
-) -> None:
-    provider = limited(store, proxy.address)
-    provider.record(name)
-    proxy.stall()
-    unreachable_in_time(lambda: provider.acquire(LockRequest(name, "1h", "1h")), "waited for a reply$")
-    proxy.resume()
-    wait_until(lambda: (record := witness.record(name)) is not None and not record.is_held, what="granted, and undone")
 
 
 def test_options(store: Store, redis_server: RedisEndpoint) -> None:

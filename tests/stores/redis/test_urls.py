@@ -53,19 +53,19 @@ def test_urls_that_cannot_work(url: str, words: str) -> None:
     for provider_class in CLASSES:
         with pytest.raises(ConfigurationError, match=words) as refused:
             provider_class(url)
-        said = "".join([repr(refused.value), *traceback.format_exception(refused.value)])
-        assert "hunter2" not in said
+        text = "".join([repr(refused.value), *traceback.format_exception(refused.value)])
+        assert "hunter2" not in text
 
 
-@pytest.mark.parametrize("mark", "/?#")
+@pytest.mark.parametrize("special", "/?#")
 @pytest.mark.parametrize("url", ["redis://:hun{}ter2@h", "redis://u:hun{}ter2@h/1", "redis://u:h@un{}ter2@h?db=1"])
-def test_passwords_that_need_escaping_are_not_taken_for_hosts(url: str, mark: str) -> None:
+def test_passwords_that_need_escaping_are_not_taken_for_hosts(url: str, special: str) -> None:
     for provider_class in CLASSES:
         with pytest.raises(ConfigurationError, match=r"%2F for /, %3F for \?, %23 for #") as refused:
-            provider_class(url.format(mark))
-        said = "".join([repr(refused.value), *traceback.format_exception(refused.value)])
-        assert "hun" not in said
-        assert "ter2" not in said
+            provider_class(url.format(special))
+        text = "".join([repr(refused.value), *traceback.format_exception(refused.value)])
+        assert "hun" not in text
+        assert "ter2" not in text
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_urls_connect_at_first_use(url: str, place: str) -> None:
         assert isinstance(from_url(url), provider_class)
 
 
-def test_options_of_a_url_are_heard(redis_server: RedisEndpoint, name: str) -> None:
+def test_options_of_a_url_take_effect(redis_server: RedisEndpoint, name: str) -> None:
     url = f"{redis_server.url(1)}?client_name=jobs-{name}&protocol=2&decode_responses=true"
     provider = RedisLockProvider(url)
     assert provider.release(acquired(provider, name))

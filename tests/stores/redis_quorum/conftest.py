@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from shedlock_py.providers.redis.quorum import provider as quorum_provider
+from shedlock_py.providers.redis.quorum import clients as quorum_clients
 from tests.stores.redis_quorum.quorums import Quorum
 from tests.support.redis import RedisServer
 
@@ -26,7 +26,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations wait for all servers that are up, however busy this machine is: what a test looks at next is done."""
-    monkeypatch.setattr(quorum_provider, "GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(quorum_clients, "GRACE_SECONDS", 1.0)
 
 
 @pytest.fixture

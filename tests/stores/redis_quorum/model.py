@@ -165,8 +165,8 @@ class Model:
 
     def confirms(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         if len(claim.confirmed) >= MAJORITY:
-            holding = with_claim(state, me, claim._replace(phase="holds"))
-            yield holding._replace(last_token=max(state.last_token, claim.token))
+            proxy = with_claim(state, me, claim._replace(phase="holds"))
+            yield proxy._replace(last_token=max(state.last_token, claim.token))
         yield from self.holds(state, me, claim)  # it gives up
 
     def holds(self, state: State, me: int, claim: Claim) -> Iterator[State]:

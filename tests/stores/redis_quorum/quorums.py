@@ -1,4 +1,4 @@
-"""A quorum of its own on the test servers: its lock records have a key prefix that nobody else uses."""
+"""A quorum on the test servers, with a key prefix that no other test uses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from uuid import uuid4
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.redis_quorum.by_hand import ByHand
 from tests.support.database import Address
 from tests.support.ports import free_port
-from tests.support.proxy import TcpProxy
 from tests.support.redis import RedisServer
 
 NAME = "job"
 
 
 def start_new_quorum(provider: Any) -> None:
-    """What the facade of an async provider does not have."""
+    """Also behind the facade of an async provider, which does not have it."""
     if isinstance(provider, BlockingLockProvider):
         provider.run(provider.async_provider.start_new_quorum())  # type: ignore[attr-defined]  # that of a quorum has it
     else:
@@ -59,19 +60,30 @@ class Quorum:
 
         :param at: other addresses, by number.
         """
-        urls = [server.url() for server in self.servers]
-        if via_proxies:
-            urls = [server.url(via=proxy.address) for server, proxy in zip(self.servers, self.proxies, strict=True)]
-        for number in without:
-            urls[number] = f"redis://127.0.0.1:{free_port()}/0"
-        for number, address in (at or {}).items():
-            urls[number] = self.servers[number].url(via=address)
+        urls = self._urls(via_proxies=via_proxies, without=without, at=at)
         options = {"key_prefix": self.prefix, **options}
         if kind == "async":
             return self.stack.enter_context(BlockingLockProvider(lambda: AsyncRedisQuorumLockProvider(urls, **options)))
         provider = RedisQuorumLockProvider(urls, **options)
         self.stack.callback(provider.close)
         return provider
+
+    def by_hand(self, *, via_proxies: bool = False) -> ByHand:
+        """The programs, carried out step by step."""
+        hand = ByHand(self._urls(via_proxies=via_proxies), self.prefix)
+        self.stack.callback(hand.client.close)
+        return hand
+
+    def _urls(
+        self,
+        *,
+        via_proxies: bool = False,
+        without: Sequence[int] = (),
+        at: Mapping[int, Address] | None = None,
+    ) -> list[str]:
+        via = dict(enumerate(proxy.address for proxy in self.proxies)) if via_proxies else {}
+        via |= {number: ("127.0.0.1", free_port()) for number in without} | dict(at or {})
+        return [server.url(via=via.get(number)) for number, server in enumerate(self.servers)]
 
     def cut_off(self, *numbers: int) -> None:
         """These servers, and no others, cannot be reached through their proxies."""
@@ -82,9 +94,9 @@ class Quorum:
             else:
                 proxy.accept()
 
-    # From the side
+    # Past the providers
 
-    def ask(self, number: int, *words: str | int) -> Any:
+    def send(self, number: int, *words: str | int) -> Any:
         with self.servers[number].client() as client:
             return client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py gives it no types
 

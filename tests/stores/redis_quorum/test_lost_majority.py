@@ -1,4 +1,4 @@
-"""Without a majority nothing is granted, and nothing is said that is not known (I5)."""
+"""Without a majority nothing is granted, and no unknown outcome is reported as known (I5)."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def test_i5_i13_every_operation_fails_in_time(quorum: Quorum, kind: str, fault: 
     lease = acquired(provider, at_most="1s")
     for number in range(quorum.majority):
         getattr(quorum.servers[number], fault)()
-    with pytest.raises(ProviderUnreachable):  # and no skip, though a server that is left says that it is held
+    with pytest.raises(ProviderUnreachable):  # and no skip, though a remaining server reports that it is held
         provider.acquire(LockRequest(NAME, "1s"))
-    for operation, ask in OPERATIONS.items():
+    for operation, work in OPERATIONS.items():
         began = time.monotonic()
         with pytest.raises(ProviderUnreachable) as caught:
-            ask(provider, lease)
+            work(provider, lease)
         assert time.monotonic() - began < TIMEOUT * 1.1, operation
         assert caught.value.operation == operation
-        assert f"of {quorum.size} servers did not answer" in str(caught.value)
+        assert f"of {quorum.size} servers did not reply" in str(caught.value)
     assert not lease.is_trusted()
 
     for server in quorum.servers:
@@ -71,7 +71,7 @@ def test_a_failed_extension_narrows_the_trust_and_the_next_one_restores_it(quoru
     assert time.monotonic() + lease.trusted_for().total_seconds() > until
 
 
-def test_a_release_that_failed_can_be_asked_for_again(quorum: Quorum, kind: str) -> None:
+def test_a_release_that_failed_can_be_repeated(quorum: Quorum, kind: str) -> None:
     provider = quorum.provider(kind=kind, via_proxies=True)
     lease = acquired(provider)
     quorum.cut_off(*range(quorum.majority))
@@ -88,12 +88,12 @@ def test_a_release_that_failed_can_be_asked_for_again(quorum: Quorum, kind: str)
 def test_an_acquire_that_failed_leaves_nothing_behind(quorum: Quorum, kind: str) -> None:
     """Those servers that voted are free at once."""
     provider = quorum.provider(kind=kind, without=range(quorum.majority))
-    assert "did not answer" in outcome(provider)
+    assert "did not reply" in outcome(provider)
     assert all(quorum.fields(number) == {} for number in range(quorum.size))
     lost = quorum.provider(kind=kind, via_proxies=True)
     release = acquired(lost)
     assert lost.release(release)
     before = [quorum.fields(number) for number in range(quorum.size)]
     quorum.cut_off(*range(quorum.majority))
-    assert "did not answer" in outcome(lost)
+    assert "did not reply" in outcome(lost)
     assert [quorum.fields(number) for number in range(quorum.size)] == before

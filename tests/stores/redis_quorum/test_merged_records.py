@@ -1,4 +1,4 @@
-"""What people are shown: the records as a majority of the servers has them."""
+"""The records as a majority of the servers has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 
 from shedlock_py import LockProvider, LockRecord, LockRequest
-from tests.stores.redis_quorum.by_hand import ByHand
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -25,7 +24,7 @@ def leave_remnant(quorum: Quorum) -> LockProvider:
     provider = quorum.provider()
     lease = acquired(provider)
     for number in range(quorum.majority - 1, quorum.size):
-        quorum.ask(number, "DEL", quorum.key())
+        quorum.send(number, "DEL", quorum.key())
     del lease
     return provider
 
@@ -50,7 +49,7 @@ def test_a_lease_on_a_minority_beside_older_records(quorum: Quorum, kind: str) -
     assert provider.release(former)
     for number in range(quorum.majority - 1):
         until = quorum.now(number) + 60_000_000
-        quorum.ask(number, "HSET", quorum.key(), "locked_by", "dead#1", "lock_until", until, "fencing_token", until)
+        quorum.send(number, "HSET", quorum.key(), "locked_by", "dead#1", "lock_until", until, "fencing_token", until)
     record = record_of(provider)
     assert (record.locked_by, record.is_held) == (former.locked_by, False)
     assert not provider.force_release(NAME), "it was not held"
@@ -65,7 +64,7 @@ def test_records_without_a_minority(quorum: Quorum, kind: str) -> None:
     assert record_of(provider).locked_by == lease.locked_by
     assert provider.release(lease)
     assert not record_of(provider).is_held
-    # Held on a bare majority of which one is away: who looks cannot know better.
+    # Held on a bare majority of which one is away: a reader cannot know better.
     lease = acquired(provider)
     rest = quorum.provider(kind=kind, without=[quorum.size - 1])
     assert record_of(rest).is_held
@@ -91,8 +90,9 @@ def test_force_release_and_prune(quorum: Quorum, kind: str) -> None:
 def test_prune_spares_a_record_that_is_being_voted_on(quorum: Quorum) -> None:
     provider = quorum.provider()
     assert provider.release(acquired(provider))
-    program, replies = ByHand(provider).votes(LockRequest(NAME, "1m"), range(quorum.size))
+    hand = quorum.by_hand()
+    program, replies = hand.votes(LockRequest(NAME, "1m"), range(quorum.size))
     assert provider.prune(timedelta(0)) == 0
-    confirmed = ByHand(provider).on(range(quorum.size), program.send(replies))
+    confirmed = hand.on(range(quorum.size), program.send(replies))
     assert confirmed == [1] * quorum.size
     program.close()

@@ -1,4 +1,4 @@
-"""What a server does when nobody waits for it any more must not leave, revive or shorten a lease."""
+"""What a server carries out too late must not leave, revive or shorten a lease."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from shedlock_py.providers.redis.quorum import provider as quorum_provider
-from tests.stores.redis_quorum.by_hand import ByHand
+from shedlock_py.providers.redis.quorum import clients as quorum_clients
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.blocked_loops import block_when_redis_is_asked
 from tests.support.polling import wait_until
@@ -19,10 +18,9 @@ MINUTE = 60_000_000
 
 
 def test_i12_a_confirmation_after_the_release(quorum: Quorum) -> None:
-    provider = quorum.provider()
-    hand = ByHand(provider)
+    provider, hand = quorum.provider(), quorum.by_hand()
     first, last = range(quorum.majority), range(quorum.majority, quorum.size)
-    lease, confirmation = hand.late_confirmation(first, last)
+    lease, confirmation = hand.late_confirmation(NAME, first, last)
     assert provider.release(lease)
     for _ in range(2):  # a client that retries
         assert hand.on(range(quorum.size), confirmation) == [0] * quorum.size
@@ -31,33 +29,31 @@ def test_i12_a_confirmation_after_the_release(quorum: Quorum) -> None:
 
 
 def test_a_confirmation_that_comes_late_but_in_time(quorum: Quorum) -> None:
-    provider = quorum.provider()
-    hand = ByHand(provider)
-    lease, confirmation = hand.late_confirmation(range(quorum.majority), range(quorum.majority, quorum.size))
+    provider, hand = quorum.provider(), quorum.by_hand()
+    lease, confirmation = hand.late_confirmation(NAME, range(quorum.majority), range(quorum.majority, quorum.size))
     for _ in range(2):
-        assert hand.on(range(quorum.size), confirmation) == [1] * quorum.size, "each answers as if it were the first"
+        assert hand.on(range(quorum.size), confirmation) == [1] * quorum.size, "each reply is that of the first copy"
     assert provider.release(lease)
     assert not any(map(quorum.is_held, range(quorum.size)))
 
 
 @pytest.mark.parametrize("release_arrives", [True, False])
-def test_i12_a_server_that_froze_between_the_rounds(
+def test_i12_a_server_that_froze_between_the_broadcasts(
     quorum: Quorum, release_arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It confirms late. If it is not told of the release it keeps a lease of its own, which gives nobody the lock."""
-    provider = quorum.provider()
-    hand = ByHand(provider)
+    """It confirms late. Without the release it keeps a lease, which gives the lock to no claim."""
+    provider, hand = quorum.provider(), quorum.by_hand()
     frozen = quorum.size - 1
     program, replies = hand.votes(LockRequest(NAME, "1m"), range(quorum.size))
     quorum.servers[frozen].pause()
     with pytest.raises(StopIteration) as done:
         program.send(hand.on(range(quorum.size), program.send(replies)))
     lease = done.value.value
-    if release_arrives:  # it is being connected to when it wakes up, and whoever asks has the patience
-        monkeypatch.setattr(quorum_provider, "ROUND_SECONDS", 30.0)
+    if release_arrives:  # the release waits until the server replies
+        monkeypatch.setattr(quorum_clients, "BROADCAST_SECONDS", 30.0)
         with ThreadPoolExecutor(1) as thread:
             released = thread.submit(quorum.provider(timeout="30s").release, lease)
-            wait_until(lambda: not any(map(quorum.is_held, range(frozen))), what="the others told of it")
+            wait_until(lambda: not any(map(quorum.is_held, range(frozen))), what="released on the others")
             quorum.servers[frozen].resume()
             assert released.result()
         wait_until(lambda: not quorum.is_held(frozen), what="the lease undone")
@@ -71,8 +67,7 @@ def test_i12_a_server_that_froze_between_the_rounds(
 
 
 def test_i2_an_extension_after_the_release(quorum: Quorum) -> None:
-    provider = quorum.provider()
-    hand = ByHand(provider)
+    provider, hand = quorum.provider(), quorum.by_hand()
     lease = acquired(provider)
     extension = hand.extension(lease, "1h")
     assert provider.release(lease)
@@ -83,22 +78,20 @@ def test_i2_an_extension_after_the_release(quorum: Quorum) -> None:
 
 
 def test_i4_during_the_minimum_hold_it_is_released_all_the_same(quorum: Quorum) -> None:
-    provider = quorum.provider()
-    hand = ByHand(provider)
+    provider, hand = quorum.provider(), quorum.by_hand()
     lease = acquired(provider, lock_at_least_for="30s")
     extension, release = hand.extension(lease, "1h"), next(hand.programs.release(lease))
     assert provider.release(lease)
     before = [quorum.fields(number) for number in range(quorum.size)]
     assert hand.on(range(quorum.size), extension) == [0] * quorum.size
-    assert hand.on(range(quorum.size), release) == [1] * quorum.size, "asked again because the reply was lost"
+    assert hand.on(range(quorum.size), release) == [1] * quorum.size, "repeated because the reply was lost"
     assert [quorum.fields(number) for number in range(quorum.size)] == before
     assert all(map(quorum.is_held, range(quorum.size)))
 
 
 def test_i6_an_extension_that_a_later_one_has_overtaken(quorum: Quorum) -> None:
     """The earlier one was shorter: it must not take back what the later one promised."""
-    provider = quorum.provider()
-    hand = ByHand(provider)
+    provider, hand = quorum.provider(), quorum.by_hand()
     lease = acquired(provider)
     extension = hand.extension(lease, "1s")
     assert provider.extend(lease, "10m") is lease
@@ -118,14 +111,13 @@ def test_i6_an_extension_that_a_later_one_has_overtaken(quorum: Quorum) -> None:
 
 def test_a_vote_after_the_claim_has_ended(quorum: Quorum) -> None:
     """A server waits three seconds for it, the others go on, and no record comes of it."""
-    provider = quorum.provider()
-    hand = ByHand(provider)
+    provider, hand = quorum.provider(), quorum.by_hand()
     last = quorum.size - 1
     program, _ = hand.votes(LockRequest("unused", "1m"), [last])
     program.close()
     assert provider.record("unused") is None
     assert provider.records() == []
-    assert quorum.ask(last, "PTTL", quorum.key("unused")) in range(1, 3001)
+    assert quorum.send(last, "PTTL", quorum.key("unused")) in range(1, 3001)
     lease = acquired(provider, "unused")
     assert quorum.is_held(last, "unused") is False
     assert provider.release(lease)
@@ -133,12 +125,11 @@ def test_a_vote_after_the_claim_has_ended(quorum: Quorum) -> None:
 
 def test_i1_a_confirmation_whose_vote_has_expired(quorum: Quorum) -> None:
     """Another claim has been there meanwhile."""
-    provider = quorum.provider()
-    hand = ByHand(provider)
+    provider, hand = quorum.provider(), quorum.by_hand()
     program, replies = hand.votes(LockRequest(NAME, "1m"), range(quorum.size))
     confirmation = program.send(replies)
     for number in range(quorum.size):
-        quorum.ask(number, "HSET", quorum.key(), "vote_until", quorum.now(number) - 1)
+        quorum.send(number, "HSET", quorum.key(), "vote_until", quorum.now(number) - 1)
     assert hand.on(range(quorum.size), confirmation) == [0] * quorum.size
     lease = acquired(provider)
     assert hand.on(range(quorum.size), confirmation) == [0] * quorum.size
@@ -147,9 +138,8 @@ def test_i1_a_confirmation_whose_vote_has_expired(quorum: Quorum) -> None:
 
 
 def test_a_failed_confirmation_is_undone(quorum: Quorum) -> None:
-    """A majority does not answer, and a minority has the lease already."""
-    provider = quorum.provider(via_proxies=True)
-    hand = ByHand(provider)
+    """A majority does not reply, and a minority has the lease already."""
+    hand = quorum.by_hand(via_proxies=True)
     minority = range(quorum.majority - 1)
     program, replies = hand.votes(LockRequest(NAME, "1m"), range(quorum.size))
     confirmation = program.send(replies)
@@ -163,12 +153,12 @@ def test_a_failed_confirmation_is_undone(quorum: Quorum) -> None:
 
 
 @pytest.mark.parametrize("size", [3])
-def test_answers_that_arrived_while_the_event_loop_was_blocked(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_that_arrived_while_the_event_loop_was_blocked(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
     """For longer than a broadcast waits for a majority, and for the other servers."""
     provider = quorum.provider(kind="async")
     assert provider.record(NAME) is None
-    for limit in ("ROUND_SECONDS", "GRACE_SECONDS"):
-        monkeypatch.setattr(quorum_provider, limit, 0.05)
+    for limit in ("BROADCAST_SECONDS", "GRACE_SECONDS"):
+        monkeypatch.setattr(quorum_clients, limit, 0.05)
     short = quorum.provider(kind="async")
     block_when_redis_is_asked(monkeypatch, 0.1)
     for blocked in (provider, short):

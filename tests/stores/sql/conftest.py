@@ -1,14 +1,15 @@
 """Databases for the tests of this directory, and a name of its own for each lock."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import DATABASE, DRIVERS, Store
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.sql.stores import DATABASE, DRIVERS, SQLITE_DRIVERS, SqliteFile, Store
 from tests.support.database import DatabaseServer
-from tests.support.proxy import TcpProxy
 
 
 def _with_database(server: DatabaseServer, driver: str) -> Iterator[DatabaseServer]:
@@ -39,9 +40,12 @@ def driver(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store(driver: str, request: pytest.FixtureRequest) -> Iterator[Store]:
-    store = Store(request.getfixturevalue(DRIVERS[driver]), driver)
+def store(driver: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    is_sqlite = driver in SQLITE_DRIVERS
+    store = Store(SqliteFile(tmp_path / "locks.db") if is_sqlite else request.getfixturevalue(DRIVERS[driver]), driver)
     with store.stack:
+        if is_sqlite:
+            store.provider().create_schema()
         yield store
 
 

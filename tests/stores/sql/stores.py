@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import AsyncLockProvider, Lease, LockProvider, LockRecord, LockRequest
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.support.database import Address, DatabaseServer
+from tests.support.database import Address
 
 Product = Literal["postgres", "mariadb"]
+
+T = TypeVar("T")
 
 DATABASE = "tests_sql"
 
@@ -33,27 +36,50 @@ ASYNC_DRIVERS = {
     "mysql+asyncmy": "mariadb",
 }
 DRIVERS = {**SYNC_DRIVERS, **ASYNC_DRIVERS}
+SQLITE_DRIVERS = ("sqlite", "sqlite+aiosqlite")
 # Where the driver makes no difference.
 ONE_EACH = ("postgresql+psycopg", "mysql+pymysql")
 ONE_ASYNC_EACH = ("postgresql+asyncpg", "mysql+asyncmy")
 
 
+class SqliteFile:
+    """Takes the place of a server."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def url(self, driver: str, _database: str | None = None, *, via: Address | None = None) -> str:
+        return f"{driver}:///{self.path}"
+
+    @contextmanager
+    def connect(self, _database: str | None = None) -> Iterator[Connection]:
+        engine = create_engine(f"sqlite:///{self.path}", poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            yield connection
+
+
 @dataclass
 class Store:
-    server: DatabaseServer
+    server: Any
+    """A :class:`DatabaseServer`, or a :class:`SqliteFile`."""
     driver: str
     stack: ExitStack = field(default_factory=ExitStack)
 
     @property
     def is_async(self) -> bool:
-        return self.driver in ASYNC_DRIVERS
+        return self.driver in (*ASYNC_DRIVERS, "sqlite+aiosqlite")
 
     @property
     def is_postgres(self) -> bool:
         return self.driver.startswith("postgresql")
 
+    @property
+    def is_sqlite(self) -> bool:
+        return self.driver in SQLITE_DRIVERS
+
     def url(self, via: Address | None = None) -> str:
-        return self.server.url(self.driver, DATABASE, via=via)
+        url: str = self.server.url(self.driver, DATABASE, via=via)
+        return url
 
     def provider(self, via: Address | None = None, *, url: str | None = None, **options: Any) -> LockProvider:
         """From a URL; an async one is presented as a sync one."""
@@ -64,31 +90,17 @@ class Store:
         self.stack.callback(provider.close)
         return provider
 
-    def provider_of_engine(
-        self,
-        via: Address | None = None,
-        *,
-        url: str | None = None,
-        options: dict[str, Any] | None = None,
-        **engine_options: Any,
-    ) -> LockProvider:
-        """From an engine as a user makes it."""
-        address = url or self.url(via)
-        if not self.is_async:
-            engine = create_engine(address, **engine_options)
-            self.stack.callback(engine.dispose)
-            return SqlAlchemyLockProvider(engine, **(options or {}))
-        async_engine = create_async_engine(address, **engine_options)
-        provider = self.blocking(lambda: AsyncSqlAlchemyLockProvider(async_engine, **(options or {})))
-        self.stack.callback(lambda: provider.run(async_engine.dispose()))
-        return provider
+    def provider_of_engine(self, via: Address | None = None, **options: Any) -> LockProvider:
+        """From an engine as a user makes it; see :class:`Application`."""
+        return Application(self, via, **options).provider
 
     def blocking(self, make: Callable[[], AsyncLockProvider]) -> BlockingLockProvider:
         return self.stack.enter_context(BlockingLockProvider(make))
 
     def connect(self) -> AbstractContextManager[Connection]:
         """From the side, in autocommit."""
-        return self.server.connect(DATABASE)
+        connection: AbstractContextManager[Connection] = self.server.connect(DATABASE)
+        return connection
 
     def ask(self, sql: str, **values: Any) -> Any:
         """The first value of the first row."""
@@ -108,6 +120,74 @@ class Store:
             yield name
         finally:
             self.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+class Application:
+    """An application with an engine of its own, and a provider on it; an async one is presented as a sync one."""
+
+    engine: Any
+
+    def __init__(
+        self,
+        store: Store,
+        via: Address | None = None,
+        *,
+        url: str | None = None,
+        options: dict[str, Any] | None = None,
+        **engine_options: Any,
+    ) -> None:
+        address, provider_options = url or store.url(via), options or {}
+        self._blocking: BlockingLockProvider | None = None
+        self.provider: LockProvider
+        if store.is_async:
+            self.engine = create_async_engine(address, **engine_options)
+            self.sync_engine: Engine = self.engine.sync_engine
+            self.provider = self._blocking = store.blocking(
+                lambda: AsyncSqlAlchemyLockProvider(self.engine, **provider_options)
+            )
+        else:
+            self.engine = self.sync_engine = create_engine(address, **engine_options)
+            self.provider = SqlAlchemyLockProvider(self.engine, **provider_options)
+        store.stack.callback(self.dispose)
+
+    def dispose(self) -> None:
+        if self._blocking is None:
+            self.engine.dispose()
+        else:
+            self._blocking.run(self.engine.dispose())
+
+    def run(self, work: Callable[[Connection], T], *, commit: bool = True) -> T:
+        """What ``work`` returns, in a transaction of the application."""
+        if self._blocking is not None:
+            return self._blocking.run(self._run_async(work, commit))
+        with self.engine.connect() as connection:
+            result = work(connection)
+            if commit:
+                connection.commit()
+        return result
+
+    @contextmanager
+    def connection_taken(self) -> Iterator[None]:
+        """The application has a connection of the pool."""
+        if self._blocking is None:
+            with self.engine.connect():
+                yield
+            return
+        connection = self._blocking.run(self._connect())
+        try:
+            yield
+        finally:
+            self._blocking.run(connection.close())
+
+    async def _connect(self) -> Any:
+        return await self.engine.connect()
+
+    async def _run_async(self, work: Callable[[Connection], T], commit: bool) -> T:
+        async with self.engine.connect() as connection:
+            result: T = await connection.run_sync(work)
+            if commit:
+                await connection.commit()
+        return result
 
 
 def acquired(provider: LockProvider, name: str, at_most: str = "1m", **options: Any) -> Lease:

@@ -1,6 +1,5 @@
-"""What a statement of ours does to a connection of the pool: the application finds it as it was."""
+"""The provider's statements leave a connection of the pool as the application expects it."""
 
-import asyncio
 import os
 import signal
 import sqlite3
@@ -8,56 +7,36 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, StaticPool, create_engine, event, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Connection, StaticPool, create_engine, event, text
 
-from shedlock_py import LockProvider, LockRequest, ProviderError
-from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
-from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.stores.sql.stores import DRIVERS, SYNC_DRIVERS, Store, acquired, record_of
+from shedlock_py import LockRequest, ProviderError
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.sql.stores import DRIVERS, SQLITE_DRIVERS, SYNC_DRIVERS, Application, Store, acquired, record_of
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 
 POSTGRES_DRIVERS = [driver for driver, product in DRIVERS.items() if product == "postgres"]
 
 
-@pytest.fixture(params=["sqlite", "sqlite+aiosqlite"])
-def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LockProvider]:
-    """Of an engine that begins its own transactions, as SQLAlchemy's documentation says how to on SQLite."""
-    url = f"{request.param}:///{tmp_path}/locks.db"
-    is_async = "aiosqlite" in url
-    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
-    metadata = MetaData()
-    lock_table(metadata)
-    metadata.create_all(engine)
-    engine.dispose()
-    async_engine = create_async_engine(url) if is_async else None
-    engine = async_engine.sync_engine if async_engine else create_engine(url)
+@pytest.mark.parametrize("driver", SQLITE_DRIVERS)
+def test_i1_an_engine_whose_listener_begins_transactions(driver: str, store: Store, name: str) -> None:
+    """As SQLAlchemy's documentation recommends on SQLite. SQLAlchemy would roll back the provider's statements, too."""
+    application = Application(store)
+    engine, provider = application.sync_engine, application.provider
     event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-    if async_engine is None:
-        yield SqlAlchemyLockProvider(engine)
-        engine.dispose()
-        return
-    with closing(BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(async_engine))) as provider:
-        yield provider
-        provider.run(async_engine.dispose())
-
-
-def test_i1_an_engine_whose_listener_begins_transactions(recipe: LockProvider, name: str) -> None:
-    """SQLAlchemy would have called it for our statements, too, and then undone them."""
-    lease = acquired(recipe, name)
-    assert recipe.acquire(LockRequest(name, "1m")) is None
-    assert record_of(recipe, name).locked_by == lease.locked_by
-    assert recipe.release(lease)
-    assert not record_of(recipe, name).is_held
+    lease = acquired(provider, name)
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert record_of(provider, name).locked_by == lease.locked_by
+    assert provider.release(lease)
+    assert not record_of(provider, name).is_held
 
 
 @pytest.mark.skipif(not hasattr(sqlite3.Connection, "autocommit"), reason="since Python 3.12")
@@ -70,66 +49,50 @@ def test_i1_a_connection_of_sqlite_that_never_commits_by_itself(tmp_path: Path, 
     engine.dispose()
 
 
-INSERT = text("INSERT INTO shedlock VALUES (:name, '2026-01-01', '2026-01-01', 'x', 1, NULL)")
-
-
 @pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
 @pytest.mark.parametrize("level", [None, "SERIALIZABLE", "AUTOCOMMIT"])
 @pytest.mark.parametrize("table", ["shedlock", "no_such_table"])
 def test_a_users_connection_leaves_autocommit_again(
     driver: str, level: str | None, table: str, store: Store, name: str
 ) -> None:
-    """After an answer as after an error."""
-    options = {"pool_size": 1, "max_overflow": 0} | ({"isolation_level": level} if level else {})
+    """After a reply as after an error."""
+    engine_options: dict[str, Any] = {"isolation_level": level} if level else {}
+    application = Application(store, options={"table_name": table}, pool_size=1, max_overflow=0, **engine_options)
+    if table == "shedlock":
+        acquired(application.provider, name)
+    else:
+        with pytest.raises(ProviderError):
+            application.provider.acquire(LockRequest(name, "1m"))
 
-    async def main() -> tuple[str, int]:
-        engine = create_async_engine(store.url(), **options)
-        provider = AsyncSqlAlchemyLockProvider(engine, table_name=table)
-        try:
-            assert await provider.acquire(LockRequest(name, "1m")) or table == "no_such_table"
-        except ProviderError:
-            assert table == "no_such_table"
-        async with engine.connect() as connection:
-            found = (await connection.exec_driver_sql("SHOW transaction_isolation")).scalar_one()
-            await connection.execute(INSERT, {"name": name + "-work"})
-        await engine.dispose()
-        return str(found), store.ask("SELECT count(*) FROM shedlock WHERE name = :name", name=name + "-work")
+    def work(connection: Connection) -> object:
+        found = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+        insert = "INSERT INTO shedlock VALUES (:name, '2026-01-01', '2026-01-01', 'x', 1, NULL)"
+        connection.execute(text(insert), {"name": name + "-work"})
+        return found
 
-    def main_sync() -> tuple[str, int]:
-        engine = create_engine(store.url(), **options)
-        provider = SqlAlchemyLockProvider(engine, table_name=table)
-        try:
-            assert provider.acquire(LockRequest(name, "1m")) or table == "no_such_table"
-        except ProviderError:
-            assert table == "no_such_table"
-        with engine.connect() as connection:
-            found = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
-            connection.execute(INSERT, {"name": name + "-work"})
-        engine.dispose()
-        return str(found), store.ask("SELECT count(*) FROM shedlock WHERE name = :name", name=name + "-work")
-
-    found, committed = asyncio.run(main()) if store.is_async else main_sync()
+    found = application.run(work, commit=False)
     assert found == ("serializable" if level == "SERIALIZABLE" else "read committed")
+    committed = store.ask("SELECT count(*) FROM shedlock WHERE name = :name", name=name + "-work")
     assert committed == (level == "AUTOCOMMIT")
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("moment", ["connect", "checkout"])
 @pytest.mark.parametrize("reset", ["rollback", None])
-def test_i1_a_listener_that_asks_the_database_something(
+def test_i1_a_listener_that_queries_the_database(
     driver: str, moment: str, reset: str | None, store: Store, name: str
 ) -> None:
-    """That begins a transaction. What we write must not be a part of it: nobody will commit it."""
+    """That begins a transaction. What the provider writes must not be a part of it: nobody will commit it."""
 
-    def ask(connection: Any, *_: object) -> None:
+    def query(connection: Any, *_: object) -> None:
         cursor = connection.cursor()
         cursor.execute("SELECT 1")
         cursor.fetchall()
         cursor.close()
 
-    provider, other = store.provider_of_engine(pool_reset_on_return=reset), store.provider()
-    shell: Any = getattr(provider, "async_provider", provider)
-    event.listen(shell._engine.pool, moment, ask)
+    application, other = Application(store, pool_reset_on_return=reset), store.provider()
+    provider = application.provider
+    event.listen(application.sync_engine, moment, query)
     lease = acquired(provider, name)
     assert record_of(other, name).locked_by == lease.locked_by
     assert other.acquire(LockRequest(name, "1m")) is None
@@ -145,8 +108,6 @@ def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, 
     provider = SqlAlchemyLockProvider(engine)
     provider.create_schema()
     event.listen(engine, "checkout", lambda _, record, __: record.info.clear())
-    client: Any = provider._client
-    client._connections._outdated_at = float("inf")
     assert acquired(provider, name)
     engine.dispose()
 
@@ -160,14 +121,13 @@ def test_dead_connections_that_only_the_application_has_used(
     engine = create_engine(store.url(proxy.address), pool_size=4)
     store.stack.callback(engine.dispose)
     provider = SqlAlchemyLockProvider(engine) if when == "after" else None
-    connections = [engine.connect() for _ in range(4)]
-    for connection in connections:
-        connection.close()
+    with ExitStack() as connections:
+        for _ in range(4):
+            connections.enter_context(engine.connect())
     provider = provider or SqlAlchemyLockProvider(engine)
     proxy.cut()
     wait_until(lambda: proxy.open_connections == 0)
-    lease = acquired(provider, name)
-    assert provider.release(lease)
+    assert provider.release(acquired(provider, name))
 
 
 class TooLong(Exception):
@@ -188,7 +148,7 @@ def _alarm() -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["url", "engine"])
 @pytest.mark.usefixtures("_alarm")
 def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, store: Store, name: str) -> None:
-    """Half an answer may still be on its way there."""
+    """Half a reply may still be on its way."""
     acquired(store.provider(), name)
     provider = store.provider() if kind == "url" else store.provider_of_engine(pool_size=1, max_overflow=0)
     provider.record("warm")
@@ -200,7 +160,7 @@ def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, sto
         lock, unlock = "LOCK TABLES shedlock WRITE", "UNLOCK TABLES"
 
     def interrupt() -> None:
-        wait_until(lambda: store.ask(blocked) == 1, what="somebody waiting for the table")
+        wait_until(lambda: store.ask(blocked) == 1, what="a statement that waits for the table")
         os.kill(os.getpid(), signal.SIGUSR1)
 
     with store.connect() as connection:
@@ -218,7 +178,7 @@ def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, sto
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2"])
 def test_i1_threads_that_share_one_connection_of_the_application(store: Store, name: str) -> None:
-    """Drivers of PostgreSQL let them: each must get the answer to its own question."""
+    """PostgreSQL's drivers let them: each must get the reply to its own statement."""
     provider = store.provider_of_engine(poolclass=StaticPool, isolation_level="AUTOCOMMIT")
     locks = [f"{name}-{number}" for number in range(8)]
     for lock in locks:

@@ -8,8 +8,8 @@ import pytest
 
 from shedlock_py import Lease, LockRequest
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store
-from tests.support.proxy import TcpProxy
 
 HERD = 200
 OWN_POOL = 5

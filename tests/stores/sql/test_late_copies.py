@@ -11,19 +11,19 @@ from sqlalchemy.engine import Engine
 from shedlock_py import LeaseLostError, LockProvider, LockRequest
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import ONE_EACH, Store, acquired, record_of
-from tests.support.holding import HoldingProxy
 from tests.support.late_copies import ENDS, asked_twice
 
 
 @pytest.fixture
-def holding(store: Store) -> Iterator[HoldingProxy]:
-    with HoldingProxy(store.server.address) as proxy:
+def holding(store: Store) -> Iterator[TcpProxy]:
+    with TcpProxy(store.server.address) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def provider(store: Store, holding: HoldingProxy) -> LockProvider:
+def provider(store: Store, holding: TcpProxy) -> LockProvider:
     provider = store.provider(holding.address)
     provider.record("warm")
     return provider
@@ -35,7 +35,7 @@ def witness(store: Store) -> LockProvider:
 
 
 def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     lease = asked_twice(provider, holding, name)
     witness.force_release(name)
@@ -54,7 +54,7 @@ def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
 
 @pytest.mark.parametrize("driver", ONE_EACH)
 def test_i2_nor_does_a_stale_holder_commit_under_it(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     assert isinstance(provider, SqlAlchemyLockProvider)
     lease = asked_twice(provider, holding, name)
@@ -71,7 +71,7 @@ def test_i2_nor_does_a_stale_holder_commit_under_it(
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 @pytest.mark.parametrize("end", ENDS)
 def test_i12_a_lock_that_was_freed_stays_free(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str, operation: str, end: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str, operation: str, end: str
 ) -> None:
     lease = asked_twice(provider, holding, name, operation)
     ENDS[end](provider, lease)
@@ -88,7 +88,7 @@ FIRE_TIME = datetime(2024, 5, 1, 2, tzinfo=UTC)
 @pytest.mark.parametrize(("extra_columns", "fire_time"), [(True, None), (True, FIRE_TIME), (False, None)])
 @pytest.mark.parametrize("was_there", [True, False])
 def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
-    store: Store, holding: HoldingProxy, name: str, was_there: bool, extra_columns: bool, fire_time: datetime | None
+    store: Store, holding: TcpProxy, name: str, was_there: bool, extra_columns: bool, fire_time: datetime | None
 ) -> None:
     """The lock has passed on when the first copy arrives: the later holder keeps it, with its token."""
     provider, other = store.provider(holding.address, extra_columns=extra_columns), store.provider()
@@ -109,7 +109,7 @@ def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
 
 @pytest.mark.parametrize("driver", ONE_EACH)
 def test_i1_nor_from_a_holder_that_writes_no_token(
-    driver: str, provider: LockProvider, holding: HoldingProxy, store: Store, name: str
+    driver: str, provider: LockProvider, holding: TcpProxy, store: Store, name: str
 ) -> None:
     """ShedLock for Java leaves the token as it is."""
     other = store.provider()
@@ -129,7 +129,7 @@ def test_i1_nor_from_a_holder_that_writes_no_token(
 
 
 def test_i11_a_late_copy_of_a_claim_that_was_undone_uses_no_fire_time_up(
-    provider: LockProvider, witness: LockProvider, holding: HoldingProxy, name: str
+    provider: LockProvider, witness: LockProvider, holding: TcpProxy, name: str
 ) -> None:
     holding.hold(name)
     request = LockRequest(name, "1h", fire_time=FIRE_TIME)

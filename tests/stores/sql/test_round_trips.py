@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import Store, acquired
-from tests.support.proxy import TcpProxy
 
 WARM_UP = 8  # psycopg prepares a statement when it sees it for the sixth time, at a round trip of its own
 ROUNDS = 12

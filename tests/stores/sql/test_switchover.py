@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import DATABASE, DRIVERS, Store, acquired
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
-from tests.support.proxy import TcpProxy
 from tests.support.servers import MariaDbServer, PostgresServer
 
 USER, PASSWORD = "plain_user", "plain"

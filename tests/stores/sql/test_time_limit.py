@@ -19,11 +19,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SYNC_DRIVERS, Store, acquired
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port, free_port
-from tests.support.proxy import TcpProxy
 from tests.support.timing import BUSY, BUSY_HERD
 
 TIMEOUT = 1.0

@@ -1,112 +1,80 @@
-"""The watchdog of silent connections sleeps while all is well."""
+"""The time limit of drivers that have none of their own, where threads cannot be started."""
 
 import gc
 import os
 import resource
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py._clock import monotonic
+from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
-from shedlock_py.providers.sqlalchemy.watchdog import Duplicate, Watchdog, watchdog
+from shedlock_py.providers.sqlalchemy.watchdog import SocketDuplicate, SocketLimit
 from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired
-from tests.support.polling import wait_until
 
 
-class Bell(threading.Condition):
-    rung = 0
+@pytest.fixture
+def no_timer(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The limit of threads is reached, and the timer has none. ``undo()`` ends that."""
+    start = threading.Thread.start
 
-    def notify(self, n: int = 1) -> None:
-        self.rung += 1
-        super().notify(n)
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "shedlock-timer":
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
-
-@contextmanager
-def limit(dog: Watchdog, one: socket.socket, seconds: float) -> Iterator[None]:
-    own = dog.begin(one.fileno(), monotonic() + seconds)
-    yield
-    dog.end(own)
-
-
-def test_ordinary_calls_do_not_wake_it() -> None:
-    """It was woken for each of them, once it had looked at a moment when there was none."""
-    dog = Watchdog()
-    dog._changed = bell = Bell(dog._mutex)
-    ours, theirs = socket.socketpair()
-    with closing(ours), closing(theirs):
-        with limit(dog, ours, 5.0):
-            wait_until(lambda: dog._wakes_at < float("inf"), what="asleep")
-        with limit(dog, ours, 1.0):  # it is woken
-            pass
-        assert bell.rung == 1
-        wait_until(lambda: not dog._is_used, what="asleep again, and it has seen nobody")
-        for _ in range(100):
-            with limit(dog, ours, 5.0):
-                pass
-        assert bell.rung == 1
+    timer = Timer()
+    monkeypatch.setattr("shedlock_py.providers.sqlalchemy.watchdog.timer", lambda: timer)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return monkeypatch
 
 
-def test_a_thread_that_cannot_start_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of threads is reached, say. The next one may start again."""
-    dog = Watchdog()
-    ours, theirs = socket.socketpair()
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with closing(ours), closing(theirs):
+def test_a_limit_without_a_thread_leaves_nothing_open(no_timer: pytest.MonkeyPatch) -> None:
+    """The next limit may start the thread."""
+    near, far = socket.socketpair()
+    with closing(near), closing(far):
         before = len(os.listdir("/dev/fd"))
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(NotSent):
-                dog.begin(ours.fileno(), monotonic() + 5)
+        with pytest.raises(NotSent):
+            SocketLimit(near.fileno(), monotonic() + 5)
         assert len(os.listdir("/dev/fd")) == before
-        own = dog.begin(ours.fileno(), monotonic() + 0.05)
-        theirs.settimeout(30)
-        assert theirs.recv(1) == b"", "it watches now"
-        dog.end(own)
+        no_timer.undo()
+        limit = SocketLimit(near.fileno(), monotonic() + 0.05)
+        far.settimeout(30)
+        assert far.recv(1) == b"", "shut down"
+        assert limit.call_off()
         assert len(os.listdir("/dev/fd")) == before
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
 def test_without_its_thread_nothing_is_sent(
-    driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+    driver: str, store: Store, name: str, request: pytest.FixtureRequest
 ) -> None:
     """Replicas skip the run as they do while the store is unreachable: the next one may start the thread."""
     provider, pooled = store.provider(), store.provider()
     acquired(pooled, f"{name}-other")
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == "shedlock-watchdog":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(watchdog, "_thread", None)
-        patch.setattr(threading.Thread, "start", refuse)
-        for each in (provider, pooled):
-            with pytest.raises(ProviderUnreachable, match=f"acquire of lock '{name}'.*silent: can't start new thread"):
-                each.acquire(LockRequest(name, "1m"))
+    no_timer: pytest.MonkeyPatch = request.getfixturevalue("no_timer")
+    for each in (provider, pooled):
+        with pytest.raises(ProviderUnreachable, match=f"acquire of lock '{name}'.*silent: can't start new thread"):
+            each.acquire(LockRequest(name, "1m"))
+    no_timer.undo()
     for each in (provider, pooled):
         assert each.record(name) is None
     assert provider.release(acquired(provider, name))
 
 
 def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
-    """Not also a traceback on stderr, from closing the one that could not be had."""
-    one, another = socket.socketpair()
+    """Not also a traceback on stderr, from closing the descriptor that does not exist."""
+    near, far = socket.socketpair()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with closing(one), closing(another):
+    with closing(near), closing(far):
         resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
         try:
             with pytest.raises(OSError, match="Too many open files"):
-                Duplicate(one)
+                SocketDuplicate(near.fileno())
             gc.collect()  # what cannot be closed then is a warning, which is an error here
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)

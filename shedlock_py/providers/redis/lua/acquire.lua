@@ -11,7 +11,7 @@ if record[2] == ARGV[1] then -- it was granted: repeated because the reply was l
     return record[5] == record[3] and 0 or token
 end
 if ARGV[3] ~= "" and tonumber(ARGV[3]) > now + ARGV[5] then
-    return -1 -- held or not: the replica whose clock is wrong gets to know it
+    return -1 -- held or not, so that the replica with the wrong clock gets an error
 end
 if lock_until > now or (ARGV[3] ~= "" and last_fire_time and last_fire_time >= tonumber(ARGV[3])) then
     return 0

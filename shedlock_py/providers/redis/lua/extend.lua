@@ -1,5 +1,6 @@
--- KEYS: record. ARGV: locked_by, hold ms, keep ms, fencing token, the holder's clock us. Reply: 1; 0: it is not ours, has
--- ended or was released. One that a later one has overtaken changes nothing: it may be shorter than what that promised.
+-- KEYS: record. ARGV: locked_by, hold ms, keep ms, fencing token, the holder's clock us. Reply: 1; 0: the record has
+-- another locked_by, or the lease has ended or was released. An extension that a later one has overtaken changes nothing: it
+-- may be shorter than the later one.
 -- PEXPIRE comes first: see release.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -7,7 +7,7 @@ local function number(value, field)
     local longest = field == 'last_fire_time' and 18 or 16
     if not string.match(value, '^-?%d+$') or string.len(value) > longest then
         error(field .. ' of this lock record is not a number of microseconds or a token: \'' .. string.sub(value, 1, 40)
-            .. '\'. Look at it with HGETALL ' .. KEYS[1] .. ', and delete the key if nobody holds the lock.', 0)
+            .. '\'. Read it with HGETALL ' .. KEYS[1] .. ', and delete the key if the lock is not held.', 0)
     end
     return tonumber(value)
 end

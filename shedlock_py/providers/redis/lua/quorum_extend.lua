@@ -1,5 +1,6 @@
--- KEYS: record. ARGV: locked_by, hold ms, keep ms, fencing token, the holder's clock us. Reply: 1; 0: it is not ours, has
--- ended or was released. One that a later one has overtaken changes nothing: it may be shorter than what that promised.
+-- KEYS: record. ARGV: locked_by, hold ms, keep ms, fencing token, the holder's clock us. Reply: 1; 0: the record has
+-- another locked_by, or the lease has ended or was released. An extension that a later one has overtaken changes nothing: it
+-- may be shorter than the later one.
 -- PEXPIRE comes first: see release.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -9,7 +10,7 @@ if record[2] ~= ARGV[1] or record[4] == record[3] or (number(record[1], 'lock_un
     return 0
 end
 if number(record[3], 'fencing_token') > tonumber(ARGV[4]) then
-    return 0 -- not less: a take-over may have left the token of its first round here, and a later one on the majority
+    return 0 -- not less: a take-over may have left its token here, and a later one on the majority
 end
 if (number(record[5], 'extended_at') or 0) > tonumber(ARGV[5]) then
     return 1

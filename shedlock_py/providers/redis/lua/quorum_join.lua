@@ -1,4 +1,4 @@
--- KEYS: node. ARGV: the run id that was looked at, or "" to look. Reply: {1 if it has joined, run id}.
+-- KEYS: node. ARGV: the run id of a server that may join, or "" to read only. Reply: {1 if it has joined, run id}.
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
 

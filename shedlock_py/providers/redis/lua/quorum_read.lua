@@ -6,7 +6,7 @@ local token = redis.call('HGET', KEYS[1], 'fencing_token')
 local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until', 'replid')
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
-local is_same = node[1] == run_id and (not node[3] or node[3] == replid)
+local is_same = node[1] == run_id and node[3] == replid
 return {
     now, token or '', math.max((number(token, 'fencing_token') or 0) + 1, now),
     is_same and tonumber(node[2] or 0) <= now and 1 or 0,

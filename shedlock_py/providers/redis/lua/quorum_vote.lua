@@ -1,5 +1,5 @@
 -- KEYS: record, node. ARGV: locked_by, vote ms, fire time us or "", longest lease ms, tolerance us. Reply: {kind, detail, …}:
--- {1, candidate token, run id}: voted for us; {0, locked_by}: held; {2, locked_by}: voted for another; {3, ""}: this
+-- {1, candidate token, run id}: voted for this claim; {0, locked_by}: held; {2, locked_by}: voted for another; {3, ""}: this
 -- fire time ran; {4, ms}: quarantined for so long, as this server was emptied or restarted and may have forgotten a lease;
 -- {5, ""}: the fire time is later than the server's clock by more than the tolerance.
 local time = redis.call('TIME')
@@ -13,14 +13,12 @@ local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
 local quarantined_until = tonumber(node[2] or 0)
 
-if node[1] ~= run_id or (node[4] and node[4] ~= replid) then
+if node[1] ~= run_id or node[4] ~= replid then
     quarantined_until = now + ARGV[4] * 1000
     redis.call('HSET', KEYS[2],
         'run_id', run_id,
         'replid', replid,
         'quarantined_until', string.format('%.0f', quarantined_until))
-elseif not node[4] then
-    redis.call('HSET', KEYS[2], 'replid', replid) -- the run id was noted by a version that did not note this
 end
 
 if ARGV[3] ~= '' and tonumber(ARGV[3]) > now + ARGV[5] then

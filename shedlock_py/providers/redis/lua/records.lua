@@ -5,6 +5,6 @@ local reply = {time[1] * 1000000 + time[2]}
 for number, key in ipairs(KEYS) do
     local record = redis.pcall('HMGET', key,
         'locked_by', 'locked_at', 'lock_until', 'fencing_token', 'last_fire_time')
-    reply[number + 1] = not record.err and record[1] and record -- somebody else's key is not ours to read
+    reply[number + 1] = not record.err and record[1] and record -- a key of another type belongs to another program
 end
 return reply

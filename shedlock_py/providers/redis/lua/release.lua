@@ -1,9 +1,13 @@
--- KEYS: record. ARGV: locked_by, ms that others are still kept out, keep ms. Reply: 1; 0: it is not ours or had ended.
--- PEXPIRE comes first: it needs no memory, and what a script does after its first write is done even when Redis has none.
+-- KEYS: record. ARGV: locked_by, ms that others are still kept out, keep ms. Reply: 1; 0: the record has another locked_by,
+-- or the lease had ended.
+-- PEXPIRE comes first: see release.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'released_token')
+local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'released_token', 'vote_by')
 
+if record[5] == ARGV[1] then
+    redis.call('HDEL', KEYS[1], 'vote_by', 'vote_until') -- on a quorum: a late confirmation finds no vote
+end
 if record[2] ~= ARGV[1] then
     return 0
 end

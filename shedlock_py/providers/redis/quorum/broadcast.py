@@ -4,43 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from shedlock_py._program import Program
 from shedlock_py.errors import ProviderError
 from shedlock_py.providers.kit import TimedOut, unreachable
-from shedlock_py.providers.redis.programs import Call, Command, RedisPrograms
-
-T = TypeVar("T")
+from shedlock_py.providers.redis.programs import Command, Redact, RedisPrograms
 
 
 class QuorumServer(RedisPrograms):
-    """The programs for one server of a quorum. Its errors name the server."""
+    """The programs for one server of a quorum. Its errors name the server.
 
-    place: str
-    """Host and port, for people to read."""
-    number: int
-    """From 0."""
+    :param number: from 0.
+    :param place: host and port, for people to read.
+    """
 
-    def call(self, call: Call) -> Program[Command, Any, Any]:
-        """One script by itself."""
+    def __init__(self, number: int, place: str, key_prefix: str, redact: Redact, *, has_retries: bool) -> None:
+        super().__init__(key_prefix, redact, has_retries=has_retries)
+        self.number = number
+        self.place = place
 
-        def send() -> Program[Command, Any, Any]:
-            return (yield call)
-
-        return self.named(send())
-
-    def named(self, program: Program[Command, Any, T]) -> Program[Command, Any, T]:
+    def named(self, program: Program[Command, Any, Any]) -> Program[Command, Any, Any]:
         """``program`` with retries, and with errors that name this server."""
         try:
             return (yield from self.carry_out(self.place, None, program))
         except ProviderError as error:
             if error.operation == self.place:
                 raise
-            raise type(error)(f"{self.place}: {error}", operation=self.place) from error  # of a record, for example
+            # It is about a record, for example.
+            raise type(error)(f"{self.place}: {error.message}", operation=self.place, hint=error.hint) from error
 
     def explain_timeout(self, error: TimedOut, operation: str, lock_name: str | None) -> ProviderError:
-        # The time limit of the whole operation is no concern of one server.
+        # Without the time limit, which is that of the whole operation.
         return unreachable(operation, lock_name, f"waited for {error.waiting_for}")
 
 
@@ -48,15 +43,15 @@ class QuorumServer(RedisPrograms):
 class OnEach:
     """A command: carry out a program on each server at the same time.
 
-    The reply is a list with the result of each server, or its error. Once the replies settle the matter, servers that
-    are silent are waited for a short time only.
+    The reply is a list with the result of each server, or its error. As soon as the replies settle the matter, the
+    client waits only a short time for the other servers.
     """
 
     program: Callable[[QuorumServer], Program[Command, Any, Any]]
     only: frozenset[int] | None = None
-    """The numbers of the servers that are sent it; the others have :class:`NotAsked` in the reply."""
+    """The numbers of the servers that get it; the reply has :class:`NotAddressed` for the others. None: all."""
     is_settled: Callable[[Sequence[Any]], bool] | None = None
-    """Whether these replies will do, with an error for each server that is silent. None: all are waited for."""
+    """Whether these replies are enough, with an error for each silent server. None: all servers are needed."""
     is_claim: bool = False
     """Whether it can grant a lock, or a vote."""
     is_long: bool = False
@@ -73,9 +68,9 @@ class Pause:
 QuorumCommand = OnEach | Pause
 
 
-class NoAnswer(Exception):
-    """A server has not replied in time. The message says which, and what was waited for."""
+class NoReply(Exception):
+    """A server did not reply in time. The message names the server."""
 
 
-class NotAsked(Exception):
+class NotAddressed(Exception):
     """Nothing was sent to this server."""

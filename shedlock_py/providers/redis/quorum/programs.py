@@ -1,64 +1,74 @@
 """The operations on a quorum: one lock, kept on the majority of N independent Redis servers (Redlock).
 
-A lease is acquired in two rounds. In the first each server votes for one claim, for :data:`VOTE` at most; in the second
-a majority that voted for the same claim gets the lease and its fencing token, the greatest that any of them could give.
-So every token handed out stands on a majority, any two majorities share a server, and the next token is greater. A
-claim that fails in the first round leaves the lock records as they were; one that fails in the second is undone.
+A lease is acquired in two broadcasts. In the first each server votes for one claim, for :data:`VOTE` at most; in the
+second a majority that voted for the same claim gets the lease and its fencing token, the greatest that any of them
+could give. So every granted token is stored on a majority, any two majorities share a server, and the next token is
+greater. A claim that fails in the first broadcast leaves the lock records as they were; one that fails in the second is
+undone.
 
 A take-over reads the fencing token of each server, and replaces the record of a server only if it still has that token
 and has not been emptied since.
 
-Trust counts from before the second round, less the margin for clocks of different speeds (``request.trust_ends``).
+Trust counts from before the second broadcast, less the margin for clocks of different speeds.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import SystemRandom
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     Failure,
     StorePrograms,
     Undo,
-    describe,
     fire_time_too_late,
+    refused,
+    unreachable,
 )
 from shedlock_py.providers.redis.programs import (
     KEPT_MS,
+    MICROSECOND,
     Call,
     Command,
     Keys,
     claim_args,
-    extend,
-    release,
+    extend_call,
+    in_microseconds,
+    optional_microseconds,
+    release_call,
 )
-from shedlock_py.providers.redis.quorum.broadcast import NotAsked, OnEach, Pause, QuorumCommand, QuorumServer
-from shedlock_py.providers.redis.quorum.merged import is_decided, merged_record
-from shedlock_py.providers.redis.quorum.tally import Verdict, VoteTally, failures, is_refusal
+from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
+from shedlock_py.providers.redis.quorum.majority import Majority, failures, results
+from shedlock_py.providers.redis.quorum.merged import are_decided, is_decided, merged_record, merged_records
+from shedlock_py.providers.redis.quorum.tally import Verdict, VoteTally
 from shedlock_py.providers.redis.scripts import script
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest
 
 VOTE = timedelta(seconds=3)
-"""How long a server waits for a claim that it voted for: longer than two rounds take. So long a split may last."""
-MOST_TAKE_OVERS = 16
-"""For operators that take over at the same time. Each try is likely to end that."""
+"""How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_random = SystemRandom()  # the module's own goes on alike in all children that C has forked
+_random = SystemRandom()  # the random module would give the same numbers to all children of a fork in C
 
 QuorumProgram = Program[QuorumCommand | Undo, Any, Any]
+
+
+class Reading(NamedTuple):
+    """What a take-over replaces."""
+
+    token: int
+    """The next token of the lock."""
+    former: dict[int, tuple[bytes, bytes]]
+    """By the number of the server: its token, and what changes when it forgets records."""
+    clocks: list[int]
+    """The clocks of the servers, in microseconds."""
 
 
 class QuorumPrograms(StorePrograms):
@@ -76,11 +86,8 @@ class QuorumPrograms(StorePrograms):
         timeout: float | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
     ) -> None:
-        if size < 3 or size % 2 == 0:
-            raise ConfigurationError(f"a quorum needs an odd number of servers, 3 or 5, not {size}")
         super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance)
-        self._size = size
-        self._majority = size // 2 + 1
+        self._majority = Majority(size)
         self._keys = Keys(key_prefix)
         self._node_key = f"{key_prefix}:node".encode()
         self._longest_lease = parse_duration(longest_lease, "longest_lease")
@@ -90,12 +97,12 @@ class QuorumPrograms(StorePrograms):
 
     # Acquire and take over
 
-    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> QuorumProgram:
-        self.check_length(claim.request.lock_at_most_for)
+    def claim(self, claim: Claim, *, before: Any, force: bool) -> QuorumProgram:
+        self._check_length(claim.request.lock_at_most_for)
         try:
-            return (yield from self._take_over(claim) if force else self._acquire(claim))
+            return (yield from self._take_over(claim, before) if force else self._acquire(claim))
         except Exception:
-            # Nobody will use what may have been granted. If the time is over, the undo goes on in the background.
+            # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
             yield self.undo_of(claim, is_take_over=force)
             raise
 
@@ -104,17 +111,16 @@ class QuorumPrograms(StorePrograms):
         limit = VOTE.total_seconds()
         if self.timeout is not None:
             limit = min(limit, 0.8 * self.timeout)
-        number, last_round_at = 0, self.clock() + limit
+        number, last_vote_at = 0, self.clock() + limit
         while True:
-            is_last = self.clock() > last_round_at  # so no vote of a claimant that died is in the way of it
+            is_last = self.clock() > last_vote_at  # by then the votes for a claimant that died have expired
             tally = VoteTally(claim.locked_by.encode(), (yield self._vote(claim)))
             is_ahead = False
             match tally.verdict():
                 case Verdict.WON if tally.same_server:
-                    what = describe("acquire", name, "two of these servers are one and the same")
-                    raise ProviderError(what, operation="acquire", lock_name=name)
+                    raise refused("acquire", name, "two of these servers are one and the same")
                 case Verdict.WON:
-                    if (yield from self._confirm("acquire", claim, tally.token, only=tally.voters)):
+                    if (yield from self._confirm("acquire", claim, tally.token, dict.fromkeys(tally.voters, ()))):
                         return tally.token
                     yield from self._give_way(claim)
                 case Verdict.SKIP:
@@ -123,91 +129,76 @@ class QuorumPrograms(StorePrograms):
                     return None
                 case Verdict.IMPOSSIBLE if tally.is_too_late():
                     raise fire_time_too_late("acquire", claim.request, self.fire_time_tolerance)
-                case Verdict.IMPOSSIBLE if any(map(is_refusal, tally.errors)):
-                    raise self._failed("acquire", name, tally.errors) from tally.cause
                 case Verdict.IMPOSSIBLE:
-                    raise self._unreachable("acquire", name, tally.why_not()) from tally.cause
+                    raise self._majority.error("acquire", name, tally.errors, tally.why_not()) from tally.cause
                 case Verdict.SPLIT:
                     is_ahead = tally.is_ahead()
                     if tally.voters and not is_ahead:
                         yield from self._give_way(claim)
             if is_last:
-                raise self._unreachable("acquire", name, "no claim got a majority: the servers are divided")
+                raise unreachable("acquire", name, "no claim got a majority: the servers are divided")
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
-    def read_before_take_over(self, name: str) -> Program[QuorumCommand, Any, None]:
-        yield from ()  # each server has a fencing token of its own: see _take_over
+    def read_before_take_over(self, name: str) -> QuorumProgram:
+        read = Call(script("quorum_read"), (self._keys.of(name), self._node_key))
+        replies = yield from self._majority.required("take_over", name, self._on_each(read, self._know_tokens))
+        found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
+        token = max(reply[2] for reply in found.values())
+        clocks = [reply[0] for reply in found.values()]
+        if self._know_tokens(replies):  # otherwise the operator takes over in spite of a quarantine
+            found = {server: reply for server, reply in found.items() if reply[3]}
+        return Reading(token, {server: (reply[1], reply[4]) for server, reply in found.items()}, clocks)
 
-    def _take_over(self, claim: Claim) -> QuorumProgram:
+    def _take_over(self, claim: Claim, reading: Reading) -> QuorumProgram:
         request = claim.request
-        read = Call(script("quorum_read"), (self._keys.of(request.name), self._node_key))
-        for number in range(MOST_TAKE_OVERS):
-            replies: list[Any] = yield _on_each(read, is_settled=self._know_tokens)
-            if not self._is_answered(replies):
-                errors = [reply for reply in replies if isinstance(reply, Exception)]
-                raise self._failed("take_over", request.name, errors) from errors[0]
-            found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
-            self._check_fire_time(request, [reply[0] for reply in found.values()])
-            token = max(reply[2] for reply in found.values())
-            if self._know_tokens(replies):  # else the others will do: an operator takes over in spite of a quarantine
-                found = {server: reply for server, reply in found.items() if reply[3]}
-            former = {server: (reply[1], reply[4]) for server, reply in found.items()}
-            if (yield from self._confirm("take_over", claim, token, only=frozenset(former), former=former)):
-                return token
-            yield _pause(number)
-        why = "others took it over at the same time, again and again"
-        raise self._unreachable("take_over", request.name, why)
+        if request.fire_time is not None:
+            earliest = in_microseconds(request.fire_time) - self.fire_time_tolerance // MICROSECOND
+            if sum(now >= earliest for now in reading.clocks) < self._majority.count:
+                raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
+        if (yield from self._confirm("take_over", claim, reading.token, reading.former)):
+            return reading.token
+        yield _pause(5)
+        return None
 
     def _know_tokens(self, replies: Sequence[Any]) -> bool:
         """Whether these servers know how far the tokens are: a majority that has not forgotten anything."""
-        return sum(bool(reply[3]) for reply in _answers(replies)) >= self._majority
-
-    def _check_fire_time(self, request: LockRequest, clocks: Sequence[int]) -> None:
-        if request.fire_time is not None:
-            earliest = _microseconds(request.fire_time) - self.fire_time_tolerance // _MICROSECOND
-            if sum(now >= earliest for now in clocks) < self._majority:
-                raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
+        return sum(bool(reply[3]) for reply in results(replies)) >= self._majority.count
 
     def _vote(self, claim: Claim) -> OnEach:
         locked_by, _, fire_time = claim_args(claim)
-        tolerance = self.fire_time_tolerance // _MICROSECOND
+        tolerance = self.fire_time_tolerance // MICROSECOND
         args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease), tolerance)
         call = Call(script("quorum_vote"), (self._keys.of(claim.request.name), self._node_key), args)
 
         def is_settled(replies: Sequence[Any]) -> bool:
             return VoteTally(claim.locked_by.encode(), replies).is_settled()
 
-        return _on_each(call, is_settled=is_settled, is_claim=True)
+        return self._on_each(call, is_settled, is_claim=True)
 
     def _confirm(
-        self,
-        operation: str,
-        claim: Claim,
-        token: int,
-        *,
-        only: frozenset[int],
-        former: dict[int, tuple[bytes, bytes]] | None = None,
+        self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
     ) -> Program[QuorumCommand, Any, bool]:
         """Whether a majority has the lease now, with ``token``; if not, some servers may.
 
-        :param former: a take-over of what each server had when it was read; None: the servers voted for this claim.
+        :param former: the servers by number. To take over, with what each of them had when it was read; otherwise
+            nothing, as they voted for this claim.
         """
         claim.restart_clock()
-        name = claim.request.name
-        args = (*claim_args(claim), token, b"" if former is None else b"force", KEPT_MS)
+        force = b"force" if operation == "take_over" else b""
+        keys = (self._keys.of(claim.request.name), self._node_key)
+        args = (*claim_args(claim), token, force, KEPT_MS)
 
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
-            more = () if former is None else former[server.number]
-            return server.call(Call(script("quorum_confirm"), (self._keys.of(name), self._node_key), args + more))
+            return (yield Call(script("quorum_confirm"), keys, args + former[server.number]))
 
-        replies: list[Any] = yield OnEach(confirm, only, self._agree, is_claim=True)
-        confirmed = replies.count(1)
-        errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAsked)]
-        if confirmed < self._majority <= confirmed + len(errors):
-            why = f"{confirmed} of {self._size} servers have confirmed, {failures(errors, self._size)}"
-            raise self._unreachable(operation, name, why) from errors[0]
-        return confirmed >= self._majority
+        replies: list[Any] = yield OnEach(confirm, frozenset(former), self._majority.agrees, is_claim=True)
+        confirmed, size = replies.count(1), self._majority.size
+        errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAddressed)]
+        if confirmed < self._majority.count <= confirmed + len(errors):
+            why = f"{confirmed} of {size} servers have confirmed, {failures(errors, size)}"
+            raise unreachable(operation, claim.request.name, why) from errors[0]
+        return confirmed >= self._majority.count
 
     def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
         """Undo ``claim``, and go on with a new claim id: what was sent before may arrive late, and must not match."""
@@ -219,175 +210,114 @@ class QuorumPrograms(StorePrograms):
             yield from self.undo_for(claim.request.name, claim.locked_by, claim.request.fire_time)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
-        newest = b"" if former_fire_time is None else _microseconds(former_fire_time)
-        call = Call(script("quorum_undo"), (self._keys.of(name),), (locked_by.encode(), newest, KEPT_MS))
-        replies = yield from self._majority_of("undo", name, _on_each(call, is_settled=self._is_answered))
-        return replies.count(0) <= self._size - self._majority  # so a majority may have had it
-
-    # Extend and release
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
-        self.check_length(parse_duration(lock_at_most_for, "lock_at_most_for"))
-        return (yield from super().extend(lease, lock_at_most_for))
+        args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
+        return (yield from self._done("undo", name, Call(script("undo"), (self._keys.of(name),), args)))
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
         key = self._keys.of(lease.name)
         if releasing:
-            call = release("quorum_release", key, lease, lock_for)
-            replies = yield from self._majority_of("release", lease.name, _on_each(call, is_settled=self._agree))
-            return replies.count(0) <= self._size - self._majority  # so a majority may have had it
-        call = extend("quorum_extend", key, lease, lock_for, self.clock())
-        replies = yield from self._majority_of("extend", lease.name, _on_each(call, is_settled=self._agree))
-        if sum(replies) >= self._majority:
+            return (yield from self._done("release", lease.name, release_call(key, lease, lock_for)))
+        self._check_length(lock_for)
+        on_each = self._on_each(extend_call("quorum_extend", key, lease, lock_for, self.clock()))
+        replies = yield from self._majority.required("extend", lease.name, on_each)
+        if replies.count(1) >= self._majority.count:
             return True
-        if replies.count(0) <= self._size - self._majority:  # those that are silent may have it
-            silent = self._size - len(replies)
-            raise self._unreachable("extend", lease.name, f"{silent} of {self._size} servers did not answer")
+        if self._majority.may_have_done(replies):
+            silent = len(replies) - len(results(replies))
+            raise unreachable("extend", lease.name, f"{silent} of {self._majority.size} servers did not reply")
         return False
-
-    # For operators
 
     def force_release(self, name: str) -> QuorumProgram:
         call = Call(script("force_release"), (self._keys.of(name),), (KEPT_MS,))
-        replies = yield from self._majority_of("force_release", name, _on_each(call, is_settled=self._agree))
-        return replies.count(0) <= self._size - self._majority
+        return (yield from self._done("force_release", name, call))
 
     def forget_fire_time(self, name: str) -> QuorumProgram:
-        call = Call(script("forget_fire_time"), (self._keys.of(name),))
-        replies = yield from self._majority_of("forget_fire_time", name, _on_each(call, is_settled=self._is_answered))
-        return any(replies)
+        on_each = self._on_each(Call(script("forget_fire_time"), (self._keys.of(name),)))
+        return 1 in (yield from self._majority.required("forget_fire_time", name, on_each))
 
     def prune(self, unused_for: timedelta) -> QuorumProgram:
-        on_each = OnEach(
-            lambda server: server.named(server.prune(unused_for)), is_settled=self._is_answered, is_long=True
-        )
-        return max((yield from self._majority_of("prune", None, on_each)))
+        on_each = OnEach(lambda server: server.prune(unused_for), None, self._majority.has_replied, is_long=True)
+        return max(results((yield from self._majority.required("prune", None, on_each))))
 
     def record(self, name: str) -> QuorumProgram:
+        size = self._majority.size
         on_each = OnEach(
-            lambda server: server.named(server.record(name)),
-            is_settled=lambda replies: is_decided(_answers(replies), self._size),
+            lambda server: server.record(name), is_settled=lambda replies: is_decided(results(replies), size)
         )
-        return merged_record((yield from self._majority_of("record", name, on_each)), self._size)
+        return merged_record(results((yield from self._majority.required("record", name, on_each))), size)
 
     def records(self, prefix: str) -> QuorumProgram:
-        def is_settled(replies: Sequence[Any]) -> bool:
-            found = _by_name(_answers(replies))
-            return self._is_answered(replies) and all(is_decided(some, self._size) for some in found.values())
+        size = self._majority.size
 
-        on_each = OnEach(lambda server: server.named(server.records(prefix)), is_settled=is_settled, is_long=True)
-        found = _by_name((yield from self._majority_of("records", None, on_each)))
-        merged = (merged_record(some, self._size) for some in found.values())
-        return [record for record in merged if record is not None]
+        def is_settled(replies: Sequence[Any]) -> bool:
+            return self._majority.has_replied(replies) and are_decided(results(replies), size)
+
+        on_each = OnEach(lambda server: server.records(prefix), is_settled=is_settled, is_long=True)
+        return merged_records(results((yield from self._majority.required("records", None, on_each))), size)
+
+    def _done(self, operation: str, name: str, call: Call) -> QuorumProgram:
+        """Whether a majority may have done it."""
+        return self._majority.may_have_done((yield from self._majority.required(operation, name, self._on_each(call))))
+
+    def _on_each(
+        self, call: Call, is_settled: Callable[[Sequence[Any]], bool] | None = None, *, is_claim: bool = False
+    ) -> OnEach:
+        """A broadcast of one script."""
+
+        def send(server: QuorumServer) -> Program[Command, Any, Any]:
+            return (yield call)
+
+        return OnEach(send, None, is_settled or self._majority.agrees, is_claim)
 
     def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:
         """Let the servers of a new installation vote at once.
 
         One that is empty beside others that are not has lost what it knew, and stays in quarantine.
         """
-        look = _on_each(Call(script("quorum_join"), (self._node_key,), (b"",)))
+        read = OnEach(lambda _: self._join())
         for _ in range(20):
-            replies = yield from self._majority_of("start_new_quorum", None, look)
+            replies = results((yield from self._majority.required("start_new_quorum", None, read)))
             has_joined = [bool(joined) for joined, _ in replies]
             if not any(has_joined):
                 break
             if all(has_joined):
                 return
-            yield Pause(0.1)  # another process may be at it
+            yield Pause(0.1)  # another process may be starting the same quorum
         else:
-            what = (
-                f"start_new_quorum: {sum(has_joined)} of {len(replies)} servers have voted before, the others "
-                f"not: this quorum is in use, or was started halfway; those will vote after longest_lease"
+            why = (
+                f"{sum(has_joined)} of {len(replies)} servers have voted before, the others not: this quorum is in "
+                f"use, or was started halfway; those will vote after longest_lease"
             )
-            raise ProviderError(what, operation="start_new_quorum")
-        if len(replies) < self._size:
-            raise self._unreachable("start_new_quorum", None, "a new quorum needs all its servers once")
+            raise refused("start_new_quorum", None, why)
+        if len(replies) < self._majority.size:
+            raise unreachable("start_new_quorum", None, "a new quorum needs all its servers once")
         run_ids = {run_id for _, run_id in replies}
-        if len(run_ids) < self._size:
-            what = "some of these servers are the same, or do not tell their run_id"
-            raise ProviderError(f"start_new_quorum: {what}", operation="start_new_quorum")
-        for reply in (yield OnEach(lambda server: self._join(server, run_ids))):
+        if len(run_ids) < self._majority.size:
+            why = "some of these servers are the same, or do not report a run_id"
+            raise refused("start_new_quorum", None, why)
+        for reply in (yield OnEach(lambda _: self._join(run_ids))):
             if isinstance(reply, Exception):
-                raise self._unreachable("start_new_quorum", None, str(reply)) from reply
+                raise unreachable("start_new_quorum", None, str(reply)) from reply
 
-    def _join(self, server: QuorumServer, run_ids: set[bytes]) -> Program[Command, Any, None]:
-        """Only as long as the server is the one that was empty when all were."""
-        _, run_id = yield from server.call(Call(script("quorum_join"), (self._node_key,), (b"",)))
+    def _join(self, run_ids: Collection[bytes] = ()) -> Program[Command, Any, Any]:
+        """Whether this server has joined the quorum, and its run id. It joins if it is still one of ``run_ids``."""
+        joined, run_id = yield Call(script("quorum_join"), (self._node_key,), (b"",))
         if run_id in run_ids:
-            yield from server.call(Call(script("quorum_join"), (self._node_key,), (run_id,)))
-
-    # Majorities
-
-    def _agree(self, replies: Sequence[Any]) -> bool:
-        """Whether a majority says the same."""
-        return max(Counter(_answers(replies)).values(), default=0) >= self._majority
-
-    def _is_answered(self, replies: Sequence[Any]) -> bool:
-        return len(_answers(replies)) >= self._majority
-
-    def _majority_of(
-        self, operation: str, lock_name: str | None, on_each: OnEach
-    ) -> Program[QuorumCommand, Any, list[Any]]:
-        """The replies of those servers that answered, if that is a majority of them.
-
-        :raises ProviderUnreachable: it is not.
-        """
-        replies = yield on_each
-        answers = _answers(replies)
-        if len(answers) < self._majority:
-            errors = [reply for reply in replies if isinstance(reply, Exception)]
-            raise self._failed(operation, lock_name, errors) from errors[0]
-        return answers
+            joined, run_id = yield Call(script("quorum_join"), (self._node_key,), (run_id,))
+        return joined, run_id
 
     # Errors
 
     def classify(self, error: Exception) -> Failure:
         return Failure.NOT_A_STORE_ERROR  # those of the servers are in the replies
 
-    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        return ProviderError(describe(operation, lock_name, str(error)), operation=operation, lock_name=lock_name)
-
-    def _failed(self, operation: str, lock_name: str | None, errors: Sequence[Exception]) -> Exception:
-        """For too few answers: a refusal is a mistake that will be there the next time, silence is not."""
-        refusal = next(filter(is_refusal, errors), None)
-        if isinstance(refusal, ConfigurationError):
-            return refusal
-        why = failures(errors, self._size)
-        if refusal is None:
-            return self._unreachable(operation, lock_name, why)
-        return ProviderError(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
-
-    def _unreachable(self, operation: str, lock_name: str | None, why: str) -> ProviderUnreachable:
-        return ProviderUnreachable(describe(operation, lock_name, why), operation=operation, lock_name=lock_name)
-
-    def check_length(self, lease: timedelta) -> None:
+    def _check_length(self, lease: timedelta) -> None:
         """:raises ConfigurationError: the lease is longer than ``longest_lease``."""
         if lease > self._longest_lease:
             raise ConfigurationError(
                 f"a lease of {lease} is longer than longest_lease ({self._longest_lease}), for which this quorum keeps "
                 f"a restarted server out: make longest_lease longer, wherever this quorum is used"
             )
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def _answers(replies: Sequence[Any]) -> list[Any]:
-    return [reply for reply in replies if not isinstance(reply, Exception)]
-
-
-def _by_name(answers: Sequence[Sequence[LockRecord]]) -> dict[str, list[LockRecord | None]]:
-    """For each lock name what each server has on it."""
-    servers = [{record.name: record for record in answer} for answer in answers]
-    names = sorted({name for server in servers for name in server})
-    return {name: [server.get(name) for server in servers] for name in names}
-
-
-def _on_each(
-    call: Call, *, is_settled: Callable[[Sequence[Any]], bool] | None = None, is_claim: bool = False
-) -> OnEach:
-    return OnEach(lambda server: server.call(call), None, is_settled, is_claim)
 
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:

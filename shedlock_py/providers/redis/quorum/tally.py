@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.providers.redis.quorum.majority import failures
 
 # The kinds of reply of quorum_vote.lua
 HELD, VOTED, OTHER, RAN, QUARANTINED, TOO_LATE = 0, 1, 2, 3, 4, 5
@@ -22,57 +21,44 @@ class Verdict(enum.Enum):
     SPLIT = "no claim has a majority, and one should get it"
 
 
-@dataclass
 class VoteTally:
-    """The replies to a vote for the claim :attr:`locked_by`: each a pair of ``quorum_vote.lua``, or an error."""
+    """The replies to a vote for the claim ``locked_by``: each a pair of ``quorum_vote.lua``, or an error.
 
-    locked_by: bytes
-    replies: Sequence[Any]
-    token: int = 0
-    """The greatest that any of the voters could give."""
-    voters: frozenset[int] = frozenset()
-    errors: list[Exception] = field(default_factory=list)
-    """Of the servers that did not vote, nor give a reason."""
-    _run_ids: list[bytes] = field(default_factory=list)
-    _leases: Counter[bytes] = field(default_factory=Counter)
-    _votes: Counter[bytes] = field(default_factory=Counter)
-    _ran: int = 0
-    _too_late: int = 0
-    _quarantines: list[int] = field(default_factory=list)
+    :ivar token: the greatest that any of the voters could give.
+    :ivar voters: the numbers of the servers that voted for the claim.
+    :ivar errors: of the servers that neither voted nor gave a reason.
+    """
 
-    def __post_init__(self) -> None:
-        for number, reply in enumerate(self.replies):
-            if isinstance(reply, Exception):
-                self.errors.append(reply)
-                continue
-            kind, detail, *run_id = reply
-            if kind == VOTED:
-                self.voters |= {number}
-                self.token = max(self.token, detail)
-                self._run_ids += run_id
-            elif kind == HELD:
-                self._leases[detail] += 1
-            elif kind == OTHER:
-                self._votes[detail] += 1
-            elif kind == RAN:
-                self._ran += 1
-            elif kind == TOO_LATE:
-                self._too_late += 1
-            else:
-                self._quarantines.append(detail)
+    def __init__(self, locked_by: bytes, replies: Sequence[Any]) -> None:
+        self._locked_by = locked_by
+        self._size = len(replies)
+        self._majority = self._size // 2 + 1
+        self.errors = [reply for reply in replies if isinstance(reply, Exception)]
+        results = {number: reply for number, reply in enumerate(replies) if not isinstance(reply, Exception)}
+        self.voters = frozenset(number for number, reply in results.items() if reply[0] == VOTED)
+        self.token = max((results[number][1] for number in self.voters), default=0)
+        run_ids = [run_id for number in self.voters for run_id in results[number][2:]]
+        self.same_server = len(set(run_ids)) < len(run_ids)
+        """A server has voted twice, under two names: then there is no majority."""
+        details: dict[int, list[Any]] = {}
+        for kind, detail, *_ in results.values():
+            details.setdefault(kind, []).append(detail)
+        self._leases, self._votes = Counter(details.get(HELD)), Counter(details.get(OTHER))
+        self._ran, self._too_late = len(details.get(RAN, ())), len(details.get(TOO_LATE, ()))
+        self._quarantines = details.get(QUARANTINED, [])
 
     def verdict(self) -> Verdict:
         return self._verdict(len(self.errors))
 
     def is_settled(self) -> bool:
-        """Whether the replies that are missing, should they come yet, need not be waited for."""
+        """Whether the missing replies cannot change the verdict."""
         return self._verdict(0) is self.verdict()
 
-    def _verdict(self, unanswered: int) -> Verdict:
-        silent = unanswered + len(self._quarantines)
+    def _verdict(self, missing: int) -> Verdict:
+        silent = missing + len(self._quarantines)
         if len(self.voters) >= self._majority:
             return Verdict.WON
-        if len(self.replies) - unanswered < self._majority:
+        if self._size - missing < self._majority:
             return Verdict.IMPOSSIBLE  # too few to know that it is held, or that it ran
         # Servers that are silent, or have forgotten, may be with a claim that is known to have others.
         if any(count + self._votes[claim] + silent >= self._majority for claim, count in self._leases.items()):
@@ -81,62 +67,36 @@ class VoteTally:
             return Verdict.SKIP
         if self._ran >= self._majority:  # on fewer, a claim that failed may have left it
             return Verdict.SKIP
-        if len(self.replies) - silent - self._ran - self._too_late < self._majority:
+        if self._size - silent - self._ran - self._too_late < self._majority:
             return Verdict.IMPOSSIBLE
         return Verdict.SPLIT
 
-    @property
-    def _majority(self) -> int:
-        return len(self.replies) // 2 + 1
-
-    @property
-    def same_server(self) -> bool:
-        """Whether a server has voted twice, under two names: then there is no majority."""
-        return len(set(self._run_ids)) < len(self._run_ids)
-
     def is_ahead(self) -> bool:
-        """Whether this claim keeps its votes for the next round of a split. One claim must; the others give way."""
+        """Whether this claim keeps its votes for the next vote after a split. One claim must; the others give way."""
 
         def rank(claim: bytes, votes: int) -> tuple[int, bytes]:
             return votes, claim[-32:]  # the claim id is random, which is fair
 
-        mine = rank(self.locked_by, len(self.voters))
-        return all(mine > rank(claim, count) for claim, count in self._votes.items())
+        this = rank(self._locked_by, len(self.voters))
+        return all(this > rank(claim, count) for claim, count in self._votes.items())
 
     def is_too_late(self) -> bool:
         """Whether it is the fire time that leaves no majority: the servers that replied nothing else are enough."""
         silent = len(self.errors) + len(self._quarantines)
-        return self._too_late > 0 and len(self.replies) - silent - self._ran >= self._majority
+        return self._too_late > 0 and self._size - silent - self._ran >= self._majority
 
     def why_not(self) -> str:
         """Why no claim can have a majority now, for people."""
-        size = len(self.replies)
-        reasons = [failures(self.errors, size)] if self.errors else []
+        reasons = [failures(self.errors, self._size)] if self.errors else []
         if self._quarantines:
             wait = timedelta(seconds=min(self._quarantines) // 1000)
             reasons.append(
-                f"{len(self._quarantines)} of {size} are in quarantine for {wait} or longer, because they were emptied "
-                f"or restarted and may have forgotten a lease (a new quorum: call start_new_quorum() once, by hand)"
+                f"{len(self._quarantines)} of {self._size} are in quarantine for {wait} or longer, because they were "
+                f"emptied or restarted and may have forgotten a lease (a new quorum: call start_new_quorum() once, by "
+                f"hand)"
             )
         return "; ".join(reasons)
 
     @property
     def cause(self) -> Exception | None:
         return self.errors[0] if self.errors else None
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether a server replied with an error, or the client refused to send anything."""
-    return isinstance(error, ProviderError | ConfigurationError) and not isinstance(error, ProviderUnreachable)
-
-
-def failures(errors: Sequence[Exception], size: int) -> str:
-    """What the servers that failed have in common, with an example of each kind, for people."""
-    refusals = [error for error in errors if is_refusal(error)]
-    silent = [error for error in errors if not is_refusal(error)]
-    reasons = []
-    if refusals:
-        reasons.append(f"{len(refusals)} of {size} servers reported an error ({refusals[0]})")
-    if silent:
-        reasons.append(f"{len(silent)} of {size} servers did not answer ({silent[0]})")
-    return "; ".join(reasons)

@@ -1,17 +1,20 @@
-"""A TCP proxy that counts round trips and, on demand, misbehaves as networks do.
+"""A TCP proxy that counts round trips and, on demand, has the faults that networks have.
 
-A round trip is a change of direction: the client has sent something and the server then answers. However many packets
-either of them needs, the count is the same on every run. A reply is counted before it is passed on, so that whoever has
-got it finds it counted.
+A round trip is a change of direction: the client has sent something and the server then replies. However many packets
+either of them needs, the count is the same on every run. The proxy counts a reply before it passes it on, so a client
+that has the reply finds it counted.
 """
 
+from __future__ import annotations
+
+import random
 import socket
 import threading
 from contextlib import suppress
 from typing import Self
 
-from tests.support.database import Address
-from tests.support.ports import bind, bind_free_port
+Address = tuple[str, int]
+"""Host and port."""
 
 _CHUNK = 65536
 _JOIN_TIMEOUT = 10.0
@@ -32,7 +35,13 @@ class TcpProxy:
         self._bytes_to_server = 0
         self._bytes_to_client = 0
         self._replies_dropped = 0
-        self._socket = bind_free_port()
+        self._drop_marker = b""
+        self._marked_drops = 0
+        self._dropping: set[_Link] = set()
+        self._hold_marker = b""
+        self._hold_skip = 0
+        self._late_request: tuple[_Link, bytes] | None = None
+        self._socket = _bind_free_port()
         self.address: Address = self._socket.getsockname()
         self._acceptor: threading.Thread | None = None
         self.accept()
@@ -43,11 +52,11 @@ class TcpProxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What was seen since the last reset()
+    # Counts since the last reset()
 
     @property
     def round_trips(self) -> int:
-        """Replies, the dropped ones too. What a server says unasked, such as MySQL's greeting, is none."""
+        """Replies, the dropped ones too. A server's greeting, such as MySQL's, is none."""
         return self._round_trips
 
     @property
@@ -79,15 +88,46 @@ class TcpProxy:
             self._connections = self._round_trips = self._replies_dropped = 0
             self._bytes_to_server = self._bytes_to_client = 0
 
-    # What can go wrong
+    # Faults
 
     def drop_next_reply(self, *, skip: int = 0) -> None:
-        """Let the server have the next request, swallow its reply and close that connection.
+        """Pass the next request on, drop its reply and close that connection.
 
-        `skip` replies pass before that: those to a ping or a prepare that precedes the statement which is meant.
+        `skip` replies pass before that: those to a ping or a prepare before the statement that the test means.
         """
         with self._changed:
             self._replies_until_drop = skip
+
+    def drop_replies_to(self, marker: str, times: int = 1) -> None:
+        """Pass the next `times` requests that contain `marker` on, drop their replies and close their connections."""
+        with self._changed:
+            self._drop_marker, self._marked_drops = marker.encode(), times
+
+    @property
+    def drops_left(self) -> int:
+        """How many replies :meth:`drop_replies_to` has yet to drop."""
+        return self._marked_drops
+
+    def hold(self, marker: str, *, skip: int = 0) -> None:
+        """Keep the next request back that contains `marker`, and close the client's end of its connection.
+
+        The client sees a broken connection and sends the request again. The first `skip` requests pass.
+        """
+        with self._changed:
+            self._hold_marker, self._hold_skip = marker.encode(), skip
+
+    @property
+    def holds(self) -> bool:
+        """Whether a request is kept back."""
+        return self._late_request is not None
+
+    def deliver(self) -> None:
+        """Pass the request that is kept back on; returns when the server has replied."""
+        assert self._late_request is not None
+        (link, chunk), self._late_request = self._late_request, None
+        link.server.sendall(chunk)
+        with self._changed:  # no client is there for the reply, which ends the link
+            assert self._changed.wait_for(lambda: link not in self._links, _JOIN_TIMEOUT), "no reply to a late request"
 
     def stall(self) -> None:
         """Keep all connections, accept new ones, and pass nothing, until `resume()`. Nothing is lost."""
@@ -103,7 +143,7 @@ class TcpProxy:
         """Refuse new connections until `accept()`; those that are open go on."""
         if self._acceptor is not None:
             self._stop_accepting()
-            self._socket = bind(self.address[1])  # keeps the port; whoever does not listen refuses
+            self._socket = _bind(self.address[1])  # keeps the port; a socket that does not listen refuses
 
     def accept(self) -> None:
         if self._acceptor is None:
@@ -152,7 +192,7 @@ class TcpProxy:
                 continue
             self._open(_Link(client, server))
 
-    def _open(self, link: "_Link") -> None:
+    def _open(self, link: _Link) -> None:
         pumps = {
             threading.Thread(target=self._pump, args=(link, link.client, link.server), daemon=True),
             threading.Thread(target=self._pump, args=(link, link.server, link.client), daemon=True),
@@ -164,7 +204,7 @@ class TcpProxy:
         for pump in pumps:
             pump.start()
 
-    def _pump(self, link: "_Link", source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, link: _Link, source: socket.socket, sink: socket.socket) -> None:
         try:
             while chunk := source.recv(_CHUNK):
                 if not self._may_pass(link, chunk, to_server=source is link.client):
@@ -185,12 +225,17 @@ class TcpProxy:
                     self._links.discard(link)
                 self._changed.notify_all()
 
-    def _may_pass(self, link: "_Link", chunk: bytes, *, to_server: bool) -> bool:
+    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: not self._stalled or link.is_cut)
             if link.is_cut:
                 return False
             if to_server:
+                if self._is_held(link, chunk):
+                    return False
+                if self._marked_drops and self._drop_marker in chunk:
+                    self._marked_drops -= 1
+                    self._dropping.add(link)  # on this connection: the reply to another may come before
                 self._bytes_to_server += len(chunk)
                 link.awaits_reply = link.awaits_reply or bool(chunk)
             elif chunk:
@@ -203,7 +248,22 @@ class TcpProxy:
                 self._bytes_to_client += len(chunk)
             return True
 
-    def _is_reply_to_drop(self, _link: "_Link") -> bool:
+    def _is_held(self, link: _Link, chunk: bytes) -> bool:
+        if not self._hold_marker or self._hold_marker not in chunk:
+            return False
+        self._hold_skip -= 1
+        if self._hold_skip >= 0:
+            return False
+        self._hold_marker = b""
+        self._late_request = link, chunk
+        link.client.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def _is_reply_to_drop(self, link: _Link) -> bool:
+        if link in self._dropping:
+            self._dropping.discard(link)
+            self._replies_dropped += 1
+            return True
         if self._replies_until_drop is None:
             return False
         if self._replies_until_drop > 0:
@@ -232,3 +292,22 @@ class _Link:
         for sock in (self.client, self.server):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+
+def _bind_free_port() -> socket.socket:
+    """A bound socket that does not listen yet, below the range of the ports of outgoing connections."""
+    for port in random.sample(range(20_000, 32_000), 200):
+        with suppress(OSError):
+            return _bind(port)
+    raise RuntimeError("no free port between 20000 and 32000")
+
+
+def _bind(port: int) -> socket.socket:
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pymongo
 from bson.errors import BSONError
 from pymongo.errors import (
     AutoReconnect,
@@ -16,8 +20,7 @@ from pymongo.errors import (
     WriteConcernError,
 )
 
-from shedlock_py.providers.kit import Failure
-from shedlock_py.providers.mongodb.commands import TOO_LATE
+from shedlock_py.providers.kit import Failure, TimedOut
 
 # https://www.mongodb.com/docs/manual/reference/error-codes/ — PyMongo has classes of its own for "not primary" and
 # "shutting down".
@@ -30,19 +33,32 @@ _BY_CODE = {
     **dict.fromkeys((371, 14031), Failure.UNREACHABLE),  # writes are blocked, the disk is full
     462: Failure.UNREACHABLE,  # overloaded
 }
-
-
 _OTHER_TYPE = (14, 241, 16554)  # an operator met a value of another type: $add (16554 before MongoDB 6.1), $toLong
 _INDEX_EXISTS = (85, 86)
 
+TOO_LATE = "shedlock_py: fire time too late"
+"""The text that the server cannot convert to a number: so it refuses the whole command, and says why."""
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """PyMongo's own time limit for the commands in the block. None: the client's settings count."""
+    try:
+        with pymongo.timeout(seconds):
+            yield
+    except WaitQueueTimeoutError as error:
+        raise TimedOut("a free connection", sent=False) from error
+    except ServerSelectionTimeoutError as error:
+        raise TimedOut("a server that takes writes", sent=False) from error
+    except (NetworkTimeout, ExecutionTimeout) as error:
+        raise TimedOut("a reply", sent=True) from error
+
 
 def classify(error: Exception) -> Failure:
-    """What ``error`` means for the command that met it."""
+    """What ``error`` means for its command."""
     match error:
-        case ServerSelectionTimeoutError() | WaitQueueTimeoutError():
-            return Failure.NOT_DONE
-        case NetworkTimeout() | ExecutionTimeout() | WriteConcernError():
-            # A write that no majority has confirmed is in doubt: after a fail-over it may never have been.
+        case WriteConcernError():
+            # A write that no majority has confirmed is in doubt: after a failover it may never have been.
             return Failure.UNREACHABLE
         case AutoReconnect() | OSError():
             return Failure.CONNECTION_LOST
@@ -51,9 +67,9 @@ def classify(error: Exception) -> Failure:
         case OperationFailure():
             return _BY_CODE.get(error.code or 0, Failure.REFUSED)
         case ConfigurationError() if type(error.__cause__).__module__.startswith("dns."):
-            return Failure.NOT_DONE  # mongodb+srv:// is looked up when it is first used
+            return Failure.NOT_DONE  # PyMongo resolves mongodb+srv:// at the first use
         case PyMongoError() | BSONError() | RuntimeError():
-            # RuntimeError: an async client used from another event loop.
+            # RuntimeError: an async client is used from another event loop.
             return Failure.REFUSED
     return Failure.NOT_A_STORE_ERROR
 
@@ -75,18 +91,6 @@ def met_another_type(error: object) -> bool:
 def index_exists(error: object) -> bool:
     """Whether there is another index on the field."""
     return _code(error) in _INDEX_EXISTS
-
-
-def waited_for(error: PyMongoError) -> str | None:
-    """What the driver was waiting for when the time was over; None: it was not."""
-    match error:
-        case WaitQueueTimeoutError():
-            return "a free connection"
-        case ServerSelectionTimeoutError():
-            return "a server that takes writes"
-        case NetworkTimeout() | ExecutionTimeout():
-            return "a reply"
-    return None
 
 
 def reason(error: BaseException) -> str:

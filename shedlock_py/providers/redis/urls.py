@@ -1,0 +1,96 @@
+"""Redis URLs: the options of a URL, and messages about it without the password."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from redis import RedisError
+
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.kit import split_options
+
+# redis-py accepts every option of its constructors in a URL, objects too, and fails when it connects.
+_OPTIONS = re.compile(
+    r"db|username|password|client_name|lib_name|lib_version|protocol|health_check_interval|"
+    r"decode_responses|legacy_responses|encoding|encoding_errors|retry_on_timeout|"
+    r"socket_timeout|socket_connect_timeout|socket_keepalive|socket_read_size|ssl_\w+"
+)
+
+
+def parse_url(url: str, pool_class: Any, retry: object) -> tuple[Any, str | None]:
+    """A pool of redis-py for ``url``, which makes connections without hidden retries; and ``max_connections``.
+
+    :raises ConfigurationError: the URL cannot work.
+    """
+    url, options = split_options(url, ("max_connections",))
+    try:
+        _check(url)
+        pool = pool_class.from_url(url, retry=retry, protocol=2)  # no HELLO, which Redis 5 does not know
+        _check_options(pool.connection_kwargs)
+        pool.connection_class(**pool.connection_kwargs)  # reports an unknown option now, not at the first use
+        if url.startswith("unix:") and not pool.connection_kwargs.get("path"):
+            raise ValueError("no path of a socket")
+        size = options.get("max_connections")
+        if size is not None and not (size.isdecimal() and int(size)):
+            raise ValueError("max_connections is a positive whole number")
+    except (ValueError, TypeError, LookupError, RedisError) as error:
+        raise ConfigurationError(f"bad Redis URL {shown(url)}: {_redacted(url, str(error))}") from None
+    return pool, size
+
+
+def shown(url: str) -> str:
+    """``url`` without password and options."""
+    scheme, _, rest = url.partition("://")
+    place = "…" if _is_ambiguous(url) else rest.partition("?")[0].partition("#")[0].rpartition("@")[2]
+    return f"{scheme}://{place}"
+
+
+def _check(url: str) -> None:
+    """Refuse what redis-py would ignore, or report only when it connects."""
+    if _is_socket_with_host(url):
+        raise ValueError("a socket has no host")
+    if "#" in url:
+        raise ValueError("a '#' in a password is written %23")
+    rest, _, query = url.partition("?")
+    if re.match("rediss?://[^/]*/.*[^0-9/]", rest):
+        raise ValueError("the database is a number")
+    for name in parse_qs(query, keep_blank_values=True):
+        if not _OPTIONS.fullmatch(name):
+            raise ValueError(f"{name!r} is not an option that a URL can have")
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        if not (options.get(name) or 0) >= 0:  # NaN, too
+            raise ValueError(f"{name} is a number of seconds")
+    codecs.lookup(options.get("encoding") or "utf-8")
+    if options.get("socket_read_size", 1) < 1:
+        raise ValueError("socket_read_size is a positive whole number")
+
+
+def _authority(url: str) -> str:
+    """User, password, host and port."""
+    return re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0]
+
+
+def _is_socket_with_host(url: str) -> bool:
+    return url.startswith("unix:") and bool(_authority(url)) and "@" not in _authority(url)
+
+
+def _is_ambiguous(url: str) -> bool:
+    """Whether what looks like a host may be the beginning of a password."""
+    return _is_socket_with_host(url) or "@" in url.partition("://")[2][len(_authority(url)) :]
+
+
+def _redacted(url: str, message: str) -> str:
+    """A message of redis-py, which may repeat the URL, or a part of the password that it took for a port."""
+    if _is_ambiguous(url):
+        advice = "in a password, write %2F for /, %3F for ?, %23 for #, %40 for @"
+        return f"a socket has no host: unix:///path; {advice}" if _is_socket_with_host(url) else advice
+    password = _authority(url).rpartition("@")[0].partition(":")[2]
+    for secret in filter(None, (password, unquote(password))):
+        message = message.replace(secret, "***")
+    return message

@@ -1,0 +1,69 @@
+"""Electors of both kinds that a test uses alike."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from shedlock_py import AsyncLeaderElector, LeaderElector, LockRecord
+from tests.support.loop_threads import EventLoopThread
+
+DURATIONS: dict[str, Any] = {"lease_duration": "600ms", "renew_deadline": "400ms", "retry_period": "100ms"}
+"""Short, because tests wait for them."""
+LONG: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}
+"""Only what the test does ends such a leadership."""
+
+
+class LoopElector:
+    """An :class:`AsyncLeaderElector` on an event loop in another thread, with the methods of :class:`LeaderElector`.
+
+    A callback becomes a coroutine function, and runs in a thread, so that it may block.
+    """
+
+    def __init__(self, loop: EventLoopThread, provider: Any, name: str, **options: Any) -> None:
+        self._loop = loop
+        for option in ("on_started_leading", "on_stopped_leading", "on_new_leader"):
+            if option in options:
+                options[option] = _in_thread(options[option])
+        self.elector = AsyncLeaderElector(provider, name, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.elector, name)
+
+    def start(self) -> None:
+        self._loop.run(self.elector.start())
+
+    def stop(self, timeout: Any = None) -> bool:
+        return self._loop.run(self.elector.stop(timeout))
+
+    def wait_until_leader(self, timeout: Any = None) -> bool:
+        return self._loop.run(self.elector.wait_until_leader(timeout))
+
+    def leader(self) -> LockRecord | None:
+        return self._loop.run(self.elector.leader())
+
+    def take_over(self, timeout: Any = None) -> bool:
+        return self._loop.run(self.elector.take_over(timeout))
+
+    def demote(self, cooldown: Any = "0s") -> bool:
+        return self._loop.run(self.elector.demote(cooldown))
+
+
+Elector = LeaderElector | LoopElector
+
+
+def _in_thread(callback: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any) -> None:
+        await asyncio.to_thread(callback, *args)
+
+    return call
+
+
+def in_background(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Run ``work`` in a thread; its result is added to the list."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    return thread, results

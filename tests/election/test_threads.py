@@ -1,0 +1,154 @@
+"""What only an elector with threads can meet: listeners, errors in threads, and a machine without threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, LeaderElector, LeadershipStarted, configure
+from tests.election.conftest import MakeElector
+from tests.election.electors import LONG
+from tests.election.test_elector import is_released, lead
+from tests.support.doubles import FaultyProvider
+from tests.support.polling import wait_until
+
+pytestmark = pytest.mark.parametrize("kind", ["threads"], indirect=True)
+
+
+def test_stop_in_a_listener_returns_at_once(make_elector: MakeElector, store: FaultyProvider) -> None:
+    stopped: list[bool] = []
+    elector = make_elector(**LONG)
+
+    def listen(event: object) -> None:
+        if isinstance(event, LeadershipStarted):
+            stopped.append(elector.stop())
+
+    with configure(listeners=[listen]):
+        elector.start()
+        wait_until(lambda: stopped == [False], what="stop() returned")
+        assert elector.stop("10s")
+    assert is_released(store)
+
+
+def test_a_listener_that_calls_sys_exit_does_not_end_a_leadership(
+    make_elector: MakeElector, store: FaultyProvider
+) -> None:
+    called: list[str] = []
+    elector = make_elector(on_started_leading=lambda: called.append("started"), **LONG)
+    with configure(listeners=[lambda _: sys.exit(3)]):
+        lead(elector)
+        wait_until(lambda: called == ["started"], what="the callback")
+        renewals = store.calls["extend"]
+        wait_until(lambda: store.calls["extend"] > renewals + 1, what="renewals")
+        assert elector.is_leader()
+        assert elector.stop("10s")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_callback_that_raises_anything_leaves_nobody_busy(
+    make_elector: MakeElector, store: FaultyProvider, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise error("of a callback")
+
+    elector = make_elector(on_started_leading=fail, on_stopped_leading=fail, **LONG)
+    lead(elector)
+    failures = caplog.records
+    wait_until(lambda: any(record.exc_info for record in failures), what="the callback has ended")
+    assert elector.is_leader()
+    assert elector.stop("10s")
+    assert [str(record.exc_info[1]) for record in failures if record.exc_info] == ["of a callback"] * 2
+    assert is_released(store)
+
+
+# A machine that starts no more threads
+
+
+class NoThreads:
+    """Lets no thread start, as in a container whose limit of processes is reached."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refused = 0
+        self._is_over = False
+        start = threading.Thread.start
+
+        def start_none(thread: threading.Thread) -> None:
+            if self._is_over:
+                start(thread)
+                return
+            self.refused += 1
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", start_none)
+
+    def end(self) -> None:
+        self._is_over = True
+
+
+def test_start_without_a_thread_is_an_error_and_can_be_repeated(
+    make_elector: MakeElector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elector = make_elector()
+    shortage = NoThreads(monkeypatch)
+    with pytest.raises(RuntimeError, match=r"election.*could not start.*thread.*start\(\) again"):
+        elector.start()
+    assert not elector.is_leader()
+    assert elector.stop("1s")
+    assert elector.wait_until_leader() is False
+    shortage.end()
+    lead(elector)
+
+
+def test_callbacks_without_a_thread_are_called_when_there_is_one(
+    make_elector: MakeElector, store: FaultyProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[str] = []
+    elector = make_elector(
+        on_started_leading=lambda: called.append("started"),
+        on_stopped_leading=lambda: called.append("stopped"),
+        lease_duration="6s", renew_deadline="5s", retry_period="50ms",
+    )  # fmt: skip
+    store.fail()
+    elector.start()
+    wait_until(lambda: store.calls["record"] > 1, what="the elector runs")
+    elector.add_callbacks(on_renewed=lambda: called.append("renewed"))
+    shortage = NoThreads(monkeypatch)
+    store.recover()
+    assert elector.wait_until_leader("20s")
+    wait_until(lambda: shortage.refused > 2, what="tried again")
+    assert elector.is_leader()
+    assert called == []
+    shortage.end()
+    wait_until(lambda: "started" in called and "renewed" in called, what="called in the end")
+    assert called.count("started") == 1
+    shortage = NoThreads(monkeypatch)
+    elector.resign()
+    refused = shortage.refused
+    wait_until(lambda: shortage.refused > refused + 2, what="tried again")
+    record = store.inner.record("election")
+    assert record.holder == "me", "the lease is released last, also when a callback waits for its thread"
+    assert record.is_held
+    shortage.end()
+    wait_until(lambda: "stopped" in called, what="called in the end")
+    assert elector.stop("10s")
+    assert "can't start new thread" in caplog.text
+
+
+def test_callbacks_that_never_got_a_thread_are_called_at_the_end(
+    make_elector: MakeElector, store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    elector = make_elector(on_stopped_leading=lambda: called.append("stopped"))
+    lead(elector)
+    NoThreads(monkeypatch)
+    store.fail()  # the lease ends while the callback waits for a thread
+    assert elector.stop("10s")
+    assert called == ["stopped"]
+
+
+def test_an_async_provider_is_refused(kind: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"AsyncInMemoryLockProvider is an async provider.*AsyncLeaderElector"):
+        LeaderElector(AsyncInMemoryLockProvider(), "election")  # type: ignore[arg-type]  # wrong on purpose

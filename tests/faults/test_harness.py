@@ -1,0 +1,241 @@
+"""The suite's own tools: histories that survive their process, figures, the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider, LockRequest, ProviderUnreachable
+from shedlock_py._clock import monotonic
+from tests.faults import __main__ as command
+from tests.faults import runner
+from tests.faults.checker import Finding, Report
+from tests.faults.fenced_log import FencedLog
+from tests.faults.history import NEVER, History, Logbook, Reader
+from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
+from tests.faults.registry import all_scenarios
+from tests.faults.report import BEGIN, END, PAGE, Control, Row, percentile, tables, write_page
+from tests.faults.worker import Behaviour, Config, Worker
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.stores import ALL
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history"
+
+
+def read(path: Path) -> History:
+    return Reader(path).update().history()
+
+
+# Histories
+
+
+def test_an_acquisition(path: Path) -> None:
+    before = monotonic()
+    provider = RecordedProvider(InMemoryLockProvider(), Logbook(path, "w"), keep_alive=True)
+    lease = provider.acquire(LockRequest("job", "1m", "1s"))
+    assert lease is not None
+    assert provider.acquire(LockRequest("job", "2m")) is None
+    trusted_until = lease.trusted_until
+    assert provider.extend(lease, "2m") is lease
+    longer = lease.trusted_until
+    assert provider.release(lease)
+    assert not provider.release(lease)
+    acquire, skip, extend, release, again = read(path).operations
+    assert (acquire.worker, acquire.kind, acquire.name, acquire.outcome) == ("w", "acquire", "job", "granted")
+    assert (acquire.at_most, acquire.at_least, acquire.keep_alive) == (60, 1, True)
+    assert (acquire.claim, acquire.token, acquire.trusted_until) == (lease.claim_id, lease.fencing_token, trusted_until)
+    assert (skip.outcome, skip.claim, skip.token) == ("skipped", "", None)
+    assert (extend.outcome, extend.at_most) == ("done", 120)
+    assert (extend.trusted_before, extend.trusted_until) == (trusted_until, longer)
+    assert (release.outcome, release.trusted_before, release.trusted_until) == ("done", longer, NEVER)
+    assert again.outcome == "lost"
+    moments = [moment for o in (acquire, skip, extend, release) for moment in (o.started, o.end)]
+    moments = [before, *moments, monotonic()]
+    assert moments == sorted(moments)
+
+
+class Awaited:
+    """The sync methods of an async provider, each on an event loop of its own."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: asyncio.run(getattr(self._provider, name)(*arguments))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_operations_of_people_and_tools(path: Path, is_async: bool) -> None:
+    logbook = Logbook(path, "w")
+    provider: Any = RecordedProvider(FaultyProvider(), logbook)
+    if is_async:
+        provider = Awaited(AsyncRecordedProvider(AsyncFaultyProvider(), logbook))
+    request = LockRequest("job", "1m", fire_time=NOON)
+    provider.force_release("job")
+    provider.acquire(request)
+    taken = provider.take_over(LockRequest("job", "2m", "1s"))
+    provider.prune(0)
+    provider.force_release("job")
+    provider.acquire(request)
+    provider.prune(0)
+    history = read(path)
+    assert [(o.kind, o.name, o.outcome) for o in history.operations] == [
+        ("force_release", "job", "free"),
+        ("acquire", "job", "granted"),
+        ("take_over", "job", "granted"),
+        ("prune", "", "nothing"),
+        ("force_release", "job", "done"),
+        ("acquire", "job", "skipped"),
+        ("prune", "", "done"),
+    ]
+    assert [o.fire_time for o in history.of("acquire")] == [NOON.timestamp()] * 2
+    (take_over,) = history.of("take_over")
+    assert (take_over.claim, take_over.token) == (taken.claim_id, taken.fencing_token)
+    assert (take_over.at_most, take_over.at_least, take_over.trusted_until) == (120, 1, taken.trusted_until)
+
+
+def test_an_error(path: Path) -> None:
+    store = FaultyProvider()
+    provider = RecordedProvider(store, Logbook(path, "w"))
+    lease = provider.acquire(LockRequest("job", "1m"))
+    assert lease is not None
+    store.fail("extend")
+    with pytest.raises(ProviderUnreachable):
+        provider.extend(lease, "30s")
+    extend = read(path).operations[-1]
+    assert (extend.outcome, extend.error) == ("error", "ProviderUnreachable: down")
+    assert extend.trusted_before == extend.trusted_until == lease.trusted_until
+
+
+def test_an_operation_that_never_ended(path: Path) -> None:
+    with Logbook(path, "w").operation("acquire", "job", at_most=1.0):
+        reader = Reader(path)
+        (started,) = reader.update().history().operations
+        assert (started.ended, started.outcome, started.end) == (None, None, float("inf"))
+        assert reader.is_busy("w")
+    assert not reader.update().is_busy("w")
+
+
+def test_half_a_line_is_read_when_it_is_whole(path: Path) -> None:
+    Logbook(path, "w").mark("killed", "v", 1.0)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    reader = Reader(path)
+    assert reader.update().history().marks == ()
+    path.write_bytes(whole)
+    (mark,) = reader.update().history().marks
+    assert (mark.kind, mark.worker, mark.before) == ("killed", "v", 1.0)
+
+
+@pytest.mark.parametrize("operation", ["acquire", "take_over"])
+def test_the_holder_of_a_name(path: Path, operation: str) -> None:
+    provider, reader = RecordedProvider(InMemoryLockProvider(), Logbook(path, "w")), Reader(path)
+    lease = getattr(provider, operation)(LockRequest("job", "1m"))
+    reader.update()
+    assert reader.holding["w"].claim == lease.claim_id
+    assert reader.last_grants == {"job": reader.holding["w"].end}
+    provider.release(lease)
+    assert reader.update().holding == {}
+    assert reader.counts == {("w", operation, "granted"): 1, ("w", "release", "done"): 1}
+
+
+def test_the_fenced_log_refuses_older_tokens(tmp_path: Path) -> None:
+    log = FencedLog(tmp_path / "log")
+    token = 1_700_000_000_000_000
+    assert [log.write("job", token + more) for more in (1, 1, 0, 5, 4, 6)] == [True, True, False, True, False, True]
+    assert log.write("another", 3)
+    assert not FencedLog(tmp_path / "log").write("job", token)
+
+
+@pytest.mark.parametrize("skew", [0.0, 3600.0])
+def test_a_worker_attempts_at_its_fire_times(tmp_path: Path, skew: float) -> None:
+    """Each of them once, by a wall clock that may be wrong."""
+    config = Config(
+        "w", str(tmp_path / "history"), str(tmp_path / "fenced"), ["job"], 1, False, "any:thing",
+        behaviour=replace(Behaviour(), fires_every=60.0, skew=skew),
+    )  # fmt: skip
+    worker = Worker(config)
+    assert 0 < worker.until_next() <= 60
+    first = worker.request().fire_time
+    assert first is not None
+    assert first.timestamp() % 60 == 0
+    assert abs(first.timestamp() - skew - datetime.now(UTC).timestamp()) <= 60
+    worker.until_next()
+    second = worker.request().fire_time
+    assert second is not None
+    assert second.timestamp() == first.timestamp() + 60
+
+
+# Figures
+
+REPORT = Report(
+    trials=7,
+    findings=[Finding("overlap", "job", "two", 1.0)],
+    worst_overlap=0.0123,
+    takeovers=[0.7, 0.9, 0.8],
+    counts=Counter({"killed": 3, "acquire granted": 12}),
+    notes=["the plain rule: 6 of 10"],
+)
+
+
+def test_percentiles() -> None:
+    values = [number / 100 for number in range(100, 0, -1)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1.0)) == (0.5, 0.99, 1.0)
+    assert (percentile([3.0], 0.5), percentile([], 0.5)) == (3.0, None)
+
+
+def test_the_tables() -> None:
+    controls = [Control("client clock", "2 s fast", "overlap", 1), Control("nothing", "peace", None, 5)]
+    text = tables([Row(1, "kill -9", "redis", REPORT)], controls, seed=7, seconds=90)
+    assert "| 1. kill -9 | redis | 7 | 1 | 12.3 | 0.80 | 0.90 |" in text
+    assert "12 leases granted, 0 attempts skipped, 3 processes killed" in text
+    assert "- kill -9, redis: the plain rule: 6 of 10" in text
+    assert "| client clock | 2 s fast | overlap | 1 |" in text
+    assert "| nothing | peace | **not found** | 5 |" in text
+
+
+def test_the_page_is_rewritten_between_the_markers(tmp_path: Path) -> None:
+    page = tmp_path / "reliability.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    for _ in range(2):
+        write_page("new", page)
+        assert page.read_text() == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+    page.write_text("no markers")
+    with pytest.raises(ValueError, match="no place"):
+        write_page("new", page)
+    text = PAGE.read_text()
+    assert 0 < text.index(BEGIN) < text.index(END)
+
+
+def test_every_scenario_names_stores_that_there_are() -> None:
+    scenarios = all_scenarios()
+    assert {scenario.number for scenario in scenarios} >= set(range(1, 11))
+    assert all(set(scenario.stores) <= set(ALL) for scenario in scenarios)
+
+
+def test_a_broken_promise_is_the_exit_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command.main(["--only", "earthquake"]) == 2
+    assert "kill -9 of holders: sqlite, postgres" in capsys.readouterr().out
+    (killing,) = [scenario for scenario in all_scenarios() if scenario.name == "kill -9 of holders"]
+    outcome = Report(trials=1)
+    fake = replace(killing, run=lambda store, budget, seed: outcome)
+    for module in (command, runner):
+        monkeypatch.setattr(module, "all_scenarios", lambda: [fake])
+    arguments = ["--jobs", "1", "--only", "1", "--store", "sqlite", "--seed", "3", "--minutes", "0"]
+    assert command.main(arguments) == 0
+    outcome.findings.append(Finding("overlap", "job", "two at once", 1.0))
+    assert command.main(arguments) == 1
+    assert "overlap: two at once" in capsys.readouterr().out

@@ -1,0 +1,278 @@
+"""What scenarios judge by themselves, beside the checker: what they excuse, what they measure, what they find."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.checker import Finding, Report, Rules
+from tests.faults.drained import unserved
+from tests.faults.history import NEVER, History, Mark, Operation
+from tests.faults.scenarios import clocks, deletions, exhaustion, fire_times, herds, operators, servers, settings, soak
+from tests.faults.scenarios.clocks import HOUR, Jump, is_excused
+from tests.faults.scenarios.herds import Outcome
+from tests.faults.scenarios.soak import Sample
+from tests.support.polling import wait_until
+from tests.support.ports import LOOPBACK
+
+RULES = Rules(late=0.5)
+HELD = Operation("w1", "acquire", "job", 0.0, 0.1, "granted", "c1", 1, at_most=2.0, trusted_until=1.9)
+NEXT = Operation("w2", "acquire", "job", 0.6, 0.7, "granted", "c2", 2, at_most=2.0, trusted_until=2.5)
+THIRD = Operation("w3", "acquire", "job", 0.9, 1.0, "granted", "c3", 3, at_most=2.0, trusted_until=2.8)
+SKIP = Operation("w3", "acquire", "job", 0.52, 0.55, "skipped", at_most=2.0)
+LOST = Operation("w1", "release", "job", 0.8, 0.9, "lost", "c1", 1, trusted_before=1.9)
+
+
+def history(*operations: Operation, marks: tuple[Mark, ...] = ()) -> History:
+    return History(tuple(sorted(operations, key=lambda operation: operation.started)), marks)
+
+
+def rules(report: Report) -> set[str]:
+    return {finding.rule for finding in report.findings}
+
+
+# Deletions, and stores that forget
+
+DELETED = Mark("deleted", "everybody", 0.3, 0.4)
+EXTENDED = replace(HELD, kind="extend", started=0.42, ended=0.45, outcome="done")
+
+
+@pytest.mark.parametrize(
+    ("operations", "mark", "found"),
+    [
+        ((HELD, NEXT), DELETED, set()),
+        ((replace(HELD, token=3), NEXT), DELETED, {"token"}),
+        ((HELD, NEXT), replace(DELETED, before=2.0, after=2.1), {"overlap"}),
+        ((HELD, EXTENDED, NEXT), DELETED, {"deletion"}),
+        ((HELD, NEXT, THIRD), DELETED, {"overlap"}),
+    ],
+)
+def test_what_a_deletion_excuses(operations: tuple[Operation, ...], mark: Mark, found: set[str]) -> None:
+    report, overlap = deletions.judge(history(*operations, marks=(mark,)), RULES)
+    assert rules(report) >= found
+    assert bool(rules(report)) is bool(found)
+    assert overlap >= 1.2, "measured all the same"
+
+
+@pytest.mark.parametrize(
+    ("operations", "found"),
+    [
+        ((HELD, NEXT), set()),
+        ((HELD, NEXT, THIRD), {"overlap"}),
+        ((HELD, replace(NEXT, started=0.1, ended=0.15, trusted_until=2.07)), {"overlap"}),
+        ((replace(HELD, token=3), NEXT), {"token"}),
+    ],
+)
+def test_what_a_store_that_forgets_excuses(operations: tuple[Operation, ...], found: set[str]) -> None:
+    cut = Mark("cut", "w1", 0.2, 0.4)
+    report = servers.judge(history(*operations, marks=(cut,)), RULES, servers.FORGOTTEN)
+    assert rules(report) == found
+    assert report.worst_overlap > 1.0, "measured all the same"
+
+
+# Force releases, take-overs and prunes by an operator
+
+FREED = Operation("m", "force_release", "job", 0.4, 0.5, "done")
+TAKEN = replace(NEXT, worker="m", kind="take_over")
+PRUNED = Operation("m", "prune", "", 0.4, 0.5, "done")
+DONE = replace(LOST, outcome="done", at_most=0.1)
+STALE = Operation("w1", "write", "job", 1.0, 1.1, "done", "c1", 1)
+FRESH = Operation("w2", "write", "job", 0.8, 0.9, "done", "c2", 2, trusted_until=2.5)
+GONE = Operation("w2", "release", "job", 0.75, 0.8, "done", "c2", 2)
+FREE = replace(FREED, outcome="free")
+UNKNOWN = replace(FREED, outcome="error")
+
+
+@pytest.mark.parametrize(
+    ("operations", "found"),
+    [
+        ((HELD, FREED, NEXT, LOST), set()),
+        ((HELD, TAKEN, LOST), set()),
+        ((HELD, replace(TAKEN, token=1), LOST), {"token"}),
+        # The former holder does nothing to the lock any more; its request may have come first.
+        ((HELD, FREED, NEXT, DONE), {"own writes"}),
+        ((HELD, TAKEN, replace(DONE, kind="extend")), {"own writes"}),
+        ((HELD, FREED, replace(DONE, started=0.45)), set()),
+        # The name is free at once, and held again after a take-over.
+        ((HELD, FREED, SKIP, LOST), {"grant lost"}),
+        ((HELD, FREED, replace(SKIP, started=0.45), LOST), set()),
+        ((replace(HELD, at_least=1.0), FREED, replace(SKIP, started=0.62, ended=0.65), LOST), {"grant lost"}),
+        ((HELD, TAKEN, replace(SKIP, started=1.0, ended=1.1), LOST), set()),
+        ((HELD, TAKEN, replace(SKIP, started=2.8, ended=2.9), LOST), {"grant lost"}),
+        # Tokens do not restart.
+        ((HELD, FREED, replace(NEXT, token=1), LOST), {"token"}),
+        ((HELD, FREED, PRUNED, replace(NEXT, token=0), LOST), {"token"}),
+        ((HELD, FREED, NEXT, FRESH, STALE), {"stale write"}),
+        ((HELD, FREED, NEXT, FRESH, replace(STALE, outcome="refused")), set()),
+        # Other leases than the freed one.
+        ((HELD, FREED, NEXT, GONE, THIRD, LOST), set()),
+        ((HELD, FREED, replace(NEXT, at_least=1.0), GONE, THIRD, LOST), {"minimum hold"}),
+        ((HELD, FREED, NEXT, THIRD, LOST), {"overlap"}),
+        # A prune excuses nothing.
+        ((HELD, PRUNED, NEXT, LOST), {"overlap", "lost"}),
+        ((HELD, PRUNED, LOST), {"lost"}),
+        ((HELD, PRUNED, replace(LOST, trusted_before=0.85)), set()),
+        # A force release that finds the name free.
+        ((HELD, FREE), {"force release"}),
+        ((replace(HELD, trusted_until=0.45), FREE), set()),
+        ((HELD, replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER), FREE), set()),
+        ((replace(HELD, ended=0.45), FREE), set()),
+        ((HELD, FREED, replace(FREE, started=0.45, ended=0.55)), set()),
+        # One without a reply may have been done, or not.
+        ((HELD, UNKNOWN, NEXT, LOST), set()),
+        ((HELD, UNKNOWN, SKIP, DONE), set()),
+    ],
+)
+def test_what_an_operator_excuses(operations: tuple[Operation, ...], found: set[str]) -> None:
+    report, overlap = operators.judge(history(*operations), RULES)
+    assert rules(report) == found
+    if operations == (HELD, FREED, NEXT, LOST):
+        assert overlap == pytest.approx(0.1), "from the next grant until the former holder's release"
+
+
+# Fire times
+
+RUN = replace(HELD, fire_time=100.0)
+ENDED = replace(HELD, kind="release", started=0.2, ended=0.3, outcome="done")
+AGAIN = replace(NEXT, fire_time=100.0)
+LATE = replace(SKIP, started=1.0, ended=1.1, fire_time=100.0)
+AFTER_A_CRASH = replace(AGAIN, started=2.4, ended=2.5, trusted_until=4.3)
+
+
+@pytest.mark.parametrize(
+    ("operations", "marks", "found"),
+    [
+        ((RUN, ENDED, AGAIN), (), {"fire time"}),
+        ((RUN, ENDED, replace(AGAIN, fire_time=100.2)), (), set()),
+        ((RUN, ENDED, replace(AGAIN, name="other job")), (), set()),
+        ((RUN, AFTER_A_CRASH), (Mark("killed", "w1", 0.2, 0.3),), {"fire time"}),
+        ((RUN, replace(AFTER_A_CRASH, fire_time=100.2)), (Mark("killed", "w1", 0.2, 0.3),), set()),
+        ((RUN, ENDED, replace(AGAIN, fire_time=99.8)), (), {"fire time"}),
+        # A skip of a fire time that has been, or may have been granted, and one without a reason.
+        ((RUN, ENDED, LATE), (), set()),
+        ((RUN, ENDED, replace(LATE, fire_time=99.8)), (), set()),
+        ((replace(RUN, outcome="error", claim="", at_most=0.05), LATE), (), set()),
+        ((RUN, ENDED, replace(LATE, fire_time=100.2)), (), {"grant lost"}),
+        ((RUN, ENDED, replace(LATE, fire_time=None)), (), {"grant lost"}),
+    ],
+)
+def test_i11_one_run_of_a_fire_time(
+    operations: tuple[Operation, ...], marks: tuple[Mark, ...], found: set[str]
+) -> None:
+    assert rules(fire_times.judge(history(*operations, marks=marks), Rules())) == found
+
+
+# Clocks that jump
+
+
+@pytest.mark.parametrize(
+    ("rule", "at", "expected"),
+    [
+        ("overlap", 9.0, False), ("overlap", 10.3, True), ("overlap", 10.2 + clocks.BEHAVIOUR.at_most, False),
+        ("overlap", 20.3, False), ("grant lost", 10.3, False), ("grant lost", 20.3, True), ("crash bound", 29.9, True),
+        ("grant lost", 30.5, False), ("token", 10.3, False), ("stale write", 10.3, False), ("trust", 20.3, False),
+    ],
+)  # fmt: skip
+def test_only_what_a_jump_explains_is_excused(rule: str, at: float, expected: bool) -> None:
+    jumps = [Jump(HOUR, 10.0, 10.1), Jump(-HOUR, 20.0, 20.1), Jump(HOUR, 30.0, 30.1)]
+    assert is_excused(Finding(rule, "job", "", at), jumps) is expected
+
+
+# Herds
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rule"),
+    [
+        (Outcome(["a", "a"], 0), "overlap"),
+        (Outcome([], 2), "overlap"),
+        (Outcome(["a"], 0, ["ProviderUnreachable: no"]), "error"),
+        (Outcome(["a"], 0), "hang"),
+    ],
+)
+def test_what_is_wrong_with_a_herd(outcome: Outcome, rule: str) -> None:
+    report = Report()
+    herds.judge(report, ["a"], outcome, attempts=2)
+    assert rule in rules(report)
+
+
+# Outages: electors that wait for a store
+
+
+def failing_electors(part: Callable[[int, int], float]) -> list[Operation]:
+    """Failures, by elector and number; each is followed by this part of the pause that is due."""
+    operations = []
+    for elector in range(exhaustion.WAITERS):
+        moment = elector / 100
+        for number in range(6):
+            operations.append(Operation(f"n{elector}", "record", "e", moment, moment + 0.01, "error"))
+            longest = min(exhaustion.RETRY * 2 ** (number + 1), exhaustion.LEASE)
+            moment += 0.01 + part(elector, number) * longest
+    return operations
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        (lambda elector, number: 0.5 + elector / 100, set()),
+        (lambda elector, number: 1.5, set()),  # a busy machine
+        (lambda elector, number: 0.3 + elector / 100, {"pace"}),
+        (lambda elector, number: 0.5 / 2**number, {"pace"}),  # ever faster
+    ],
+)
+def test_the_pace_of_electors_in_an_outage(part: Callable[[int, int], float], found: set[str]) -> None:
+    report = Report()
+    exhaustion.judge(report, failing_electors(part))
+    assert rules(report) == found
+
+
+# Settings: conflicts that a database undoes again and again
+
+
+@pytest.mark.parametrize(
+    ("failed", "finds"),
+    [
+        ([], False),
+        (["ProviderError: could not serialize access due to concurrent update"], False),
+        (["ProviderError: Deadlock found when trying to get lock"] * 2, True),
+        (["ProviderError: anything else"], True),
+    ],
+)
+def test_which_errors_are_due(failed: list[str], finds: bool) -> None:
+    granted = [Operation("w1", "acquire", "a", i, i + 0.1, "granted") for i in range(150)]
+    errors = [Operation("w1", "acquire", "a", i, i + 0.1, "error", error=error) for i, error in enumerate(failed)]
+    report = Report()
+    settings.judge_errors(report, History((*granted, *errors)), "here")
+    assert bool(report.findings) == finds
+
+
+# Leaks
+
+BEFORE = Sample(memory=100_000, descriptors=40, threads=6, connections=6)
+
+
+@pytest.mark.parametrize("change", [{"memory": 105_000}, {"descriptors": 50}, {"threads": 12}, {"connections": 12}])
+def test_a_leak_grows(change: dict[str, int]) -> None:
+    after = replace(BEFORE, **change)
+    assert soak.compare([BEFORE] * 5 + [after] * 5, Report())
+    assert not soak.compare([BEFORE, after] * 5 + [after, BEFORE] * 5, Report()), "it goes up and down"
+
+
+# When a disturbance is over
+
+
+def test_a_request_of_a_client_that_gave_up_is_seen_until_it_is_served() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        address = server.getsockname()
+        client = socket.create_connection(address)
+        client.sendall(b"a request")
+        client.close()
+        wait_until(lambda: unserved([address]) == 1, what="the kernel knows that the client is gone")
+        served, _ = server.accept()
+        assert served.recv(20) == b"a request"
+        assert unserved([address]) == 1
+        served.close()
+        wait_until(lambda: unserved([address]) == 0, what="the kernel knows that the server is done")

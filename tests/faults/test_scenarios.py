@@ -1,0 +1,216 @@
+"""The short form of the scenarios: each once, on a few stores, as quickly as it can tell. I1 to I7, I10 to I12.
+
+``make faults`` runs all of them on every store, sync and async. Not here: the full disk of MariaDB, whose commits hang
+for half a minute then, and standbys without faults of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.faults import small_disks
+from tests.faults.checker import Report
+from tests.faults.registry import Budget, Run, all_scenarios
+from tests.faults.scenarios import (
+    crashes,
+    cuts,
+    deletions,
+    exhaustion,
+    failover,
+    fire_times,
+    giving_up,
+    herds,
+    interrupts,
+    late_takeovers,
+    latency,
+    neighbours,
+    operators,
+    pauses,
+    replaced_files,
+    replies,
+    schedulers,
+    servers,
+    soak,
+    switchovers,
+    wrong_clock,
+)
+from tests.support.stores import Store
+
+ALL_MIXED = "sqlite sync, postgres async, mariadb sync, redis sync, quorum sync, mongodb async"
+TAKEN_OVER = "take-over"
+"""A count that the report has as durations."""
+REFUSED = {"acquire error": 6, "acquire granted": 4}
+DELETED = {"deleted": deletions.DELETIONS_PER_TRIAL, "after deletion lost": 1}
+ACTIONS = {f"{kind} {outcome}": number for kind, outcome, number in operators.ACTIONS}
+SOAKED = {"acquire granted": soak.SIZE * 60}
+
+
+def outage(store: Store, budget: Budget, seed: int) -> Report:
+    return exhaustion.outage_of(store, 2.5)
+
+
+def a_hundred_names(store: Store, budget: Budget, seed: int) -> Report:
+    return herds.race(store, budget, 100)
+
+
+def short_soak(store: Store, budget: Budget, seed: int, provider: str | None = None) -> Report:
+    """Finds only what leaks by the megabyte; pools may still fill. A leak with each grant grows by 60 to 90."""
+    counts = {"descriptors": 20, "threads": 20, "connections": 15}
+    return soak.soak_for(store, 0.0, seed, grants=60, memory=16 * 1024, counts=counts, provider=provider)
+
+
+def late_copies(store: Store, budget: Budget, seed: int) -> Report:
+    return late_takeovers.late_takeovers(store, Budget(0, least=6), seed)
+
+
+SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
+    # The scenario, where, and how often at least each of these must have happened.
+    (crashes.kills, ALL_MIXED, {"killed": crashes.KILLS_PER_TRIAL, TAKEN_OVER: 1}),
+    (pauses.stops, "sqlite async, postgres sync, redis async",
+     {"stopped": pauses.STOPS_PER_TRIAL, "resumed": pauses.STOPS_PER_TRIAL, "write refused": 1}),
+    (servers.killed, "postgres sync", {"cut": 1}),
+    (servers.stopped, "mongodb async", {"cut": 1}),
+    (servers.restarted, "mariadb async", {"cut": 1}),
+    (servers.minority, "quorum sync", {"cut": 1}),
+    (cuts.both_ways, "postgres async, quorum sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (cuts.to_the_store, "mariadb sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (cuts.to_the_worker, "postgres sync, redis async", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (cuts.closed, "redis sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (replies.acquire, "postgres async, redis sync", {"reply lost": replies.LOSSES_PER_TRIAL}),
+    (replies.extend, "mariadb sync, quorum async", {"reply lost": replies.LOSSES_PER_TRIAL}),
+    (replies.release, "mongodb sync", {"reply lost": replies.LOSSES_PER_TRIAL}),
+    (latency.slow, "redis async", {"acquire granted": 6}),
+    (fire_times.fire_times, "sqlite async, postgres sync, mariadb async, redis sync, quorum async, mongodb sync",
+     {"killed": fire_times.KILLS_PER_TRIAL, "acquire granted": fire_times.FIRE_TIMES_PER_TRIAL,
+      "fire time refused": 1}),
+    (wrong_clock.wrong_clock, "sqlite async, postgres sync, mariadb sync, redis async, quorum sync, mongodb async",
+     {"acquire error": wrong_clock.REFUSALS, "acquire granted": wrong_clock.GRANTS}),
+    (giving_up.giving_up, "sqlite async, postgres async, mariadb async, redis async, quorum async, mongodb async",
+     {"acquire cancelled": 1}),
+    (interrupts.interrupts, "redis sync", {"interrupted": 1}),
+    (late_copies, "postgres sync, mariadb async, redis sync, mongodb async", {"late copy": 6}),
+    (deletions.record_deleted, "sqlite sync, mariadb async, mongodb sync", DELETED),
+    (deletions.dropped, "postgres async, redis async private", DELETED),
+    (deletions.quorum_emptied, "quorum sync private", DELETED),
+    (deletions.minority_emptied, "quorum sync private", {"emptied": 1}),
+    (replaced_files.replaced, "sqlite sync, sqlite async", {"deleted": deletions.DELETIONS_PER_TRIAL}),
+    (operators.operators, "sqlite sync, postgres async, mariadb sync, redis async, quorum sync, mongodb async",
+     {**ACTIONS, "write refused": 1}),
+    (operators.without_extra_columns, "postgres sync, mariadb async", ACTIONS),
+    (switchovers.switchover, "postgres sync, postgres async", {"switchover": 1}),
+    (failover.cancelled_acquire, "postgres sync", {"commit cancel": 1}),
+    (failover.synchronous_split, "postgres async", {"cut": 1}),
+    (failover.majority, "quorum sync", {"acquire error": 1}),
+    (failover.emptied_and_split, "quorum async", {"cut": 1}),
+    (herds.herd, "sqlite sync, postgres async, mariadb sync, redis sync, mongodb sync",
+     {"acquire granted": 1, "acquire skipped": 1}),
+    (a_hundred_names, "postgres async", {"acquire granted": 90, "acquire skipped": 100}),
+    (exhaustion.full, "sqlite async, postgres async", REFUSED),
+    (exhaustion.full_log, "postgres sync", REFUSED),
+    (exhaustion.full, "redis async", REFUSED),
+    (exhaustion.read_only, "redis sync, postgres async, mariadb sync", REFUSED),
+    (exhaustion.no_descriptors,
+     "sqlite sync, postgres sync, postgres async, mariadb async, redis sync, redis async, quorum sync", {}),
+    (outage, "redis async private, postgres sync private",
+     # The first to fail may have been under way when the store went.
+     {"attempt in outage": (exhaustion.FAILURES - 1) * exhaustion.WAITERS}),
+    (short_soak, "sqlite sync, postgres async, mariadb sync, redis async, mongodb sync", SOAKED),
+    (neighbours.silent_neighbour, "postgres sync, redis sync", {"heartbeat": 6, "poller without an answer": 8}),
+    (schedulers.job_store_fails, "sqlite sync, postgres sync", {"update failed": 4, "run": 20}),
+]  # fmt: skip
+NAMES = {scenario.run: scenario.name for scenario in all_scenarios()} | {
+    outage: "outage with 50 waiters",
+    a_hundred_names: "100 names",
+    short_soak: "soak",
+    late_copies: "late copy of a take-over",
+}
+CASES = [
+    pytest.param(run, where, happened, id=f"{NAMES.get(run, run)}-{where}")
+    for run, places, happened in SHORT
+    for where in places.split(", ")
+]
+NEED_MOUNTS = {
+    (exhaustion.full, "sqlite async"),
+    (exhaustion.full, "postgres async"),
+    (exhaustion.full_log, "postgres sync"),
+}
+
+
+@pytest.fixture(scope="session")
+def can_mount() -> str:
+    """Why not, if this user may not mount anything."""
+    try:
+        with small_disks.tmpfs("64k"):
+            return ""
+    except OSError as error:
+        return str(error)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a scheduler's, which is meant
+@pytest.mark.parametrize(("run", "store", "happened"), CASES, indirect=["store"])
+def test_no_promise_is_broken(
+    run: Run, store: Store, happened: Mapping[str, int], can_mount: str, request: pytest.FixtureRequest
+) -> None:
+    where = request.node.callspec.params["store"]
+    if can_mount and (run, where) in NEED_MOUNTS:
+        pytest.skip(can_mount)
+    report = run(store, Budget(0), 1)
+    assert [f"{finding.rule}: {finding.text}" for finding in report.findings] == []
+    counts = report.counts | {TAKEN_OVER: len(report.takeovers)}
+    assert {what: counts[what] for what, least in happened.items() if counts[what] < least} == {}
+
+
+@pytest.mark.parametrize(
+    ("run", "store", "happened"),
+    [
+        (failover.replica_behind, "redis sync", "cut"),
+        (failover.redis_split, "redis async", "cut"),
+        (servers.forgetful, "redis async", "write refused"),
+    ],
+    indirect=["store"],
+)
+def test_what_is_not_promised_is_measured_and_tokens_tell(run: Run, store: Store, happened: str) -> None:
+    """Two leases at once are not forbidden here; how long is a matter of luck. That the scenario can tell is not."""
+    report = Report()
+    for seed in range(5):
+        report.add(run(store, Budget(0), seed))
+        if report.worst_overlap > 0 and report.counts[happened]:
+            break
+    assert report.findings == []
+    assert report.worst_overlap > 0
+    assert report.counts[happened] > 0
+
+
+# Controls: that the scenarios can find what they are there for
+
+
+def rules(report: Report) -> set[str]:
+    return {finding.rule for finding in report.findings}
+
+
+@pytest.mark.parametrize("store", ["redis sync", "redis async"], indirect=True)
+def test_a_lock_without_fire_times_is_found(store: Store) -> None:
+    provider = "tests.faults.mutants:open_forgetful"
+    assert rules(fire_times.one_trial(store, 1, provider=provider, kills=0)) == {"fire time"}
+
+
+@pytest.mark.parametrize("store", ["redis sync"], indirect=True)
+def test_without_a_tolerance_a_clock_a_day_ahead_stops_the_job_everywhere(store: Store) -> None:
+    with pytest.raises(AssertionError, match="grants to the right clocks"):
+        wrong_clock.one_trial(store, 1, provider="tests.faults.mutants:open_tolerant", patience=2.0)
+
+
+@pytest.mark.parametrize("store", ["redis async"], indirect=True)
+def test_a_release_in_place_of_the_undo_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(giving_up, "PATIENCE", 0.5)
+    monkeypatch.setattr(giving_up, "CALLERS", 5)
+    assert rules(giving_up.run_trial(store, 1, undoes=False)) == {"fire time"}
+
+
+@pytest.mark.parametrize("store", ["sqlite sync"], indirect=True)
+def test_a_leak_is_found(store: Store) -> None:
+    report = short_soak(store, Budget(0), 1, provider="tests.faults.mutants:open_leaking")
+    assert [finding.rule for finding in report.findings] == ["flat"]
+    assert report.findings[0].text.startswith("descriptors grew")
