@@ -113,7 +113,7 @@ async def acquires_again(job: Job, recorder: RecordingListener, store: InMemoryL
 
 Body = Callable[[Job, RecordingListener, InMemoryLockProvider], Awaitable[None]]
 ACQUIRED, RELEASED, SUCCEEDED, FAILED = "LockAcquired", "LockReleased", "TaskFinished succeeded", "TaskFinished failed"
-KEPT_ALIVE = {"lock_at_most_for": 0.6, "keep_alive": True}
+KEPT_ALIVE = {"lock_at_most_for": 1.5, "keep_alive": True}
 
 
 @dataclass(frozen=True)
