@@ -188,7 +188,7 @@ def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
                 limits["prepare_threshold"] = None  # a pooler such as PgBouncer does not keep prepared statements
             return limits
         case "asyncpg":
-            return {"timeout": timeout, "prepared_statement_name_func": _statement_name}
+            return {"timeout": whole, "prepared_statement_name_func": _statement_name}
         case "pymysql" | "mysqldb":
             return {"connect_timeout": whole, "read_timeout": whole, "write_timeout": whole, "charset": "utf8mb4"}
         case "aiomysql" | "asyncmy":

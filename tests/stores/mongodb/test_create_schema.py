@@ -9,8 +9,8 @@ import pytest
 from shedlock_py import ConfigurationError, LockProvider, LockRequest
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from tests.stores.mongodb.stores import PATIENT, Store
-from tests.stores.sql.crowd import crowd
 from tests.stores.sql.stores import acquired
+from tests.support.workers import workers
 
 DAY = 86_400
 
@@ -88,11 +88,11 @@ def test_what_the_index_removes_is_never_held(store: Store, name: str) -> None:
 
 @pytest.mark.parametrize("store", ["sync"], indirect=True)
 def test_ten_processes_at_once(store: Store) -> None:
-    with crowd() as processes:
+    with workers() as call_all:
         for create in (create_in_process, create_in_process_async):
             for i in range(5):
                 collection = f"{store.collection}_{create.__name__}_{i}"
-                assert set(processes.call(create, store.url(**PATIENT), collection)) == {None}
+                assert set(call_all(create, store.url(**PATIENT), collection)) == {None}
                 found = store.documents.database[collection]
                 assert found.index_information()["lockUntil_1"]["expireAfterSeconds"] == 30 * DAY
                 found.drop()

@@ -16,9 +16,9 @@ from shedlock_py.providers.redis.quorum import programs as quorum_module
 from shedlock_py.providers.redis.scripts import Script, script
 from tests.stores.redis_quorum.conftest import MakeQuorum
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome, start_new_quorum
-from tests.stores.sql.crowd import crowd
 from tests.support.availability import private_server
 from tests.support.redis import RedisServer
+from tests.support.workers import workers
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -195,13 +195,13 @@ def test_one_server_under_three_names_is_no_quorum(redis_nodes: list[RedisServer
 
 
 def test_start_new_quorum_by_ten_processes_at_once(make_quorum: MakeQuorum) -> None:
-    with crowd() as processes:
+    with workers() as call_all:
         for attempt in range(2):
             quorum = make_quorum(create=False)
             urls = [server.url() for server in quorum.servers]
-            assert processes.call(create_and_acquire, urls, quorum.prefix) == ["lease"] * 10, attempt
+            assert call_all(create_and_acquire, urls, quorum.prefix) == ["lease"] * 10, attempt
             flush(quorum, 1)
-            processes.call(create_and_acquire, urls, quorum.prefix)
+            call_all(create_and_acquire, urls, quorum.prefix)
             assert not quorum.votes(1)
 
 

@@ -102,7 +102,7 @@ class Store:
         connection: AbstractContextManager[Connection] = self.server.connect(DATABASE)
         return connection
 
-    def ask(self, sql: str, **values: Any) -> Any:
+    def query(self, sql: str, **values: Any) -> Any:
         """The first value of the first row."""
         with self.connect() as connection:
             return connection.execute(text(sql), values).scalar()
@@ -228,3 +228,18 @@ def record_of(provider: LockProvider, name: str) -> LockRecord:
     record = provider.record(name)
     assert record is not None
     return record
+
+
+def run_program(provider: Any, program: Any) -> Any:
+    """What ``program`` returns when the provider's client carries its commands out."""
+    facade = getattr(provider, "async_provider", None)
+    return provider.run(program) if facade is None else provider.run(facade.run(program))
+
+
+def carry_out(provider: Any, command: Any) -> Any:
+    """The reply to one command."""
+
+    def program() -> Any:
+        return (yield command)
+
+    return run_program(provider, program())

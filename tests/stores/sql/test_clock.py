@@ -55,7 +55,7 @@ MARIADB = ["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy"]
 def test_i10_postgres_in_any_zone(driver: str, postgres_zone: str, postgres: DatabaseServer, name: str) -> None:
     store = Store(postgres, driver)
     with store.stack:
-        assert store.ask("SHOW timezone") == postgres_zone
+        assert store.query("SHOW timezone") == postgres_zone
         check(store, name)
 
 
@@ -63,7 +63,7 @@ def test_i10_postgres_in_any_zone(driver: str, postgres_zone: str, postgres: Dat
 def test_i10_mariadb_in_any_zone(driver: str, mariadb_zone: str, mariadb: DatabaseServer, name: str) -> None:
     store = Store(mariadb, driver)
     with store.stack:
-        assert store.ask("SELECT @@time_zone") == mariadb_zone
+        assert store.query("SELECT @@time_zone") == mariadb_zone
         check(store, name)
 
 
@@ -89,7 +89,7 @@ def check(store: Store, name: str) -> None:
 
 def server_time(store: Store) -> datetime:
     sql = "clock_timestamp() AT TIME ZONE 'UTC'" if store.is_postgres else "UTC_TIMESTAMP(6)"
-    moment: datetime = store.ask(f"SELECT {sql}")
+    moment: datetime = store.query(f"SELECT {sql}")
     return moment.replace(tzinfo=UTC)
 
 

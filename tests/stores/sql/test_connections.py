@@ -72,7 +72,7 @@ def test_a_users_connection_leaves_autocommit_again(
 
     found = application.run(work, commit=False)
     assert found == ("serializable" if level == "SERIALIZABLE" else "read committed")
-    committed = store.ask("SELECT count(*) FROM shedlock WHERE name = :name", name=name + "-work")
+    committed = store.query("SELECT count(*) FROM shedlock WHERE name = :name", name=name + "-work")
     assert committed == (level == "AUTOCOMMIT")
 
 
@@ -160,7 +160,7 @@ def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, sto
         lock, unlock = "LOCK TABLES shedlock WRITE", "UNLOCK TABLES"
 
     def interrupt() -> None:
-        wait_until(lambda: store.ask(blocked) == 1, what="a statement that waits for the table")
+        wait_until(lambda: store.query(blocked) == 1, what="a statement that waits for the table")
         os.kill(os.getpid(), signal.SIGUSR1)
 
     with store.connect() as connection:

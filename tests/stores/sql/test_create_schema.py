@@ -1,74 +1,73 @@
 """create_schema(): idempotent, from many processes at once, in odd places, by users with few rights."""
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, make_url, text
+from sqlalchemy import MetaData, create_engine, make_url, text
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider, lock_table
-from tests.stores.sql.crowd import Crowd, create_schema, create_schema_async, create_schema_with_engine, crowd
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SYNC_DRIVERS, Store, acquired
 from tests.support.database import DatabaseServer
+from tests.support.workers import CallAll, workers
 
 ROUNDS = 20
 
-Create = Callable[[str, str], None]
+
+def create_schema(url: str, table: str) -> None:
+    provider = SqlAlchemyLockProvider(url, table_name=table)
+    provider.create_schema()
+    provider.close()
+
+
+def create_schema_with_engine(url: str, table: str) -> None:
+    engine = create_engine(url)
+    SqlAlchemyLockProvider(engine, table_name=table).create_schema()
+    engine.dispose()
+
+
+def create_schema_async(url: str, table: str) -> None:
+    async def create() -> None:
+        provider = AsyncSqlAlchemyLockProvider(url, table_name=table)
+        await provider.create_schema()
+        await provider.close()
+
+    asyncio.run(create())
+
+
+CREATE = [
+    *((driver, create) for driver in (*ONE_EACH, "sqlite") for create in (create_schema, create_schema_with_engine)),
+    *((driver, create_schema_async) for driver in (*ONE_ASYNC_EACH, "sqlite+aiosqlite")),
+]
 
 
 @pytest.fixture(scope="module")
-def ten_processes() -> Iterator[Crowd]:
-    with crowd() as processes:
-        yield processes
+def call_all() -> Iterator[CallAll]:
+    with workers() as call_all:
+        yield call_all
 
 
-@pytest.mark.parametrize("create", [create_schema, create_schema_with_engine])
-def test_ten_processes_at_once_on_sqlite(create: Create, ten_processes: Crowd, tmp_path: Path) -> None:
-    for i in range(ROUNDS):
-        url = f"sqlite:///{tmp_path}/{i}.db"
-        assert set(ten_processes.call(create, url, "shedlock")) == {None}
-        use(url, "shedlock")
-
-
-def test_ten_processes_at_once_on_async_sqlite(ten_processes: Crowd, tmp_path: Path) -> None:
-    for i in range(ROUNDS):
-        file = f"{tmp_path}/{i}.db"
-        assert set(ten_processes.call(create_schema_async, f"sqlite+aiosqlite:///{file}", "shedlock")) == {None}
-        use(f"sqlite:///{file}", "shedlock")
-
-
-@pytest.mark.parametrize("create", [create_schema, create_schema_with_engine])
-@pytest.mark.parametrize("driver", ONE_EACH)
-def test_ten_processes_at_once(driver: str, create: Create, store: Store, ten_processes: Crowd) -> None:
-    crowd_creates(store, ten_processes, create)
-
-
-@pytest.mark.parametrize("driver", ONE_ASYNC_EACH)
-def test_ten_processes_at_once_async(driver: str, store: Store, ten_processes: Crowd) -> None:
-    crowd_creates(store, ten_processes, create_schema_async)
-
-
-def crowd_creates(store: Store, processes: Crowd, create: Create) -> None:
+@pytest.mark.parametrize(("driver", "create"), CREATE)
+def test_ten_processes_at_once(
+    driver: str, create: Callable[[str, str], None], store: Store, call_all: CallAll, tmp_path: Path
+) -> None:
+    """In a new SQLite file each time, or in one new database."""
     database = "tests_sql_fresh"
-    store.server.drop_database(database)
-    store.server.create_database(database)
-    try:
-        for i in range(ROUNDS):
-            url = store.server.url(store.driver, database)
-            assert set(processes.call(create, url, f"locks_{i}")) == {None}
-        driver = "postgresql+psycopg" if store.is_postgres else "mysql+pymysql"
-        use(store.server.url(driver, database), "locks_0")
-    finally:
+    if not store.is_sqlite:
         store.server.drop_database(database)
-
-
-def use(url: str, table: str) -> None:
-    provider = SqlAlchemyLockProvider(url, table_name=table)
-    assert provider.release(acquired(provider, "job"))
-    provider.close()
+        store.server.create_database(database)
+    for i in range(ROUNDS):
+        url = f"{driver}:///{tmp_path}/{i}.db" if store.is_sqlite else store.server.url(driver, database)
+        assert set(call_all(create, url, f"locks_{i}")) == {None}
+        provider = store.provider(url=url, table_name=f"locks_{i}")
+        assert provider.release(acquired(provider, "job"))
+    store.stack.close()
+    if not store.is_sqlite:
+        store.server.drop_database(database)
 
 
 def test_twice(store: Store) -> None:
@@ -140,7 +139,7 @@ def test_another_schema(driver: str, schema: str, store: Store) -> None:
     try:
         provider.create_schema()
         acquired(provider, "job")
-        assert store.ask(f'SELECT name FROM "{schema}".shedlock') == "job"
+        assert store.query(f'SELECT name FROM "{schema}".shedlock') == "job"
         assert store.provider().record("job") is None
     finally:
         store.execute(f'DROP SCHEMA "{schema}" CASCADE')
@@ -153,7 +152,7 @@ def test_another_database_on_mariadb(driver: str, store: Store) -> None:
         provider = store.provider(schema="tests_sql_other")
         provider.create_schema()
         acquired(provider, "job")
-        assert store.ask("SELECT name FROM tests_sql_other.shedlock") == "job"
+        assert store.query("SELECT name FROM tests_sql_other.shedlock") == "job"
     finally:
         store.server.drop_database("tests_sql_other")
 

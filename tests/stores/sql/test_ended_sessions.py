@@ -18,7 +18,7 @@ from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
-from tests.stores.sql.stores import DRIVERS, Store, acquired, record_of
+from tests.stores.sql.stores import DRIVERS, Application, Store, acquired, carry_out, record_of
 from tests.support.polling import wait_until
 
 POSTGRES = [driver for driver in DRIVERS if driver.startswith("postgresql")]
@@ -36,11 +36,11 @@ def ending(store: Store, name: str, times: int) -> Iterator[None]:
     ended: list[int] = []
 
     def end_one() -> bool:
-        pid = store.ask(f"SELECT pid FROM pg_stat_activity WHERE {WAITING}", seen=ended)
+        pid = store.query(f"SELECT pid FROM pg_stat_activity WHERE {WAITING}", seen=ended)
         if pid is None:
             return False
         ended.append(pid)
-        return bool(store.ask("SELECT pg_terminate_backend(:pid)", pid=pid))
+        return bool(store.query("SELECT pg_terminate_backend(:pid)", pid=pid))
 
     def end_them() -> None:
         with store.connect() as connection:
@@ -90,7 +90,7 @@ def test_psycopg2_does_not_tell_why(provider: LockProvider, store: Store, name: 
 
 @pytest.mark.parametrize("driver", POSTGRES)
 def test_i12_there_is_an_end_to_it(provider: LockProvider, store: Store, name: str) -> None:
-    """What was asked is undone."""
+    """What the statements did is undone."""
     assert provider.release(acquired(provider, name))
     times = 2 if "psycopg2" in store.driver else 1 + MOST_RETRIES
     with ending(store, name, times), pytest.raises(ProviderUnreachable):
@@ -100,16 +100,16 @@ def test_i12_there_is_an_end_to_it(provider: LockProvider, store: Store, name: s
 
 @pytest.mark.parametrize("driver", [driver for driver in POSTGRES if driver != "postgresql+psycopg2"])
 def test_sessions_that_are_ended_while_connecting(driver: str, store: Store, name: str) -> None:
-    provider = store.provider_of_engine()
-    shell: Any = getattr(provider, "async_provider", provider)
+    application = Application(store)
+    provider = application.provider
     ended: list[int] = []
 
     def end(*_: Any) -> None:
         if len(ended) < 3:
-            ended.append(store.ask("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE " + OTHERS))
-            wait_until(lambda: not store.ask("SELECT count(*) FROM pg_stat_activity WHERE " + OTHERS))
+            ended.append(store.query("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE " + OTHERS))
+            wait_until(lambda: not store.query("SELECT count(*) FROM pg_stat_activity WHERE " + OTHERS))
 
-    event.listen(shell._engine.pool, "connect", end, insert=True)
+    event.listen(application.sync_engine, "connect", end, insert=True)
     assert provider.release(acquired(provider, name))
     assert ended == [1, 1, 1]
 
@@ -130,18 +130,18 @@ def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0
     """
     done: list[SqlCommand] = []
 
-    def execute(ask: SqlCommand | Undo) -> SqlReply | None:
-        if isinstance(ask, Undo):
-            run(ask.program, execute)
+    def execute(command: SqlCommand | Undo) -> SqlReply | None:
+        if isinstance(command, Undo):
+            run(command.program, execute)
             return None
         if times <= len(done) < times + conflicts:
-            done.append(ask)
+            done.append(command)
             raise DBAPIError("UPDATE", {}, Ended("40001"))
-        answer: SqlReply = provider._client.execute(ask, 5.0)
-        done.append(ask)
+        reply: SqlReply = carry_out(provider, command)
+        done.append(command)
         if len(done) <= times:
             raise DBAPIError("UPDATE", {}, Ended("57P01"), connection_invalidated=True)
-        return answer
+        return reply
 
     return execute
 

@@ -1,4 +1,4 @@
-"""What errors mean. No server is asked."""
+"""What errors mean. No server is needed."""
 
 import signal
 from collections.abc import Iterator

@@ -137,7 +137,7 @@ def test_event_loops_that_nobody_cleans_up_after(driver: str, store: Store, name
         sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     else:
         sessions = "SELECT count(*) FROM information_schema.processlist WHERE db = database()"
-    before = store.ask(sessions)
+    before = store.query(sessions)
 
     async def use(i: int) -> None:
         leases = await asyncio.gather(*(provider.acquire(LockRequest(f"{name}-{i}-{j}", "1m")) for j in range(2)))
@@ -147,9 +147,9 @@ def test_event_loops_that_nobody_cleans_up_after(driver: str, store: Store, name
 
     for i in range(15):
         asyncio.run(use(i))
-    wait_until(lambda: store.ask(sessions) <= before + 2, what="the sessions of all loops but the last gone")
+    wait_until(lambda: store.query(sessions) <= before + 2, what="the sessions of all loops but the last gone")
     asyncio.run(provider.close())
-    wait_until(lambda: store.ask(sessions) <= before, what="these gone, too")
+    wait_until(lambda: store.query(sessions) <= before, what="these gone, too")
     gc.collect()  # here, not in another test
 
 

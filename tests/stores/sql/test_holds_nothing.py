@@ -26,7 +26,7 @@ def assert_nothing_open(store: Store) -> None:
     else:
         sql = "SELECT count(*) FROM information_schema.innodb_trx"
         time.sleep(0.11)  # the server repeats its last reply for 0.1 s
-    assert store.ask(sql) == 0, "a transaction or a lock"
+    assert store.query(sql) == 0, "a transaction or a lock"
 
 
 @pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])

@@ -133,15 +133,15 @@ def test_i4_their_minimum_hold_keeps_us_out(provider: LockProvider, java: Java, 
 
 def test_i3_each_gets_what_the_other_left(provider: LockProvider, java: Java, name: str) -> None:
     assert java.lock(name, at_most=150)
-    wait_until(lambda: provider.acquire(LockRequest(name, "150ms")), what="theirs ended")
-    wait_until(lambda: java.lock(name), what="ours ended")
+    wait_until(lambda: provider.acquire(LockRequest(name, "150ms")), what="the end of Java's lease")
+    wait_until(lambda: java.lock(name), what="the end of the Python lease")
     assert provider.force_release(name)
     assert not record_of(provider, name).is_held
 
 
 def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, name, "100ms")
-    wait_until(lambda: java.lock(name), what="ours ended")
+    wait_until(lambda: java.lock(name), what="the end of the Python lease")
     assert provider.release(lease) is False
     assert record_of(provider, name).locked_by == HOST
     taken = provider.take_over(LockRequest(name, "1m"))

@@ -47,7 +47,7 @@ def test_a_heartbeat_does_not_wait_behind_acquires(driver: str, store: Store, na
 
     def number_waiting() -> int:
         sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        return int(store.ask(f"{sessions} AND wait_event_type = 'Lock'"))
+        return int(store.query(f"{sessions} AND wait_event_type = 'Lock'"))
 
     everybody = 30 if store.is_async else 8  # a task for each, on the event loop of an async provider
     with ThreadPoolExecutor(everybody) as pool:

@@ -13,7 +13,17 @@ from shedlock_py._clock import monotonic
 from shedlock_py._program import run
 from shedlock_py.lease import Claim
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import DRIVERS, ONE_EACH, SQLITE_DRIVERS, Application, Store, acquired, record_of
+from tests.stores.sql.stores import (
+    DRIVERS,
+    ONE_EACH,
+    SQLITE_DRIVERS,
+    Application,
+    Store,
+    acquired,
+    carry_out,
+    record_of,
+    run_program,
+)
 
 
 @pytest.fixture
@@ -100,10 +110,9 @@ def test_i1_a_take_over_replaces_exactly_the_record_that_was_read(
     before = record_of(provider, name)
 
     def take_over(record: LockRecord) -> object:
-        facade = provider.async_provider if store.is_async else provider
+        programs = (provider.async_provider if store.is_async else provider).programs
         claim = Claim(LockRequest(name, "1m"), monotonic)
-        done = facade.run(facade.programs.claim(claim, before=record, force=True))
-        return provider.run(done) if store.is_async else done
+        return run_program(provider, programs.claim(claim, before=record, force=True))
 
     assert take_over(CHANGES[change](before)) is None
     assert record_of(provider, name).locked_by == before.locked_by
@@ -132,21 +141,14 @@ def test_i6_what_was_extended_meanwhile_is_not_cut_short(
         assert record_of(provider, name).remaining > timedelta(seconds=50)
         assert provider.extend(lease, "10m") is lease
         extended = record_of(provider, name)
-        repeat(provider, sent[-1])
+        carry_out(provider, sent[-1])
         late = record_of(provider, name)
         assert (late.locked_by, late.fencing_token) == (lease.locked_by, lease.fencing_token)
         assert late.lock_until == extended.lock_until
         assert provider.release(lease)
-        repeat(provider, sent[-1])
+        carry_out(provider, sent[-1])
         assert record_of(provider, name).is_held is not extra_columns, "without tokens it cannot be told: bounded by I3"
         provider.force_release(name)
-
-
-def repeat(provider: Any, command: Any) -> Any:
-    def program() -> Any:
-        return (yield command)
-
-    return provider.run(program())
 
 
 def noting(provider: LockProvider, sent: list[Any]) -> Callable[[Any], Any]:
@@ -154,6 +156,6 @@ def noting(provider: LockProvider, sent: list[Any]) -> Callable[[Any], Any]:
 
     def execute(command: Any) -> Any:
         sent.append(command)
-        return repeat(provider, command)
+        return carry_out(provider, command)
 
     return execute

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
@@ -84,7 +85,7 @@ def test_sqlite(name: str, tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match="create_schema"):
         provider.acquire(LockRequest(name, "1m"))
     without = SqlAlchemyLockProvider(url, table_name="java", extra_columns=False)
-    engine = without._engine
+    engine = create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql(
             "CREATE TABLE java (name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP, "
@@ -99,3 +100,4 @@ def test_sqlite(name: str, tmp_path: Path) -> None:
         SqlAlchemyLockProvider(engine, table_name="java").acquire(LockRequest(name, "1m"))
     provider.close()
     without.close()
+    engine.dispose()

@@ -185,7 +185,7 @@ def test_a_token_that_is_no_bigint_is_granted_to_nobody(driver: str, store: Stor
         with pytest.raises(ProviderError, match=name):
             provider.acquire(LockRequest(name, "1m"))
         now = "timezone('utc', clock_timestamp())" if store.is_postgres else "UTC_TIMESTAMP(6)"
-        assert store.ask(f"SELECT count(*) FROM {table} WHERE lock_until <= {now}") == 1
+        assert store.query(f"SELECT count(*) FROM {table} WHERE lock_until <= {now}") == 1
 
 
 # SQLite, which takes any value in any column

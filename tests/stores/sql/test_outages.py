@@ -14,11 +14,11 @@ from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 
 LONGEST = 40.0
-"""Seconds, for engines of the application, which have no limit of ours; test_time_limit.py has what is promised."""
+"""Seconds, for engines of the application, which have limits of their own; test_time_limit.py has what is promised."""
 
 
 class Attempts:
-    """One guarded call for each provider, all at once, while the server does not answer."""
+    """One guarded call for each provider, all at once, while the server does not reply."""
 
     def __init__(self, providers: dict[str, LockProvider], name: str, at_most: str) -> None:
         self.failed: dict[str, BaseException] = {}

@@ -1,14 +1,15 @@
-"""psycopg prepares nothing on connections of our own: behind a pooler, prepared statements are another session's."""
+"""psycopg prepares nothing on managed connections: behind a pooler, prepared statements belong to other sessions."""
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.sql.stores import Store, acquired
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand
+from shedlock_py.providers.sqlalchemy.statements import Statement
+from tests.stores.sql.stores import Store, acquired, carry_out
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.pgbouncer import PgBouncer
@@ -33,25 +34,16 @@ def use(provider: LockProvider, name: str) -> None:
         assert provider.release(lease)
 
 
-def prepared(store: Store, provider: LockProvider) -> int:
+def prepared(provider: LockProvider) -> int:
     """How many statements the server keeps for the provider's own connection."""
-    view = "SELECT count(*) FROM pg_prepared_statements"
-    inner: Any = getattr(provider, "async_provider", provider)
-    if not store.is_async:
-        with inner._engine.connect() as connection:
-            return int(connection.exec_driver_sql(view).scalar())
-
-    async def ask() -> int:
-        async with inner._client.of_this_loop().engine.connect() as connection:
-            return int((await connection.exec_driver_sql(view)).scalar())
-
-    return int(provider.run(ask()))  # type: ignore[attr-defined]  # a BlockingLockProvider
+    [[count]] = carry_out(provider, SqlCommand(Statement("SELECT count(*) FROM pg_prepared_statements", "rows"))).rows
+    return int(count)
 
 
 def test_nothing_is_prepared(store: Store, name: str) -> None:
     provider = store.provider()
     use(provider, name)
-    assert prepared(store, provider) == 0
+    assert prepared(provider) == 0
 
 
 def test_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
@@ -60,7 +52,7 @@ def test_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
     providers[0].create_schema()
     for provider in providers * 2:
         use(provider, "job")
-        assert prepared(store, provider) == 0
+        assert prepared(provider) == 0
 
 
 def test_a_table_that_is_changed_meanwhile(store: Store, name: str) -> None:

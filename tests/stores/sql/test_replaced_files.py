@@ -3,20 +3,16 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, event
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.stores.sql.stores import acquired, record_of
-
-KINDS = ["url", "url async", "engine", "engine async", "engine before", "file uri"]
+from tests.stores.sql.stores import Store, acquired, record_of
 
 
 @pytest.fixture
@@ -33,29 +29,37 @@ def fresh(tmp_path: Path) -> Path:
     return path
 
 
+def with_used_engine(store: Store) -> LockProvider:
+    """A provider on an engine that has a connection already."""
+    engine = create_engine(store.url())
+    store.stack.callback(engine.dispose)
+    engine.connect().close()
+    return SqlAlchemyLockProvider(engine)
+
+
+KINDS: dict[str, tuple[str, Callable[[Store], LockProvider]]] = {
+    "url": ("sqlite", lambda store: store.provider()),
+    "file uri": ("sqlite", lambda store: store.provider(url=f"sqlite:///file:{store.server.path}?uri=true")),
+    "engine": ("sqlite", lambda store: store.provider_of_engine()),
+    "engine before": ("sqlite", with_used_engine),
+    "url async": ("sqlite+aiosqlite", lambda store: store.provider()),
+    "engine async": ("sqlite+aiosqlite", lambda store: store.provider_of_engine()),
+}
+
+
 @pytest.fixture(params=KINDS)
-def provider(request: pytest.FixtureRequest, file: Path) -> Iterator[LockProvider]:
-    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as first:
-        first.create_schema()
-    match request.param:
-        case "url" | "file uri":
-            url = f"sqlite:///{file}" if request.param == "url" else f"sqlite:///file:{file}?uri=true"
-            with closing(SqlAlchemyLockProvider(url)) as provider:
-                yield provider
-        case "url async":
-            with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{file}")) as blocking:
-                yield blocking
-        case "engine async":
-            async_engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
-            with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(async_engine)) as blocking:
-                yield blocking
-                blocking.run(async_engine.dispose())
-        case _:
-            engine = create_engine(f"sqlite:///{file}")
-            if request.param == "engine before":
-                engine.connect().close()
-            yield SqlAlchemyLockProvider(engine)
-            engine.dispose()
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def driver(kind: str) -> str:
+    return KINDS[kind][0]
+
+
+@pytest.fixture
+def provider(kind: str, store: Store) -> LockProvider:
+    return KINDS[kind][1](store)
 
 
 def replace(file: Path, by: Path) -> None:
@@ -134,28 +138,24 @@ def test_i1_a_relative_path_is_resolved_once(
     if "sync" in scheme or "aiosqlite" in scheme:
         provider = AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{path}")
 
-        async def create() -> None:
-            await provider.create_schema()
-            await provider.close()
-
         async def acquire() -> bool:
-            try:
-                return await provider.acquire(LockRequest(name, "1m")) is not None
-            finally:
-                await provider.close()
+            await provider.create_schema()
+            lease = await provider.acquire(LockRequest(name, "1m"))
+            await provider.close()
+            return lease is not None
 
-        asyncio.run(create())
-        assert asyncio.run(acquire())
+        results = [asyncio.run(acquire())]
         monkeypatch.chdir(elsewhere)
-        assert not asyncio.run(acquire())
+        results.append(asyncio.run(acquire()))
     else:
         sync = SqlAlchemyLockProvider(f"sqlite:///{path}")
         sync.create_schema()
-        acquired(sync, name)
+        results = [sync.acquire(LockRequest(name, "1m")) is not None]
         sync.close()
         monkeypatch.chdir(elsewhere)
-        assert sync.acquire(LockRequest(name, "1m")) is None
+        results.append(sync.acquire(LockRequest(name, "1m")) is not None)
         sync.close()
+    assert results == [True, False]
     assert list(elsewhere.iterdir()) == []
 
 

@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import create_engine, event, make_url
 
-from shedlock_py import LeaseLostError, LockProvider, LockRequest, ProviderError
+from shedlock_py import LeaseLostError, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import DATABASE, Store, acquired, record_of
+from tests.stores.sql.stores import DATABASE, Application, Store, acquired, record_of
 
 
 @pytest.fixture
@@ -28,9 +28,8 @@ def other_place(store: Store) -> Iterator[str]:
         store.execute(f"DROP DATABASE {place}")
 
 
-def wander(provider: LockProvider, store: Store, place: str) -> None:
+def wander(application: Application, store: Store, place: str) -> None:
     """Every connection of the application's pool is sent elsewhere, and stays there."""
-    inner: Any = getattr(provider, "async_provider", provider)
 
     def checked_out(connection: Any, *_: object) -> None:
         cursor = connection.cursor()
@@ -38,36 +37,33 @@ def wander(provider: LockProvider, store: Store, place: str) -> None:
         cursor.close()
         connection.commit()
 
-    event.listen(inner._engine.pool, "checkout", checked_out)
+    event.listen(application.sync_engine, "checkout", checked_out)
 
 
 @pytest.mark.parametrize("is_warm", [False, True])
 def test_i1_a_connection_that_was_sent_elsewhere(store: Store, other_place: str, is_warm: bool, name: str) -> None:
-    provider, other = store.provider_of_engine(), store.provider()
+    application, other = Application(store), store.provider()
+    provider = application.provider
     if is_warm:
         provider.record("warm")
-    wander(provider, store, other_place)
+    wander(application, store, other_place)
     lease = acquired(provider, name)
     assert record_of(other, name).locked_by == lease.locked_by
     assert other.acquire(LockRequest(name, "1m")) is None
-    assert store.ask(f"SELECT count(*) FROM {other_place}.shedlock") == 0
+    assert store.query(f"SELECT count(*) FROM {other_place}.shedlock") == 0
     assert provider.extend(lease, "1h") is lease
     assert provider.release(lease)
 
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])
 def test_verify_on_a_connection_that_was_sent_elsewhere(store: Store, other_place: str, name: str) -> None:
-    provider, reader = store.provider(), store.provider_of_engine()
-    assert isinstance(provider, SqlAlchemyLockProvider)
-    assert isinstance(reader, SqlAlchemyLockProvider)
-    wander(reader, store, other_place)
+    provider, application = store.provider(), Application(store)
+    wander(application, store, other_place)
     lease = acquired(provider, name)
-    with reader._engine.connect() as connection:
-        reader.verify(lease, connection)
-        provider.verify(lease, connection)
+    application.run_verified(lease, lambda _: None)
     assert provider.release(lease)
-    with reader._engine.connect() as connection, pytest.raises(LeaseLostError):
-        reader.verify(lease, connection)
+    with pytest.raises(LeaseLostError):
+        application.run_verified(lease, lambda _: None)
 
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg"])
@@ -78,25 +74,25 @@ def test_a_search_path_of_the_role_or_the_url_is_the_default(store: Store, other
         if store.is_async
         else {"options": f"-csearch_path={other_place}"}
     )
-    provider, plain = store.provider_of_engine(connect_args=connect_args), store.provider()
-    wander(provider, store, "public")
+    application, plain = Application(store, connect_args=connect_args), store.provider()
+    provider = application.provider
+    wander(application, store, "public")
     lease = acquired(provider, name)
-    assert store.ask(f"SELECT count(*) FROM {other_place}.shedlock") == 1
+    assert store.query(f"SELECT count(*) FROM {other_place}.shedlock") == 1
     assert plain.record(name) is None
     assert provider.release(lease)
 
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg"])
 def test_i1_a_temporary_table_of_the_same_name(store: Store, name: str) -> None:
-    provider, other = store.provider_of_engine(), store.provider()
-    assert isinstance(provider, SqlAlchemyLockProvider)
+    application, other = Application(store), store.provider()
 
     def connected(connection: Any, _: object) -> None:
         connection.execute("CREATE TEMPORARY TABLE shedlock (LIKE public.shedlock INCLUDING ALL)")
         connection.commit()
 
-    event.listen(provider._engine, "connect", connected)
-    acquired(provider, name)
+    event.listen(application.engine, "connect", connected)
+    acquired(application.provider, name)
     assert other.acquire(LockRequest(name, "1m")) is None
 
 
@@ -118,13 +114,14 @@ def test_i1_a_temporary_table_of_sqlite(tmp_path: Path, name: str) -> None:
 
 def test_the_table_is_created_in_the_default_place(store: Store, other_place: str, name: str) -> None:
     with store.table() as table:
-        provider = store.provider_of_engine(options={"table_name": table})
-        wander(provider, store, other_place)
+        application = Application(store, options={"table_name": table})
+        provider = application.provider
+        wander(application, store, other_place)
         with pytest.raises(ProviderError, match=table):
             provider.acquire(LockRequest(name, "1m"))
         provider.create_schema()
         acquired(provider, name)
-        assert store.ask(f"SELECT count(*) FROM {table}") == 1
+        assert store.query(f"SELECT count(*) FROM {table}") == 1
 
 
 @pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb"])

@@ -29,7 +29,7 @@ class QuietPostgres(PostgresServer):
 @pytest.fixture(scope="module")
 def quiet_server(postgres_server: DatabaseServer) -> Iterator[DatabaseServer]:
     if not isinstance(postgres_server, PostgresServer):
-        pytest.skip("needs a PostgreSQL that nobody else uses, and the environment names one that is not ours")
+        pytest.skip("needs a PostgreSQL without other users, and the environment names one that is not ours")
     with QuietPostgres() as server:
         server.create_database(DATABASE)
         yield server
@@ -45,9 +45,9 @@ def quiet(quiet_server: DatabaseServer, driver: str) -> Iterator[Store]:
 def rows_written(store: Store) -> int:
     """Settled once nobody is connected: a session reports what it did when it ends."""
     others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    wait_until(lambda: store.ask(others) == 0, what="the sessions gone")
+    wait_until(lambda: store.query(others) == 0, what="the sessions gone")
     count = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables WHERE relname = 'shedlock'"
-    return int(store.ask(count))
+    return int(store.query(count))
 
 
 def traces(store: Store, name: str) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, Pr
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand
-from tests.stores.sql.stores import SQLITE_DRIVERS, Store, acquired, record_of
+from tests.stores.sql.stores import SQLITE_DRIVERS, Store, acquired, carry_out, record_of
 from tests.support.polling import wait_until
 
 
@@ -138,7 +138,7 @@ def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
             assert provider.prune(0) == 1
             passed = time.time_ns() + 2_000_000  # SQLite's clock has milliseconds
             wait_until(lambda: time.time_ns() > passed)
-        return slow._client.execute(command, 5.0)
+        return carry_out(slow, command)
 
     with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as slow:
         lease = run(slow.programs.acquire(LockRequest(name, "1m")), execute)

@@ -56,7 +56,7 @@ class Switchover:
         value = "on" if is_read_only else "off"
         if self.old.is_postgres:
             self.old.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}", "SELECT pg_reload_conf()")
-            wait_until(lambda: self.old.ask("SHOW default_transaction_read_only") == value)
+            wait_until(lambda: self.old.query("SHOW default_transaction_read_only") == value)
         else:
             with self.old.server.connect() as connection:
                 connection.execute(text(f"SET GLOBAL read_only = {int(is_read_only)}"))
@@ -94,7 +94,7 @@ def test_i5_a_provider_from_a_url_comes_back(switchover: Switchover, name: str) 
     switchover.move()
     lease = provider.acquire(LockRequest(name, "1m"))
     assert lease is not None, "the connection that said so was given up, so the next one leads to the new primary"
-    assert switchover.new.ask("SELECT count(*) FROM shedlock WHERE name = :name", name=name) == 1
+    assert switchover.new.query("SELECT count(*) FROM shedlock WHERE name = :name", name=name) == 1
     assert provider.release(lease)
 
 

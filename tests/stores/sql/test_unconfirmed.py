@@ -28,7 +28,7 @@ def _no_standby_confirms(store: Store) -> Iterator[None]:
 
     def standbys(names: str) -> None:
         store.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
-        wait_until(lambda: store.ask("SHOW synchronous_standby_names") == names, what="the new setting")
+        wait_until(lambda: store.query("SHOW synchronous_standby_names") == names, what="the new setting")
 
     def is_waited_for() -> bool:
         """Commits wait from the moment that the checkpointer, too, has read the new setting."""

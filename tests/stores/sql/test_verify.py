@@ -45,7 +45,7 @@ def test_a_holder_commits_and_a_stale_one_rolls_back(
     provider.release(successor)
     with pytest.raises(LeaseLostError):
         application.run_verified(successor, insert(work, 8))
-    assert store.ask(f"SELECT sum(n) FROM {work}") == 5
+    assert store.query(f"SELECT sum(n) FROM {work}") == 5
 
 
 def test_a_successor_waits_for_the_commit(store: Store, application: Application, work: str, name: str) -> None:
@@ -54,7 +54,7 @@ def test_a_successor_waits_for_the_commit(store: Store, application: Application
 
     def take_over() -> None:
         successor.take_over(LockRequest(name, "1m"))
-        counts.append(store.ask(f"SELECT count(*) FROM {work}"))
+        counts.append(store.query(f"SELECT count(*) FROM {work}"))
 
     taking = threading.Thread(target=take_over)
 
@@ -70,9 +70,9 @@ def test_a_successor_waits_for_the_commit(store: Store, application: Application
 
 def is_waiting(store: Store) -> bool:
     if store.is_postgres:
-        return bool(store.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        return bool(store.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
     status = "information_schema.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'"
-    return int(store.ask(f"SELECT variable_value FROM {status}")) > 0
+    return int(store.query(f"SELECT variable_value FROM {status}")) > 0
 
 
 def run_with_heartbeat(
@@ -107,11 +107,11 @@ def test_a_heartbeat_since_the_snapshot_fails_closed_and_says_the_way_round(
     (note,) = failed.value.__notes__
     assert "READ COMMITTED" in note
     assert "keep_alive" in note
-    assert store.ask(f"SELECT count(*) FROM {work}") == 0
+    assert store.query(f"SELECT count(*) FROM {work}") == 0
     run_with_heartbeat(store, application, lease, work, "READ COMMITTED")
     store.execute(f"DELETE FROM {work}")
     run_with_heartbeat(store, application, lease, work, level, heartbeat=False)
-    assert store.ask(f"SELECT count(*) FROM {work}") == 1
+    assert store.query(f"SELECT count(*) FROM {work}") == 1
 
     def insert_and_lose(connection: Connection) -> None:
         insert(work, 2)(connection)
@@ -120,4 +120,4 @@ def test_a_heartbeat_since_the_snapshot_fails_closed_and_says_the_way_round(
     for isolation_level in ("READ COMMITTED", level):
         with pytest.raises((LeaseLostError, DBAPIError)):
             application.run_verified(lease, insert_and_lose, isolation_level=isolation_level)
-    assert store.ask(f"SELECT count(*) FROM {work}") == 1
+    assert store.query(f"SELECT count(*) FROM {work}") == 1

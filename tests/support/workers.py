@@ -1,0 +1,40 @@
+"""Worker processes that call the same function at the same moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+SIZE = 10
+LONGEST = 60.0
+"""Seconds for one call in all workers."""
+
+CallAll = Callable[..., list[Any]]
+"""``call_all(function, *args)``: what each worker returns; an exception counts as its text."""
+
+_barrier: Barrier
+
+
+@contextmanager
+def workers() -> Iterator[CallAll]:
+    context = multiprocessing.get_context("forkserver")  # which has imported everything, once
+    context.set_forkserver_preload(["shedlock_py", "sqlalchemy"])
+    barrier = context.Barrier(SIZE)
+    with context.Pool(SIZE, _initialize, (barrier,)) as pool:
+        yield lambda function, *args: pool.starmap_async(_call, [(function, args)] * SIZE, chunksize=1).get(LONGEST)
+
+
+def _initialize(barrier: Barrier) -> None:
+    global _barrier
+    _barrier = barrier
+
+
+def _call(function: Callable[..., object], args: tuple[object, ...]) -> object:
+    _barrier.wait(LONGEST)  # so each worker gets one call
+    try:
+        return function(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
