@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
@@ -12,16 +12,17 @@ import pytest
 
 from shedlock_py import LeaderElector, ProviderFailed
 from shedlock_py.testing import RecordingListener
-from tests.core.keepalive.test_real_stores import STORES, Store
+from tests.core.keepalive.test_real_stores import STORES, Opened
 from tests.support.polling import wait_until
+from tests.support.stores import Store
 
 LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
 
 
 @pytest.fixture
-def stores(request: pytest.FixtureRequest) -> Iterator[list[Store]]:
+def stores(make_store: Callable[..., Store]) -> Iterator[list[Opened]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(closing(Store(request, product))) for product in STORES]
+        yield [stack.enter_context(closing(Opened(make_store(product)))) for product in STORES]
 
 
 def leaders(electors: list[LeaderElector]) -> list[LeaderElector]:
@@ -41,7 +42,7 @@ def sampled(electors: list[LeaderElector], seconds: float) -> list[tuple[float, 
     return samples
 
 
-def outage(store: Store) -> float:
+def outage(store: Opened) -> float:
     """Seconds without a leader after the store was back."""
     name = f"outage-{time.monotonic_ns()}"
     durations = {"lease_duration": LEASE, "renew_deadline": RENEW, "retry_period": RETRY}
@@ -68,7 +69,7 @@ def outage(store: Store) -> float:
     return waited
 
 
-def test_no_leader_during_an_outage_and_one_soon_after(stores: list[Store], listener: RecordingListener) -> None:
+def test_no_leader_during_an_outage_and_one_soon_after(stores: list[Opened], listener: RecordingListener) -> None:
     with ThreadPoolExecutor(len(stores)) as threads:
         waited = dict(zip(STORES, threads.map(outage, stores), strict=True))
     print({product: f"{seconds:.2f} s" for product, seconds in waited.items()})
