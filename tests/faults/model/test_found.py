@@ -48,22 +48,6 @@ def test_i6_an_acquire_that_comes_twice_does_not_cut_an_extended_lease(
     assert provider.release(lease) is True
 
 
-def test_i6_an_extension_that_was_sent_twice_may_yet_be_done_again(behind: tuple[Any, TcpProxy], name: str) -> None:
-    """Its first copy, still under way, is carried out after a longer extension, which must not be trusted."""
-    provider, proxy = behind
-    lease = provider.acquire(LockRequest(name, "10s"))
-    proxy.hold(name)
-    assert provider.extend(lease, "1m") is lease
-    assert proxy.holds
-    assert provider.extend(lease, "1h") is lease
-    proxy.deliver()
-    record = provider.record(name)
-    assert record.remaining < timedelta(minutes=2)
-    assert lease.trusted_for() < record.remaining
-    assert provider.extend(lease, "1m") is lease, "of the same length: trusted"
-    assert lease.trusted_for() > timedelta(seconds=50)
-
-
 @pytest.mark.parametrize("received_first", ["shorter", "longer"])
 def test_i6_of_two_extensions_at_once_the_shorter_counts(received_first: str) -> None:
     """The store did the shorter one last; the replies do not say which."""
