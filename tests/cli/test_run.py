@@ -135,7 +135,7 @@ def test_wait_gets_the_lock_when_it_is_released(runs: Runs) -> None:
     lease = take(runs.provider, "job")
     waiting = runs.start("job", "--at-most", "1m", "--wait", "25s", python="print('ran')")
     with pytest.raises(subprocess.TimeoutExpired):
-        waiting.wait(2.5)  # it asks, and goes on waiting
+        waiting.wait(2.5)  # it retries, and goes on waiting
     runs.provider.release(lease)
     assert runs.end(waiting) == (0, "ran\n", "")
 
@@ -330,10 +330,10 @@ def test_a_command_without_the_mark_says_how_to_write_it(command: list[str]) -> 
     assert "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND" in done.stderr
 
 
-def test_a_mistake_of_ours_leaves_no_command_behind(runs: Runs) -> None:
+def test_an_internal_error_leaves_no_command_behind(runs: Runs) -> None:
     program = (
         "from shedlock_py.cli.child import Child\n"
-        "def fail(*_): raise RuntimeError('of ours')\n"
+        "def fail(*_): raise RuntimeError('a bug')\n"
         "Child.pass_on = fail\n"
         "from shedlock_py.__main__ import main; main()"
     )
@@ -342,7 +342,7 @@ def test_a_mistake_of_ours_leaves_no_command_behind(runs: Runs) -> None:
     pid = int(runs.wait_for("pid"))
     process.terminate()
     code, _, err = runs.end(process)
-    assert (code, err) == (70, "shedlock: internal error: RuntimeError: of ours; --debug shows more\n")
+    assert (code, err) == (70, "shedlock: internal error: RuntimeError: a bug; --debug shows more\n")
     assert not Path(f"/proc/{pid}").exists()
     assert not runs.is_held()
 
@@ -354,5 +354,5 @@ def test_killed_by_force_its_lease_ends_by_itself(runs: Runs) -> None:
     ], cwd=runs.directory)  # fmt: skip
     pid = int(runs.wait_for("pid"))
     process.kill()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="the command gone, as the page says of setpriv")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="the command gone, as the page has it of setpriv")
     wait_until(lambda: runs.provider.acquire(LockRequest("job", "1m")), what="the lock free")
