@@ -39,7 +39,7 @@ from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.polling import wait_until
 
-LEASE = 0.2
+LEASE = 0.4
 MANY = 5
 """More than there are threads for the heartbeats of one provider."""
 KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]

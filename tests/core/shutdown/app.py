@@ -136,7 +136,7 @@ def needs(lock: AbstractContextManager[object]) -> None:
 
 async def both() -> None:
     in_daemon_thread(job, 5 * STEP)
-    async with hold_async("kept", lock_at_most_for=STEP, keep_alive=True) as lease:
+    async with hold_async("kept", lock_at_most_for=3 * STEP, keep_alive=True) as lease:
         assert lease is not None
         try:
             await asyncio.sleep(60)
