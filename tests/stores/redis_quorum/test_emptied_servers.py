@@ -20,7 +20,7 @@ from tests.stores.sql.crowd import crowd
 from tests.support.availability import private_server
 from tests.support.redis import RedisServer
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("long_grace")
 
 REPEATS = 6
 

@@ -12,7 +12,7 @@ from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.blocked_loops import block_when_redis_is_asked
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("long_grace")
 
 MINUTE = 60_000_000
 
