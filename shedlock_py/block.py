@@ -1,8 +1,8 @@
 """One guarded block: acquire, run, release.
 
-:class:`Guard` holds every decision, in the order in which it is made. :class:`Block` and :class:`AsyncBlock` carry it
-out, line by line alike. They are no programs: an exception of a signal handler between the grant and the task, or
-while a block is left, must not get lost with a generator.
+:class:`Guard` holds every decision, in the order in which it is made. :class:`Block` and :class:`AsyncBlock` carry
+them out, line by line alike. They are not written as one program: Ctrl-C can come between any two steps, and a
+generator that is closed there could not release the lease any more.
 """
 
 from __future__ import annotations

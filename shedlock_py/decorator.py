@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from shedlock_py._methods import bind_in_class
 from shedlock_py.block import AsyncBlock, Block
@@ -210,23 +210,19 @@ def scheduler_lock(
 def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:
     if inspect.iscoroutinefunction(on_skip):
         raise TypeError("on_skip is a coroutine function, but the guarded function is an ordinary one")
-    on_skipped = _skip_handler(on_skip)
-
-    def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
-        if args or kwargs or signature.parameters:
-            _check_call(function, signature, args, kwargs)
-        return Block(spec.lock_name(function, args, kwargs), spec.options, spec)
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
-        return run_guarded(block_around(args, kwargs), lambda: function(*args, **kwargs))
+        _check_call(function, signature, args, kwargs)
+        return run_guarded(spec.guard(Block, function, args, kwargs), lambda: function(*args, **kwargs))
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        block = block_around(args, kwargs)
+        _check_call(function, signature, args, kwargs)
+        block = spec.guard(Block, function, args, kwargs)
         with block as lease:
             if lease is not None:
                 return refuse_unfinished(function(*args, **kwargs))
-        return on_skipped(block.skip)
+        return _skip_result(on_skip, block.skip)
 
     return _finished(guarded, attempt_call, signature)
 
@@ -234,24 +230,21 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
 def _guard_async(
     spec: LockSpec, function: Callable[P, Coroutine[Any, Any, R]], signature: inspect.Signature, on_skip: Any
 ) -> Any:
-    on_skipped = _skip_handler(on_skip)
-
-    def block_around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
-        if args or kwargs or signature.parameters:
-            _check_call(function, signature, args, kwargs)
-        return AsyncBlock(spec.lock_name(function, args, kwargs), spec.options, spec)
-
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
-        return await run_guarded_async(block_around(args, kwargs), lambda: function(*args, **kwargs))
+        _check_call(function, signature, args, kwargs)
+        return await run_guarded_async(
+            spec.guard(AsyncBlock, function, args, kwargs), lambda: function(*args, **kwargs)
+        )
 
     @functools.wraps(function)
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        block = block_around(args, kwargs)
+        _check_call(function, signature, args, kwargs)
+        block = spec.guard(AsyncBlock, function, args, kwargs)
         async with block as lease:
             if lease is not None:
                 return refuse_unfinished(await function(*args, **kwargs))
-        instead = on_skipped(block.skip)
-        return await instead if inspect.isawaitable(instead) else instead
+        result = _skip_result(on_skip, block.skip)
+        return await result if inspect.isawaitable(result) else result
 
     return _finished(guarded, attempt_call, signature)
 
@@ -273,23 +266,13 @@ def _finished(guarded: Any, attempt_call: Any, signature: inspect.Signature) -> 
     return guarded
 
 
-def _skip_handler(on_skip: Any) -> Callable[[Skipped], Any]:
-    """What to do with a skip: return a value, call a function, or raise."""
+def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
+    """What a skipped call returns, or raises."""
     if isinstance(on_skip, type) and issubclass(on_skip, BaseException):
-
-        def raise_new(skipped: Skipped) -> Any:
-            raise on_skip(f"lock {skipped.lock_name!r}: skipped ({skipped.reason})")
-
-        return raise_new
+        raise on_skip(f"lock {skipped.lock_name!r}: skipped ({skipped.reason})")
     if isinstance(on_skip, BaseException):
-
-        def raise_it(skipped: Skipped) -> Any:
-            raise on_skip.with_traceback(None)  # one object for all calls: do not pile up their tracebacks
-
-        return raise_it
-    if callable(on_skip):
-        return cast(Callable[[Skipped], Any], on_skip)
-    return lambda skipped: on_skip
+        raise on_skip.with_traceback(None)  # one object for all calls: do not pile up their tracebacks
+    return on_skip(skipped) if callable(on_skip) else on_skip
 
 
 _TASK_ATTRIBUTES = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}

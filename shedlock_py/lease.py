@@ -86,6 +86,12 @@ class Lease:
     lock_at_least_for: timedelta
     fire_time: datetime | None
     """The fire time that was granted with it, if the request had one; None after a take-over, which only notes it."""
+    _latest: object = None
+    """The extension that was sent last."""
+    _shortest_repeated: timedelta | None = None
+    """Of the extensions that the store may execute again at any time."""
+    _lost = False
+    _ended = False
 
     def __init__(
         self, request: LockRequest, claim_id: str, fencing_token: int | None, clock: Clock, sent_at: float
@@ -103,11 +109,7 @@ class Lease:
         # The latest moment at which the store can have granted it: the minimum hold counts from here.
         self._granted_at = clock()
         self._trusted_until = trust_ends(sent_at, request.lock_at_most_for)
-        self._latest: object = None
         self._in_doubt: list[Extension] = []
-        self._shortest_repeated: timedelta | None = None
-        self._lost = False
-        self._ended = False
 
     @property
     def trusted_until(self) -> float:
@@ -132,10 +134,7 @@ class Lease:
         self._clock = _no_clock
         self._granted_at = 0.0
         self._trusted_until = _NEVER
-        self._latest = None
         self._in_doubt = []
-        self._shortest_repeated = None
-        self._lost = False
         self._ended = True
 
     def __repr__(self) -> str:

@@ -14,10 +14,8 @@ import types
 import weakref
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
-from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.util import obj_to_ref, ref_to_obj
 
 from shedlock_py import Executed, InMemoryLockProvider, LockRequest, Skipped, scheduler_lock
@@ -246,25 +244,10 @@ class TestItIsStillAMethod:
             assert copied.attempt(7).value == ("acme", 7)
         assert pickle.loads(pickle.dumps(Special.of_class)).attempt(7).value == (Special, 7)
 
-    def test_a_mock_of_the_class_takes_the_same_arguments(self) -> None:
-        fake: Any = mock.create_autospec(Service)
-        fake().method(7)
-        fake.of_class(7)
-        with pytest.raises(TypeError):
-            fake().method(7, 8)
-
     def test_apscheduler_finds_it_again(self, provider: InMemoryLockProvider) -> None:
         for function in (Service.static, Service.of_class, Special.of_class):
             assert ref_to_obj(obj_to_ref(function)) == function
         assert ref_to_obj(obj_to_ref(service.method)) is Service.method
-        scheduler = BackgroundScheduler()
-        scheduler.start(paused=True)
-        try:
-            job = scheduler.add_job(service.method, args=[7])
-            assert job.func(*job.args) == ("acme", 7)
-            assert job.func.attempt(8).value == ("acme", 8)
-        finally:
-            scheduler.shutdown()
 
     def test_the_class_attribute_passes_for_what_was_written(self, provider: InMemoryLockProvider) -> None:
         attributes: Any = vars(Service)
@@ -278,8 +261,3 @@ class TestItIsStillAMethod:
             tenant = "reused"
 
         assert Reused().method.attempt(7).value == ("reused", 7)
-
-    def test_an_instance_may_have_its_own(self) -> None:
-        here: Any = Service()
-        here.method = lambda: "instance"
-        assert here.method() == "instance"

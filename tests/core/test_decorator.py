@@ -150,11 +150,6 @@ class TestAsyncFunctions:
         assert await job()
         assert await other.record("job")
 
-    async def test_nothing_happens_before_it_is_awaited(self, provider: InMemoryLockProvider) -> None:
-        coroutine = module_level_async(3)
-        assert provider.records() == []
-        assert await coroutine == 3
-
     async def test_wrong_arguments(self, provider: InMemoryLockProvider) -> None:
         with pytest.raises(TypeError, match="argument"):
             await module_level_async()
@@ -264,14 +259,6 @@ class TestWhatCannotBeGuarded:
         for function in (generator, async_generator):
             with pytest.raises(TypeError, match="generator function: its body would run after the lock was released"):
                 scheduler_lock("job", "1m")(function)
-
-    def test_a_generator_in_disguise(self, provider: InMemoryLockProvider) -> None:
-        @scheduler_lock("job", "1m")
-        def job() -> object:
-            return (number for number in range(3))
-
-        with pytest.raises(TypeError, match="has not run yet"):
-            job()
 
     @pytest.mark.anyio
     async def test_a_task_or_a_future(self, provider: InMemoryLockProvider) -> None:

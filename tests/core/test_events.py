@@ -88,10 +88,6 @@ def test_listeners_are_notified_in_the_order_in_which_they_were_given() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_a_failure_need_not_have_a_lease() -> None:
-    assert ProviderFailed("job", "acquire", OSError()).lease is None
-
-
 def test_a_listener_does_not_swallow_what_ends_the_process() -> None:
     def interrupted(event: Event) -> None:
         raise KeyboardInterrupt
@@ -162,10 +158,3 @@ def test_an_event_of_the_users_own() -> None:
         pass
 
     assert repr(Plain("job", "me")) == f"{Plain.__qualname__}(name='job', holder='me')"
-
-
-def test_a_quiet_logger_stays_quiet(provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "shedlock_py")
-    with configure(provider=provider):
-        attempt("job", lambda: attempt("job", lambda: None))
-    assert caplog.records == []

@@ -38,7 +38,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.support.forks import in_child
+from shedlock_py.testing.forks import in_child
 
 pytestmark = pytest.mark.anyio
 
@@ -104,14 +104,6 @@ class TestForkedChildren:
                 assert lease is not None
                 assert pool.submit(in_the_worker, url).result(30) == "skipped"
                 assert other.release(lease)
-
-    async def test_i1_nor_one_that_is_forked_in_an_async_task(self, provider: InMemoryLockProvider) -> None:
-        def child() -> None:
-            assert current_lease() is None
-            assert attempt("job", lambda: pytest.fail("the child ran beside its parent")) == Skipped("job")
-
-        async with hold_async("job"):
-            in_child(child)
 
 
 class TestTasksAndTimers:
@@ -253,7 +245,7 @@ class TestTasksAndTimers:
 
 
 class TestTaskFactories:
-    """The guard has the loop's task factory wrapped, which nobody else may notice."""
+    """The guard wraps the task factory of the event loop. Applications must not notice."""
 
     async def test_the_applications_own_still_makes_the_tasks(self, provider: InMemoryLockProvider) -> None:
         made: list[asyncio.Task[Any]] = []

@@ -1,4 +1,4 @@
-"""Several nodes, what is done to them, and what their logs say of it."""
+"""Several nodes as processes, and what their logs show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.polling import wait_until
 
 @dataclass(frozen=True)
 class Reign:
-    """For how long one node certainly led one election: from after its first yes until before its last one."""
+    """For how long one node certainly led one election: from its first check that it leads until its last."""
 
     node: str
     name: str
@@ -30,12 +30,12 @@ class Reign:
 
 
 def reigns_in(lines: Sequence[str], node: str) -> list[Reign]:
-    """What a node's log says. A reign is of one term: a node that stood still may have led before and after another."""
+    """The reigns in a node's log. Each is of one term: a node that was paused may have led before and after another."""
     found: list[Reign] = []
     current: dict[str, Reign] = {}
     for line in lines:
         before, after, *words = line.split()
-        # None: its leadership ended between the question whether it leads and the one for the term.
+        # None: its leadership ended between is_leader() and term.
         terms = {name: int(term) for name, _, term in (word.partition("=") for word in words) if term != "None"}
         for name in [name for name, reign in current.items() if terms.get(name) != reign.term]:
             found.append(current.pop(name))
@@ -46,7 +46,7 @@ def reigns_in(lines: Sequence[str], node: str) -> list[Reign]:
 
 
 def overlapping(reigns: Sequence[Reign]) -> list[tuple[Reign, Reign]]:
-    """Pairs of nodes that certainly led the same election at the same moment; a single yes is no stretch of time."""
+    """Pairs of nodes that certainly led the same election at the same moment; a single check is no stretch of time."""
     return [
         (one, other)
         for one, other in combinations(reigns, 2)
@@ -69,31 +69,41 @@ class Node:
     ) -> None:
         self.holder = holder
         self.log = directory / f"{holder}.log"
-        module = "tests.election.async_node" if is_async else "tests.election.node"
+        kind = "asyncio" if is_async else "threads"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, url, str(self.log), holder, json.dumps({**options}), *names],
+            [
+                sys.executable,
+                "-m",
+                "tests.election.node",
+                url,
+                str(self.log),
+                holder,
+                kind,
+                json.dumps({**options}),
+                *names,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **environment},
         )
 
-    def say(self, words: str) -> None:
-        """Have it do something, and wait until it is done."""
+    def command(self, words: str) -> None:
+        """Send a command, and wait until it is done."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{words}\n")
         self.process.stdin.flush()
-        self.hears(f"done {words}")
+        self.expect(f"done {words}")
 
-    def hears(self, words: str) -> None:
+    def expect(self, words: str) -> None:
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == words
 
     def stop(self) -> None:
-        """As a process ends that has time for it."""
+        """Let the process stop its electors and end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.hears("stopped")
+        self.expect("stopped")
         self.process.wait(30)
 
     def send(self, number: signal.Signals) -> None:
@@ -120,10 +130,10 @@ class Node:
 
 
 class Fleet:
-    """``size`` nodes that stand for election under ``names``.
+    """``size`` nodes that are candidates in the elections ``names``.
 
     :param options: of their electors, beside the durations of ``node.py``.
-    :param environment: added to ours in their processes.
+    :param environment: added to the environment of their processes.
     """
 
     def __init__(
@@ -147,7 +157,7 @@ class Fleet:
 
     def __enter__(self) -> Self:
         for node in self.nodes:
-            node.hears("ready")
+            node.expect("ready")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -168,7 +178,7 @@ class Fleet:
         return {name: node for node in self.nodes for name in node.leads()}
 
     def wait_for_leaders(self, timeout: float = 30) -> None:
-        """For each election one: not all at the same moment, for which a machine may be too busy."""
+        """Wait for a leader of each election; not all at the same moment, for which a machine may be too busy."""
         led: set[str] = set()
 
         def have_all() -> bool:

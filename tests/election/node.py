@@ -1,8 +1,8 @@
-"""One node of several elections, as a process: python -m tests.election.node URL LOG HOLDER OPTIONS NAME...
+"""One node of several elections, as a process: python -m tests.election.node URL LOG HOLDER KIND OPTIONS NAME...
 
-Says in LOG, every few milliseconds, in which elections it leads; a line is ``before after name=term …``, with the
-moments around the questions, on the clock that all processes of a machine share. OPTIONS are the electors', in JSON.
-Obeys its standard input.
+Every few milliseconds it writes to LOG in which elections it leads. A line is ``before after name=term …``: the moments
+before and after the check, on the clock that all processes of a machine share. KIND is "threads" or "asyncio", OPTIONS
+are the electors', in JSON. Its standard input has commands.
 """
 
 from __future__ import annotations
@@ -14,35 +14,46 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from typing import Any
 
-from shedlock_py import LeaderElector, provider_from_url
+from shedlock_py import LeaderElector, async_provider_from_url, provider_from_url
+from tests.election.electors import Elector, LoopElector
+from tests.support.loop_threads import EventLoopThread
 
 PAUSE = 0.004
 DURATIONS = {"lease_duration": "3s", "renew_deadline": "2s", "retry_period": "500ms"}
 
 
-def main(url: str, log: str, holder: str, options: dict[str, Any], names: list[str]) -> None:
+def main(url: str, log: str, holder: str, kind: str, options: dict[str, Any], names: list[str]) -> None:
     logging.disable(logging.WARNING)  # changes of leader are in the log
-    provider = provider_from_url(url)
-    electors = {name: LeaderElector(provider, name, holder=holder, **{**DURATIONS, **options}) for name in names}
-    for elector in electors.values():
-        elector.start()
-    obeyed = threading.Thread(target=obey, args=(electors,))
-    obeyed.start()
-    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    print("ready", flush=True)
-    while obeyed.is_alive():
-        before = time.monotonic()
-        leads = [f"{name}={elector.term}" for name, elector in electors.items() if elector.is_leader()]
-        line = " ".join([f"{before:.6f}", f"{time.monotonic():.6f}", *leads])
-        os.write(file, f"{line}\n".encode())
-        time.sleep(PAUSE)
+    options = {**DURATIONS, **options, "holder": holder}
+    electors: dict[str, Elector] = {}
+    with ExitStack() as stack:
+        if kind == "asyncio":
+            loop = stack.enter_context(closing(EventLoopThread()))
+            async_provider = loop.call(lambda: async_provider_from_url(url))
+            electors.update((name, LoopElector(loop, async_provider, name, **options)) for name in names)
+        else:
+            provider = provider_from_url(url)
+            electors.update((name, LeaderElector(provider, name, **options)) for name in names)
+        for elector in electors.values():
+            elector.start()
+        commands = threading.Thread(target=run_commands, args=(electors,))
+        commands.start()
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        print("ready", flush=True)
+        while commands.is_alive():
+            before = time.monotonic()
+            leads = [f"{name}={elector.term}" for name, elector in electors.items() if elector.is_leader()]
+            line = " ".join([f"{before:.6f}", f"{time.monotonic():.6f}", *leads])
+            os.write(file, f"{line}\n".encode())
+            time.sleep(PAUSE)
 
 
-def obey(electors: dict[str, LeaderElector]) -> None:
-    def each(wish: Callable[[LeaderElector], object]) -> None:
-        threads = [threading.Thread(target=wish, args=(elector,)) for elector in electors.values()]
+def run_commands(electors: dict[str, Elector]) -> None:
+    def each(command: Callable[[Elector], object]) -> None:
+        threads = [threading.Thread(target=command, args=(elector,)) for elector in electors.values()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -60,4 +71,4 @@ def obey(electors: dict[str, LeaderElector]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), sys.argv[5:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], json.loads(sys.argv[5]), sys.argv[6:])

@@ -59,7 +59,7 @@ def shown(what: str, seconds: list[float]) -> None:
 
 
 def can_be_written(url: str) -> bool:
-    """Whether nobody keeps a SQLite file to itself."""
+    """Whether no process keeps a SQLite file locked."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=1, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -68,8 +68,8 @@ def can_be_written(url: str) -> bool:
     return True
 
 
-def stand_still(node: Node, url: str) -> None:
-    """But not while it writes to a SQLite file, which it would keep to itself."""
+def pause_node(node: Node, url: str) -> None:
+    """Pause a node, but not while it writes to a SQLite file, which it would keep locked."""
     node.send(signal.SIGSTOP)
     while url.startswith("sqlite") and not can_be_written(url):
         node.send(signal.SIGCONT)
@@ -88,7 +88,7 @@ def test_never_two_leaders_and_a_new_one_soon(fleet: Fleet, url: str) -> None:
         fleet.remove(node)
         fleet.wait_for_leaders()
         killed += fleet.successions(at, node)
-        fleet.add().hears("ready")
+        fleet.add().expect("ready")
     shown("killed", killed)
     assert max(killed) <= LEASE + RETRY * 1.2 + SLOW
 
@@ -103,16 +103,16 @@ def test_never_two_leaders_and_a_new_one_soon(fleet: Fleet, url: str) -> None:
 
     node = fleet.busiest()
     led = node.leads()
-    stand_still(node, url)
+    pause_node(node, url)
     others = [other for other in fleet.nodes if other is not node]
     wait_until(lambda: led <= {name for other in others for name in other.leads()}, timeout=LEASE * 4)
     node.send(signal.SIGCONT)
     fleet.wait_for_leaders()
 
     taker = min(fleet.nodes, key=lambda node: len(node.leads()))
-    taker.say("take_over")
+    taker.command("take_over")
     wait_until(lambda: taker.leads() == set(fleet.names), what="the taker leads all elections")
-    fleet.nodes[0].say("demote 10s")
+    fleet.nodes[0].command("demote 10s")
     wait_until(lambda: set(fleet.leaders()) == set(fleet.names) and not taker.leads(), timeout=LEASE * 4)
     time.sleep(0.05)  # a few more lines in the logs
     assert fleet.overlaps() == []

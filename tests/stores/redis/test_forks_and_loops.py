@@ -14,9 +14,10 @@ import redis.asyncio
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider
+from shedlock_py.testing.forks import in_child
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import SYNC_KINDS, Store, acquired
-from tests.support.forks import check_fork_by_c, in_a_loop_of_its_own, in_child
+from tests.support.forks import check_fork_by_c, in_a_loop_of_its_own
 from tests.support.polling import wait_until
 from tests.support.redis import RedisEndpoint
 

@@ -16,9 +16,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.testing.forks import in_child
 from tests.stores.sql import orphans
 from tests.stores.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
-from tests.support.forks import check_fork_by_c, in_child
+from tests.support.forks import check_fork_by_c
 from tests.support.polling import wait_until
 
 
