@@ -14,7 +14,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shedlock_py import AsyncLockProvider, LockProvider
+from shedlock_py import LockProvider
+from shedlock_py.providers.kit import AsyncProgramProvider
 from shedlock_py.providers.redis import (
     AsyncRedisLockProvider,
     AsyncRedisQuorumLockProvider,
@@ -44,7 +45,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[RedisStore]:
     """The lock records of one class of tests, on the servers that the class names."""
     contract = request.cls
     servers, make = contract.place(request)
-    store = RedisStore(servers, make, is_async=issubclass(contract.kind, AsyncLockProvider))
+    store = RedisStore(servers, make, is_async=issubclass(contract.kind, AsyncProgramProvider))
     yield store
     store.close()
 
@@ -54,10 +55,10 @@ def of_client(provider: Make, from_url: Make, url: str, *, key_prefix: str, **op
     return provider(from_url(url, **options), key_prefix=key_prefix)
 
 
-class OneServer(RedisContract, StallingStoreContract):
+class OneServer(RedisContract):
     """Where providers get a URL."""
 
-    kind: ClassVar[Make]
+    kind: ClassVar[Any]
 
     @classmethod
     def place(cls, request: pytest.FixtureRequest) -> tuple[Sequence[RedisEndpoint], Make]:
@@ -77,7 +78,7 @@ class OneServer(RedisContract, StallingStoreContract):
     @pytest.fixture
     def failing_provider(self) -> Iterator[LockProvider]:
         url = f"redis://127.0.0.1:{free_port()}"
-        if issubclass(self.kind, AsyncLockProvider):
+        if issubclass(self.kind, AsyncProgramProvider):
             with BlockingLockProvider(lambda: self.kind(url)) as facade:
                 yield facade
         else:
@@ -95,21 +96,21 @@ class UsersClient(OneServer):
         return partial(of_client, cls.kind, cls.from_url, url, **cls.options)
 
 
-class TestUrl(OneServer, LockProviderContract, ProcessContract):
+class TestUrl(OneServer, StallingStoreContract, LockProviderContract, ProcessContract):
     kind = RedisLockProvider
 
 
-class TestAsyncUrl(OneServer, AsyncLockProviderContract, ProcessContract):
+class TestAsyncUrl(OneServer, StallingStoreContract, AsyncLockProviderContract, ProcessContract):
     kind = AsyncRedisLockProvider
 
 
-class TestUsersClient(UsersClient, LockProviderContract):
+class TestUsersClient(UsersClient, StallingStoreContract, LockProviderContract):
     kind = RedisLockProvider
     from_url = redis.Redis.from_url
     options: ClassVar = {"decode_responses": True, "protocol": 2, "max_connections": 300}
 
 
-class TestAsyncUsersClient(UsersClient, AsyncLockProviderContract):
+class TestAsyncUsersClient(UsersClient, StallingStoreContract, AsyncLockProviderContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.Redis.from_url
     options: ClassVar = {"decode_responses": True, "protocol": 3, "max_connections": 300}
@@ -156,7 +157,7 @@ class TestEventLoops(OneServer, EventLoopContract):
 class OnCluster(RedisContract):
     """Where providers get the client of a cluster of three masters."""
 
-    kind: ClassVar[Make]
+    kind: ClassVar[Any]
     from_url: ClassVar[Make]
 
     @classmethod
@@ -178,7 +179,7 @@ class TestAsyncCluster(OnCluster, AsyncLockProviderContract):
 class OnQuorum(RedisContract):
     """Where providers get the URLs of several servers."""
 
-    kind: ClassVar[Make]
+    kind: ClassVar[Any]
     size: ClassVar[int]
 
     @classmethod
@@ -193,7 +194,7 @@ class OnQuorum(RedisContract):
         alive = self.size // 2
         urls = [server.url() for server in store.servers[:alive]]
         urls += [f"redis://127.0.0.1:{free_port()}" for _ in range(self.size - alive)]
-        if issubclass(self.kind, AsyncLockProvider):
+        if issubclass(self.kind, AsyncProgramProvider):
             with BlockingLockProvider(lambda: self.kind(urls, key_prefix=store.prefix)) as facade:
                 yield facade
         else:
