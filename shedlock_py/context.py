@@ -2,8 +2,8 @@
 
 Inside is what the guarded task calls or awaits, in the same process, while its lease lives: its own code, the tasks
 that it makes, and threads that run in a copy of its context (``asyncio.to_thread``). A context variable carries the
-lease there. asyncio also copies the context into what the task only sets off: the callbacks of timers, and the tasks
-that those make. They are not inside, nor is a forked child; see :meth:`ActiveLease.is_here`.
+lease there. asyncio also copies the context into the callbacks of timers that the task starts, and into the tasks that
+those make. They are not inside, and neither is a forked child; see :meth:`ActiveLease.is_here`.
 """
 
 from __future__ import annotations
@@ -27,48 +27,50 @@ from shedlock_py.resolve import as_async_provider, as_provider
 if TYPE_CHECKING:
     import asyncio
 
+POLL_SECONDS = 0.005
+
 
 class KeepAlive(Protocol):
-    """What keeps a lease alive, as far as a task that extends the lease itself must know it."""
+    """What keeps a lease alive, as seen by a task that extends the lease itself."""
 
     def is_busy(self, *, is_async: bool) -> bool:
-        """Whether a heartbeat is under way, for which the task can wait."""
+        """Whether a heartbeat is in flight whose end the task should wait for."""
 
     def pause(self) -> None:
         """Begin no heartbeat."""
 
     def resume(self) -> None:
-        """The lease was extended, or not; go on from there."""
+        """The task has extended the lease, or has tried to; continue from there."""
 
     def report_lost(self) -> None:
-        """The store does not have the lease any more: tell everybody, unless that is done."""
+        """The store does not have the lease any more: notify listeners and ``on_lost``, unless that is done."""
 
 
 class ActiveLease:
-    """One lease while its task runs. Tasks that outlive the guard still refer to it, but it is no longer live."""
+    """One lease while its task runs. Code that outlives the guard may still refer to it; then it is not live."""
 
     def __init__(self, lease: Lease, provider: object, owner: OwningProcess) -> None:
         self.lease = lease
         self.provider = provider
-        self.parent = current.get()
         self.owner = owner
+        self.parent = current.get()
         self.thread = get_ident()
         self._loop, self._task = _running_task()
         self.finished = False
-        self.ended_at = 0.0  # when the task ended, if something was waited for after it
+        self.ended_at = 0.0  # when the task ended, if keep-alive had to be stopped after it
         self.keep_alive: KeepAlive | None = None
         self.is_loss_reported = False
         self.alias: tuple[object, str] | None = None
 
     def is_live(self) -> bool:
-        """Whether the task is still running and its lease may be believed."""
+        """Whether the task is running and its lease is trusted."""
         return not self.finished and self.lease.is_trusted()
 
     def is_here(self) -> bool:
-        """Whether the running code, which has the task's context, is called or awaited by the task.
+        """Whether the task calls or awaits the running code, which has the task's context.
 
-        A forked child is not. Nor is a callback of an event loop, or anything on another loop: a timer that the task
-        has armed, such as a scheduler's, has its context too.
+        Not in a forked child. Not in a callback of an event loop, nor on another loop: a timer that the task has
+        started, such as a scheduler's, has the task's context too.
         """
         if not self.owner.is_current():
             return False
@@ -80,8 +82,11 @@ class ActiveLease:
         return loop is self._loop and task is not None
 
     def enter(self) -> None:
-        if self.parent is not None:
-            _forget_finished(self)
+        # A job that starts its own next run must not grow a chain of finished runs.
+        lease: ActiveLease | None = self
+        while lease is not None:
+            lease.parent = _unfinished(lease.parent)
+            lease = lease.parent
         if self._task is not None:
             _wrap_task_factory(self._loop)
         running.add(self)
@@ -89,30 +94,20 @@ class ActiveLease:
 
     def leave(self) -> None:
         self.finished = True
-        self._loop = self._task = None  # whose context refers to this lease
+        self._loop = self._task = None  # their contexts refer to this lease
         current.set(_unfinished(current.get()))  # locks need not be left in the order of nesting
 
 
 running: set[ActiveLease] = set()
-"""The leases whose tasks run, or that are being released, in all threads; in a forked child its parent's as well."""
+"""The leases whose tasks run or that are being released, in all threads; in a forked child the parent's as well."""
+
+current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
 
 
 def _unfinished(active: ActiveLease | None) -> ActiveLease | None:
-    """The innermost that is not finished: a job that starts its own next run must not grow a chain."""
     while active is not None and active.finished:
         active = active.parent
     return active
-
-
-def _forget_finished(active: ActiveLease) -> None:
-    """All around it, too: that job may end after its next run has begun."""
-    parent: ActiveLease | None = active
-    while parent is not None:
-        parent.parent = _unfinished(parent.parent)
-        parent = parent.parent
-
-
-current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
 
 
 def _running_task() -> tuple[Any, object]:
@@ -122,7 +117,7 @@ def _running_task() -> tuple[Any, object]:
         return None, None
     try:
         loop = loaded.get_running_loop()
-    except (RuntimeError, AttributeError):  # AttributeError: another thread is just importing it
+    except (RuntimeError, AttributeError):  # AttributeError: another thread is importing it at this moment
         return None, None
     return loop, loaded.current_task(loop)
 
@@ -130,16 +125,16 @@ def _running_task() -> tuple[Any, object]:
 def _wrap_task_factory(loop: asyncio.AbstractEventLoop) -> None:
     factory = loop.get_task_factory()
     if not isinstance(factory, _TaskFactory):
-        with suppress(NotImplementedError):  # an event loop of a kind of its own
+        with suppress(NotImplementedError):  # not every event loop has task factories
             loop.set_task_factory(_TaskFactory(factory))
 
 
 class _TaskFactory:
     """Lets a task that a callback of the event loop makes begin outside of every lease.
 
-    asyncio copies the context of a task into the timers that it arms, and from there into the tasks that these make: a
-    scheduler to which a guarded task adds a job would run all its later jobs inside that task's lease. asyncio does not
-    record which task made which, so the factory sees to it when the task is made.
+    asyncio copies the context of a task into the timers that it starts, and from there into the tasks that these make:
+    all later jobs of a scheduler to which a guarded task adds a job would run inside that task's lease. asyncio does
+    not record which task made which, so this factory clears the context variable when the task is made.
     """
 
     def __init__(self, wrapped: Callable[..., asyncio.Future[Any]] | None) -> None:
@@ -147,8 +142,8 @@ class _TaskFactory:
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
         if current.get() is not None:
-            running, maker = _running_task()
-            if running is not None and maker is None:
+            running_loop, maker = _running_task()
+            if running_loop is not None and maker is None:
                 context = copy_context()
                 context.run(current.set, None)
                 return context.run(self._make, loop, coro, options)
@@ -163,32 +158,32 @@ class _TaskFactory:
 
 
 def find_live(name: str | None = None, providers: Sequence[object] = (), spec: object = None) -> ActiveLease | None:
-    """The innermost live lease around the running code: of ``name`` and on one of ``providers``, where given.
+    """The nearest live lease that the running code is inside of: of ``name`` and on one of ``providers``, where given.
 
-    Or the one that stands for the lock ``name`` of the function with the spec ``spec``: see :func:`add_alias`.
+    A lease whose alias is ``(spec, name)`` counts as well: see :func:`add_alias`.
     """
     active = current.get()
     while active is not None:
-        is_wanted = not providers or any(active.provider is provider for provider in providers)
-        is_named = name is None or (is_wanted and name == active.lease.name)
-        stands_in = spec is not None and active.alias == (spec, name)
-        if (is_named or stands_in) and active.is_live() and active.is_here():
+        has_provider = not providers or any(active.provider is provider for provider in providers)
+        has_name = name is None or (has_provider and name == active.lease.name)
+        has_alias = spec is not None and active.alias == (spec, name)
+        if (has_name or has_alias) and active.is_live() and active.is_here():
             return active
         active = active.parent
     return None
 
 
 def add_alias(spec: object, lock_name: str) -> None:
-    """Let the innermost live lease count as the lock ``lock_name`` of the function whose ``__shedlock__`` is ``spec``.
+    """Let the current lease count as the lock ``lock_name`` of the function whose ``__shedlock__`` is ``spec``.
 
-    For schedulers that have taken a function's lock in its place, perhaps on another provider object of the same
-    store: the function must not find its lock held by itself, and be skipped for ever.
+    For schedulers that take a function's lock before they call it, perhaps on another provider object of the same
+    store. Otherwise the function would find its lock held, by its own scheduler, and be skipped each time.
     """
     _live().alias = (spec, lock_name)
 
 
 def current_lease() -> Lease | None:
-    """The innermost live lease that the running code is inside of, or None."""
+    """The nearest live lease that the running code is inside of, or None."""
     active = find_live()
     return active.lease if active else None
 
@@ -196,7 +191,7 @@ def current_lease() -> Lease | None:
 def assert_locked(name: str | None = None) -> None:
     """Make sure that the running code is inside a live lease (of ``name``, if given).
 
-    :raises NotLocked: it is not: no guard around it, its lease has ended, or the guard is of another name.
+    :raises NotLocked: it is not: no guard encloses it, the lease has ended, or the guard is of another name.
     """
     _live(name)
 
@@ -205,16 +200,15 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
     """From inside a task: hold its lock for ``lock_at_most_for`` from now on.
 
     :raises NotLocked: not inside a live lease.
-    :raises LeaseLostError: somebody else has it, or may have it.
-    :raises ProviderError: the store failed; the lease is what it was before, at most.
+    :raises LeaseLostError: another holder has the lock, or may have it.
+    :raises ProviderError: the store failed; the lease lasts no longer than before.
     """
     active = _live()
     provider = as_provider(active.provider)
-    with _paused(active.keep_alive):
-        while _is_busy(active.keep_alive):
-            time.sleep(_POLL_SECONDS)
-        with _failing(active.lease):
-            return _extended(active, provider.extend(active.lease, lock_at_most_for))
+    with _extending(active):
+        while _is_busy(active):
+            time.sleep(POLL_SECONDS)
+        return _extended(active, provider.extend(active.lease, lock_at_most_for))
 
 
 async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
@@ -223,35 +217,10 @@ async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
 
     active = _live()
     provider = as_async_provider(active.provider)
-    with _paused(active.keep_alive):
-        while _is_busy_async(active.keep_alive):  # noqa: ASYNC110 (the heartbeat may be in a thread)
-            await asyncio.sleep(_POLL_SECONDS)
-        with _failing(active.lease):
-            return _extended(active, await provider.extend(active.lease, lock_at_most_for))
-
-
-_POLL_SECONDS = 0.005
-
-
-@contextmanager
-def _paused(keep_alive: KeepAlive | None) -> Iterator[None]:
-    """While the task extends its lease no heartbeat does, which might cut it down again."""
-    if keep_alive is None:
-        yield
-        return
-    keep_alive.pause()
-    try:
-        yield
-    finally:
-        keep_alive.resume()
-
-
-def _is_busy(keep_alive: KeepAlive | None) -> bool:
-    return keep_alive is not None and keep_alive.is_busy(is_async=False)
-
-
-def _is_busy_async(keep_alive: KeepAlive | None) -> bool:
-    return keep_alive is not None and keep_alive.is_busy(is_async=True)
+    with _extending(active):
+        while _is_busy_async(active):  # noqa: ASYNC110 (a thread may send the heartbeat)
+            await asyncio.sleep(POLL_SECONDS)
+        return _extended(active, await provider.extend(active.lease, lock_at_most_for))
 
 
 def _live(name: str | None = None) -> ActiveLease:
@@ -260,6 +229,31 @@ def _live(name: str | None = None) -> ActiveLease:
         what = "any lock" if name is None else f"lock {name!r}"
         raise NotLocked(f"not inside a live lease of {what}: call it inside @scheduler_lock or 'with hold(…)'")
     return active
+
+
+def _is_busy(active: ActiveLease) -> bool:
+    return active.keep_alive is not None and active.keep_alive.is_busy(is_async=False)
+
+
+def _is_busy_async(active: ActiveLease) -> bool:
+    return active.keep_alive is not None and active.keep_alive.is_busy(is_async=True)
+
+
+@contextmanager
+def _extending(active: ActiveLease) -> Iterator[None]:
+    """While the task extends its lease no heartbeat begins, which might shorten the lease again."""
+    if active.keep_alive is not None:
+        active.keep_alive.pause()
+    try:
+        yield
+    except (ConfigurationError, LeaseError):
+        raise  # the store has not failed
+    except Exception as error:
+        emit(ProviderFailed(active.lease.name, "extend", error, active.lease))
+        raise
+    finally:
+        if active.keep_alive is not None:
+            active.keep_alive.resume()
 
 
 def _extended(active: ActiveLease, extended: Lease | None) -> Lease:
@@ -273,14 +267,3 @@ def _extended(active: ActiveLease, extended: Lease | None) -> Lease:
         raise LeaseLostError(f"lock {name!r} could not be extended: its lease has ended or was taken over")
     emit(LockExtended(name, extended))
     return extended
-
-
-@contextmanager
-def _failing(lease: Lease) -> Iterator[None]:
-    try:
-        yield
-    except (ConfigurationError, LeaseError):
-        raise  # not the store's failure
-    except Exception as error:
-        emit(ProviderFailed(lease.name, "extend", error, lease))
-        raise

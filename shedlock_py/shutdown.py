@@ -1,8 +1,8 @@
 """SIGTERM: by default it ends a process without running any ``finally``, and its leases last until they expire.
 
-The signal's handler does not wait. Python calls it in the main thread, in the middle of whatever runs there, and the
-tasks to wait for may need a lock that the main thread holds. A thread waits, and then sends the signal to the main
-thread once more. The second signal ends the process, also if somebody else sent it.
+Python calls a signal handler in the main thread, in the middle of whatever runs there. The guarded tasks may need a
+lock that the main thread holds, so the handler must not wait for them. It starts a thread, which waits and then sends
+the signal to the main thread again. The second signal ends the process, whichever process sent it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shedlock_py.gates import process_gates
 
 _POLL_SECONDS = 0.01
 _LATE_SECONDS = 1.0
-"""For so long the waiting thread's own signal can be on its way; and the log gets so long to write a warning."""
+"""How long the waiting thread's own signal may take to arrive, and how long a hanging log is waited for."""
 
 
 class _Shutdown:
@@ -31,9 +31,9 @@ class _Shutdown:
         self.wait = 0.0
         self.previous: object = None
         self.owner: OwningProcess | None = None
-        """The process that is shutting down; a child that it forked is not."""
+        """The process that is shutting down. A child that it forks is not."""
         self.is_waiting = False
-        """A thread waits for guarded tasks."""
+        """The waiting thread waits for guarded tasks."""
         self.is_ending = False
         """The previous handler was called, SystemExit was raised, or the interpreter ends anyway."""
         self.is_sending = False
@@ -52,18 +52,17 @@ def shutting_down() -> SkipReason | None:
 
 
 def release_on_sigterm(wait: Duration = "20s") -> None:
-    """On SIGTERM, end in order: leases are released, so that another replica goes on at once.
+    """On SIGTERM, release all leases before the process ends, so that another replica can continue at once.
 
-    Guarded tasks that would begin are skipped from then on (``"shutting_down"``). Those in other threads get ``wait``
-    to end, and with them their leases; what runs longer is named in a warning, and its lease is left to expire,
-    because its task may go on to the last moment. Then the handler that was there before is called, or, if there was
-    none, ``SystemExit(143)`` is raised in the main thread, whose own tasks and event loop end with their ``finally``.
-    A second SIGTERM does not wait. Meanwhile the main thread goes on; if it ends by itself, the interpreter waits for
-    the tasks of daemon threads, too, before it ends.
+    From then on, guarded tasks that would begin are skipped (``"shutting_down"``). Tasks in other threads get ``wait``
+    to end and release their leases. A warning names those that run longer; their leases expire, because the tasks may
+    go on to the last moment. Then the former handler is called. If there is none, ``SystemExit(143)`` is raised in the
+    main thread, whose own tasks and event loop end with their ``finally``. A second SIGTERM does not wait. Meanwhile
+    the main thread goes on; if it ends by itself, the interpreter waits for the tasks of daemon threads too.
 
     Call it in the main thread, after frameworks have installed their own handlers. Calling it again changes ``wait``.
 
-    :param wait: shorter than what the platform gives between SIGTERM and SIGKILL (Kubernetes: 30 s).
+    :param wait: shorter than the platform's time between SIGTERM and SIGKILL (Kubernetes: 30 s).
     :raises ConfigurationError: not in the main thread, or no duration.
     """
     import atexit  # late: needed by few
@@ -82,7 +81,7 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    """In the main thread, in the middle of what runs there: it must neither wait nor take a lock."""
+    """The handler. It runs in the middle of other code, so it must neither wait nor take a lock."""
     state = _shutdown
     if not state.is_here():
         state.is_waiting = state.is_ending = state.is_sending = False
@@ -93,13 +92,13 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
                 state.is_waiting = True
                 # threading.Thread takes a lock of its module, which the interrupted code may hold.
                 _thread.start_new_thread(_wait_and_send, (number, until))
-            except RuntimeError:  # no thread can be started; better a main thread that waits than tasks cut short
+            except RuntimeError:  # the system refuses a thread; better a main thread that waits than tasks cut short
                 _wait_for_others(until)
                 state.is_waiting = False
             else:
                 return
     elif state.is_ending and state.is_sending:
-        return  # the waiting thread's, overtaken by somebody's second signal
+        return  # the waiting thread's signal; a second SIGTERM from outside was faster
     _end(number, frame)
 
 
@@ -115,13 +114,13 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _wait_and_send(number: int, until: float) -> None:
-    """The waiting thread. It has no ``threading.Thread``."""
+    """The waiting thread."""
     import signal
 
     state = _shutdown
     try:
         _wait_for_others(until)
-        # Somebody may have put a handler around this one. The default would end the process without any `finally`.
+        # The application may have replaced this handler. The default one would end the process without any `finally`.
         is_handled = callable(signal.getsignal(number))
         if state.is_ending or not is_handled or _is_event_loops(state.previous):
             return
@@ -137,7 +136,7 @@ def _wait_and_send(number: int, until: float) -> None:
 
 
 def _is_event_loops(handler: object) -> bool:
-    """Whether it is of ``loop.add_signal_handler``: Python has notified the loop already, past all handlers."""
+    """Whether ``loop.add_signal_handler`` installed it: then the first signal has already notified the loop."""
     owner = type(getattr(handler, "__self__", None)).__module__
     return any(
         str(name).partition(".")[0] in ("asyncio", "uvloop") for name in (owner, getattr(handler, "__module__", ""))
@@ -145,7 +144,7 @@ def _is_event_loops(handler: object) -> bool:
 
 
 def _before_exit() -> None:
-    """The main thread has ended by itself, while a thread still waits for the tasks of daemon threads."""
+    """Wait for the tasks of daemon threads if the main thread has ended by itself."""
     state = _shutdown
     if not state.is_here() or state.is_ending:
         return
@@ -160,7 +159,7 @@ def _main_thread() -> int:
 
 
 def _others() -> list[ActiveLease]:
-    """The guarded tasks of this process that run in other threads than the main one."""
+    """The guarded tasks of this process that do not run in the main thread."""
     main = _main_thread()
     return [active for active in list(running) if active.owner.is_current() and active.thread != main]
 
@@ -174,7 +173,7 @@ def _wait_for_others(until: float) -> None:
 
 
 def _warn(names: str) -> None:
-    """Write it to the log, but do not wait long for that: the log may be what hangs."""
+    """Log a warning in a thread, because the log itself may hang."""
     written = threading.Event()
 
     def write() -> None:

@@ -92,29 +92,6 @@ async def test_the_exception_itself_with_its_traceback() -> None:
     assert undone == []
 
 
-async def test_two_turns_of_the_event_loop() -> None:
-    """One to begin and one to wake up; `asyncio.shield` would take one more."""
-    passed = 0
-
-    async def at_once() -> None:
-        pass
-
-    async def count() -> None:
-        nonlocal passed
-        while True:
-            await asyncio.sleep(0)
-            passed += 1
-
-    counting = asyncio.create_task(count())
-    await turns(3)
-    before = passed
-    await shielded(at_once())
-    taken = passed - before
-    counting.cancel()
-    assert taken == 2
-    assert await cancelled(counting)
-
-
 async def test_contextvars() -> None:
     variable = ContextVar("variable", default="nothing")
     seen: list[str] = []
@@ -282,7 +259,7 @@ async def test_work_that_is_cancelled_before_its_first_step_cancels_its_caller()
     work = Work()
     caller = asyncio.create_task(shielded(work.run()))
     await turns(1)
-    [inner] = [task for task in asyncio.all_tasks() if "_tell" in repr(task)]
+    [inner] = [task for task in asyncio.all_tasks() if "_outcome" in repr(task)]
     inner.cancel()
     await asyncio.wait({caller}, timeout=10)
     assert caller.cancelled()

@@ -146,4 +146,4 @@ def test_the_test_can_find_a_difference() -> None:
 @pytest.mark.parametrize("method", FACADE)
 def test_the_threaded_provider_hands_every_call_on(method: str) -> None:
     source = sync_source("_aio.py", f"ThreadedProvider.{method}")
-    assert f"_in_thread(self.sync_provider.{method}" in source
+    assert f"self.sync_provider.{method}, " in source or f"self.sync_provider.{method})" in source
