@@ -96,6 +96,33 @@ class UsersClient(OneServer):
         return partial(of_client, cls.kind, cls.from_url, url, **cls.options)
 
 
+class UsersClientNetwork(UsersClient, NetworkContract):
+    """With a client that retries ten times without pauses, and is closed at the end."""
+
+    sends = 11
+    most_connections = 300
+
+    @pytest.fixture
+    def make_proxied_provider(self, store: RedisStore, proxy: TcpProxy) -> Iterator[Make]:
+        server: Any = store.servers[0]
+        clients: list[Any] = []
+
+        def make(key_prefix: str) -> Any:
+            clients.append(type(self).from_url(server.url(via=proxy.address), **self.options))
+            return self.kind(clients[-1], key_prefix=key_prefix)
+
+        def open_one() -> LockProvider:
+            provider = store.open(resources, make)
+            if isinstance(provider, BlockingLockProvider):
+                resources.callback(lambda: provider.run(clients[-1].aclose()))
+            else:
+                resources.callback(clients[-1].close)
+            return provider
+
+        with ExitStack() as resources:
+            yield open_one
+
+
 class TestUrl(OneServer, StallingStoreContract, LockProviderContract, ProcessContract):
     kind = RedisLockProvider
 
@@ -124,20 +151,16 @@ class TestAsyncNetwork(OneServer, NetworkContract):
     kind = AsyncRedisLockProvider
 
 
-class TestUsersClientNetwork(UsersClient, NetworkContract):
+class TestUsersClientNetwork(UsersClientNetwork):
     kind = RedisLockProvider
     from_url = redis.Redis.from_url
     options: ClassVar = {"retry": Retry(NoBackoff(), 10), "max_connections": 300}
-    sends = 11
-    most_connections = 300
 
 
-class TestAsyncUsersClientNetwork(UsersClient, NetworkContract):
+class TestAsyncUsersClientNetwork(UsersClientNetwork):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.Redis.from_url
     options: ClassVar = {"retry": AsyncRetry(NoBackoff(), 10), "max_connections": 300}
-    sends = 11
-    most_connections = 300
 
 
 class TestForks(OneServer, ForkContract):
@@ -210,11 +233,6 @@ class TestQuorumOf3(OnQuorum, LockProviderContract, ProcessContract):
 
 class TestQuorumForks(OnQuorum, ForkContract):
     kind = RedisQuorumLockProvider
-    size = 3
-
-
-class TestQuorumEventLoops(OnQuorum, EventLoopContract):
-    kind = AsyncRedisQuorumLockProvider
     size = 3
 
 
