@@ -7,7 +7,8 @@ import pytest
 
 from shedlock_py import InMemoryLockProvider, attempt, configure, current_lease, hold, scheduler_lock
 from shedlock_py.config import lock_request
-from tests.support.forks import check_fork_by_c, in_child
+from shedlock_py.testing.forks import in_child
+from tests.support.forks import check_fork_by_c
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 

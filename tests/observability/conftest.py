@@ -7,10 +7,11 @@ from shedlock_py.testing import RecordingListener
 
 
 @pytest.fixture
-def heard() -> Iterator[RecordingListener]:
-    heard = RecordingListener()
-    with configure(listeners=[heard]):
-        yield heard
+def recorder() -> Iterator[RecordingListener]:
+    """Records the events of the test."""
+    recorder = RecordingListener()
+    with configure(listeners=[recorder]):
+        yield recorder
     set_active(None)
 
 

@@ -1,4 +1,4 @@
-"""What a Prometheus server would see: metrics asked for over HTTP and parsed."""
+"""Metrics as a Prometheus server scrapes them, over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scrape:
         return self.samples.get((name, frozenset(labels.items())))
 
     def labels(self) -> dict[str, set[str]]:
-        """The labels of each of our metrics, but for the times when they were created."""
+        """The labels of each metric of the library, without creation times."""
         labels: dict[str, set[str]] = {}
         for name, pairs in self.samples:
             if name.startswith("shedlock_") and not name.endswith("_created"):
@@ -43,8 +43,8 @@ class Server:
         self.url = f"http://127.0.0.1:{port}/metrics"
 
     def scrape(self) -> Scrape:
-        with urlopen(self.url, timeout=10) as answer:
-            return Scrape(answer.read().decode())
+        with urlopen(self.url, timeout=10) as response:
+            return Scrape(response.read().decode())
 
 
 @contextmanager

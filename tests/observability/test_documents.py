@@ -1,4 +1,4 @@
-"""The page runs, and the dashboard and the alerts ask for metrics and labels that a scrape really has."""
+"""The page runs, and the dashboard and the alerts use metrics and labels that a scrape really has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from shedlock_py import InMemoryLockProvider, LeadershipStarted, LockRequest, ProviderFailed, TaskFinished
 from shedlock_py.integrations.prometheus import PrometheusListener
-from tests.guides.examples.scripts import PROJECT, run_python
+from tests.guides.examples.scripts import PROJECT
 from tests.observability.scraping import Scrape, serving
 
 PAGES = PROJECT / "docs" / "observability"
@@ -27,7 +27,7 @@ ADDED_BY_PROMETHEUS = {"instance", "job"}
 
 @pytest.fixture(scope="module")
 def scrape() -> Scrape:
-    """Of a listener to which everything has happened that gives it a metric."""
+    """Of a listener that has received every event with a metric of its own."""
     registry = CollectorRegistry()
     listener = PrometheusListener(registry)
     lease = InMemoryLockProvider().acquire(LockRequest("job", "1m"))
@@ -40,15 +40,15 @@ def scrape() -> Scrape:
         return server.scrape()
 
 
-# What an expression asks for
+# Expressions
 
 
 def problems(expression: str, scrape: Scrape, legend: str = "") -> Iterator[str]:
-    """What in a PromQL expression no scrape can answer."""
+    """What a PromQL expression uses and no scrape has."""
     known = scrape.labels()
     selectors = re.findall(r"\b(shedlock_\w+)(?:\{([^}]*)\})?", expression)
     if not selectors:
-        yield "no metric of ours"
+        yield "no metric of the library"
     for name, matchers in selectors:
         if name not in known:
             yield f"there is no {name}"
@@ -79,13 +79,13 @@ def targets() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("title", "expression", "legend"), targets(), ids=lambda text: text[:30])
-def test_what_the_dashboard_asks_for(title: str, expression: str, legend: str, scrape: Scrape) -> None:
+def test_the_expressions_of_the_dashboard(title: str, expression: str, legend: str, scrape: Scrape) -> None:
     has_legend = "{{" in legend
     assert list(problems(expression, scrape, legend if has_legend else "")) == []
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_what_the_alerts_ask_for(rule: dict[str, Any], scrape: Scrape) -> None:
+def test_the_expressions_of_the_alerts(rule: dict[str, Any], scrape: Scrape) -> None:
     assert list(problems(rule["expr"], scrape, " ".join(rule["annotations"].values()))) == []
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert re.fullmatch(r"\d+[mh]", rule.get("for", "0m"))
@@ -103,7 +103,7 @@ def test_what_the_alerts_ask_for(rule: dict[str, Any], scrape: Scrape) -> None:
         ("sum by (lock) (shedlock_running)", "{{ lok }}", "lok is shown, and not in the result"),
         ("sum by (lock) (shedlock_running)", "{{ $labels.reason }}", "reason is shown, and not in the result"),
         ("sum(shedlock_running", "", "unbalanced brackets"),
-        ("up == 0", "", "no metric of ours"),
+        ("up == 0", "", "no metric of the library"),
     ],
 )
 def test_the_check_finds_mistakes(expression: str, legend: str, problem: str, scrape: Scrape) -> None:
@@ -126,7 +126,7 @@ def test_the_variables_of_the_dashboard(scrape: Scrape) -> None:
     assert used <= {*variables, "__range", "__rate_interval"}
 
 
-def test_every_panel_has_a_place_and_asks_the_chosen_data_source() -> None:
+def test_every_panel_has_a_place_and_the_chosen_data_source() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
@@ -139,8 +139,8 @@ def test_every_panel_has_a_place_and_asks_the_chosen_data_source() -> None:
         assert not cells & taken, panel["title"]
         taken |= cells
         assert panel["description"]
-        for asker in (panel, *panel["targets"]):
-            assert asker["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"]) >= 12
 
 
@@ -172,10 +172,3 @@ def test_the_values_on_the_page_are_those_of_a_scrape(scrape: Scrape) -> None:
     ):
         (meaning,) = re.findall(rf"^\| `{name}` .* \| ([^|]*) \|$", PAGE, re.MULTILINE)
         assert scrape.values(name, label) <= set(re.findall(r"`(\w+)`", meaning)), name
-
-
-def test_the_python_of_the_page_runs(tmp_path: Any) -> None:
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)))
-    done = run_python(script.name, cwd=tmp_path)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

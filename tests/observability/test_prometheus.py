@@ -28,16 +28,14 @@ from shedlock_py import (
     ProviderError,
     TaskFinished,
     attempt,
-    attempt_async,
     configure,
     extend_lock,
     hold,
     provider_from_url,
     scheduler_lock,
-    set_active,
 )
 from shedlock_py.integrations.apscheduler import ShedLockExecutor
-from shedlock_py.integrations.prometheus import ACQUIRE_BUCKETS, HELD_BUCKETS, PrometheusListener
+from shedlock_py.integrations.prometheus import PrometheusListener
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.contract.base import failing
 from tests.guides.examples.scripts import run_python
@@ -112,7 +110,7 @@ def test_a_scrape_after_real_runs(provider: LockProvider, registry: CollectorReg
 
 
 def attempt_elsewhere(provider: LockProvider, name: str) -> str:
-    """An attempt in another thread, which is not inside of the lease."""
+    """Attempt in another thread, which is not inside the lease."""
     kinds: list[str] = []
     thread = threading.Thread(target=lambda: kinds.append(type(attempt(name, lambda: None)).__name__))
     thread.start()
@@ -139,20 +137,6 @@ def test_failures_of_the_store(registry: CollectorRegistry) -> None:
     assert scrape("shedlock_acquire_seconds_count", lock="job") == 2
 
 
-async def test_async_runs(registry: CollectorRegistry) -> None:
-    with configure(provider=InMemoryLockProvider(), listeners=[PrometheusListener(registry)]):
-        await attempt_async("job", lambda: asyncio.sleep(0))
-        task = asyncio.create_task(attempt_async("job", lambda: asyncio.sleep(60)))
-        while scrape_of(registry)("shedlock_running", lock="job") != 1:  # noqa: ASYNC110 (tests poll)
-            await asyncio.sleep(0.002)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    scrape = scrape_of(registry)
-    assert scrape("shedlock_tasks_total", lock="job", outcome="cancelled") == 1
-    assert scrape("shedlock_running", lock="job") == 0
-
-
 def test_held_seconds_are_of_every_run_also_of_one_that_lost_its_lease(registry: CollectorRegistry) -> None:
     clock = FakeClock()
     listener = PrometheusListener(registry)
@@ -167,20 +151,13 @@ def test_held_seconds_are_of_every_run_also_of_one_that_lost_its_lease(registry:
     assert scrape("shedlock_held_seconds_sum", lock="job") == 1200.05
 
 
-def test_skips_without_asking_say_nothing_of_the_store(registry: CollectorRegistry) -> None:
+def test_skips_without_the_store_have_no_duration(registry: CollectorRegistry) -> None:
     listener = PrometheusListener(registry)
     for reason in ("held", "already_ran", "shutting_down", "not_leader"):
         listener(LockSkipped("job", reason, timedelta(0)))
     scrape = scrape_of(registry)
     assert scrape("shedlock_acquisitions_total", lock="job", outcome="not_leader") == 1
     assert scrape("shedlock_acquire_seconds_count", lock="job") == 2
-
-
-def test_buckets_are_fit_for_jobs_and_for_stores() -> None:
-    assert list(HELD_BUCKETS) == sorted(HELD_BUCKETS)
-    assert (HELD_BUCKETS[0], HELD_BUCKETS[-1]) == (0.01, 24 * 3600)
-    assert list(ACQUIRE_BUCKETS) == sorted(ACQUIRE_BUCKETS)
-    assert (ACQUIRE_BUCKETS[0], ACQUIRE_BUCKETS[-1]) == (0.001, 10)
 
 
 def test_elections(registry: CollectorRegistry) -> None:
@@ -378,14 +355,7 @@ class TestEdges:
         gc.collect()
         assert len(listener._running) == 0
 
-    def test_without_locks(self, registry: CollectorRegistry) -> None:
-        set_active(False)
-        with configure(listeners=[PrometheusListener(registry)]):
-            attempt("job", lambda: None)
-        set_active(None)
-        assert scrape_of(registry)("shedlock_tasks_total", lock="job", outcome="succeeded") == 1
-
-    def test_only_some_metrics_are_asked_for(self, registry: CollectorRegistry) -> None:
+    def test_only_some_metrics_are_scraped(self, registry: CollectorRegistry) -> None:
         PrometheusListener(registry, lock_names=["job"])
         text = generate_latest(registry.restricted_registry(["shedlock_running"])).decode()
         scrape = Scrape(text)

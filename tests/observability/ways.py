@@ -1,4 +1,4 @@
-"""Every way into a guard, so that one scenario can be told of all of them."""
+"""Every way into a guard, so that one scenario can run through all of them."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ ELECTION: dict[str, Any] = {"lease_duration": "600ms", "renew_deadline": "400ms"
 
 
 REPEATED = ("LockExtended", "ProviderFailed extend", "ProviderFailed record")
-"""What heartbeats and elections tell as often as it happens; all else is told once."""
+"""Events that heartbeats and elections emit as often as they happen."""
 
 
-def told(events: list[Event]) -> list[str]:
+def summary(events: list[Event]) -> list[str]:
     """The events as a test writes them down: "LockSkipped held". Several heartbeats are one."""
     words: list[str] = []
     for event in events:
@@ -106,7 +106,7 @@ class Way:
         return self.name
 
     def run(self, body: Body, store: InMemoryLockProvider, *broken: str, **options: Any) -> None:
-        """Run a scenario; what its body raises has been told, and is forgotten."""
+        """Run a scenario; events have reported the errors of its body."""
         provider: Any = AsyncInMemoryLockProvider(shared_with=store) if self.is_async else store
         provider = options.pop("provider", provider)
         if broken:
@@ -187,7 +187,7 @@ async def by_executor_async(provider: Any, task: Any, options: Any, **executor_o
     scheduler.start()
     try:
         async with asyncio.timeout(DEADLINE):
-            while not seen:  # noqa: ASYNC110 (APScheduler tells it to a function)
+            while not seen:  # noqa: ASYNC110 (APScheduler calls a listener)
                 await asyncio.sleep(0.002)
     finally:
         scheduler.shutdown()
@@ -196,7 +196,7 @@ async def by_executor_async(provider: Any, task: Any, options: Any, **executor_o
 
 
 def listen(scheduler: Any) -> list[Any]:
-    """Gets the event of the job's end."""
+    """A list that gets the event of the job's end."""
     seen: list[Any] = []
     scheduler.add_listener(
         lambda event: seen.append(event) if hasattr(event, "scheduled_run_time") else None,

@@ -1,170 +1,192 @@
-import asyncio
+"""The servers of the tests: they can be stopped, killed and paused, leave nothing behind, and say what is missing."""
+
+from __future__ import annotations
+
 import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import NullPool, create_engine, text
-from sqlalchemy.exc import DBAPIError, OperationalError
-from sqlalchemy.ext.asyncio import create_async_engine
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from tests.support import servers
-from tests.support.availability import database_server
-from tests.support.database import DatabaseServer
+from tests.support.availability import database_server, redis_endpoint
+from tests.support.database import ExternalServer
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
 from tests.support.processes import is_running
-from tests.support.servers import PASSWORD, PostgresServer, PrivateServer, ServerError, remove_leftovers
+from tests.support.redis import ExternalRedis, RedisCluster, RedisProcess, RedisServer, RedisTlsServer
+from tests.support.servers import MariaDbServer, PostgresServer, PrivateServer, ServerError, remove_leftovers
 
 ROOT = Path(__file__).parents[2]
-POSTGRES = ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg", "postgresql+psycopg_async"]
-MARIADB = ["mysql+pymysql", "mysql+mysqldb", "mysql+aiomysql", "mysql+asyncmy", "mariadb+pymysql"]
-ASYNC = ("asyncpg", "_async", "aiomysql", "asyncmy")
 
 
-# A server of its own for each of these tests would tell no more; these stop and start the session's.
-@pytest.fixture(params=["postgres", "mariadb"])
-def private(request: pytest.FixtureRequest) -> PrivateServer:
-    server = request.getfixturevalue(f"{request.param}_server")
-    if not isinstance(server, PrivateServer):
-        pytest.skip("the environment names a server that is not ours")
-    return server
+class Data:
+    """A row or a key on a server, and whether it is still there."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        if isinstance(server, PrivateServer):
+            server.drop_database("scratch")
+            server.create_database("scratch")
+            with server.connect("scratch") as connection:
+                connection.execute(text("CREATE TABLE t (n INTEGER)"))
+                connection.execute(text("INSERT INTO t VALUES (1)"))
+        else:
+            with server.client() as client:
+                client.set("name", "value")
+
+    def count(self) -> int:
+        if isinstance(self.server, PrivateServer):
+            with self.server.connect("scratch") as connection:
+                return int(connection.execute(text("SELECT count(*) FROM t")).scalar_one())
+        with self.server.client() as client:
+            return int(client.exists("name"))
+
+
+# Tests of PostgreSQL and MariaDB stop and start the session's servers: private ones for each would take long.
+@pytest.fixture(params=["postgres", "mariadb", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.param == "redis":
+        with RedisServer(appendonly=True) as server:
+            yield server
+        return
+    found = request.getfixturevalue(f"{request.param}_server")
+    if not isinstance(found, PrivateServer):
+        pytest.skip("the environment names a server that the tests do not run")
+    yield found
+    found.start()
 
 
 @pytest.fixture
-def scratch(private: PrivateServer) -> Iterator[str]:
-    """A database with a table of one row."""
-    private.create_database("scratch")
-    with private.connect("scratch") as connection:
-        connection.execute(text("CREATE TABLE t (n INTEGER)"))
-        connection.execute(text("INSERT INTO t VALUES (1)"))
-    yield "scratch"
-    private.start()
-    private.drop_database("scratch")
+def data(server: Any) -> Data:
+    return Data(server)
 
 
-def rows(server: DatabaseServer, database: str) -> int:
-    with server.connect(database) as connection:
-        return int(connection.execute(text("SELECT count(*) FROM t")).scalar_one())
+def test_a_restart_keeps_the_address_and_the_data(server: Any, data: Data) -> None:
+    address = server.address
+    server.restart()
+    assert (server.address, data.count()) == (address, 1)
 
 
-@pytest.mark.parametrize("driver", POSTGRES)
-def test_postgres_answers_to_every_driver(postgres_server: DatabaseServer, driver: str) -> None:
-    assert select_one(postgres_server.url(driver)) == 1
-
-
-@pytest.mark.parametrize("driver", MARIADB)
-def test_mariadb_answers_to_every_driver(mariadb_server: DatabaseServer, driver: str) -> None:
-    assert select_one(mariadb_server.url(driver)) == 1
-
-
-def select_one(url: str) -> object:
-    if url.partition("://")[0].endswith(ASYNC):
-        return asyncio.run(select_one_async(url))
-    with create_engine(url, poolclass=NullPool).connect() as connection:
-        return connection.execute(text("SELECT 1")).scalar_one()
-
-
-async def select_one_async(url: str) -> object:
-    async with create_async_engine(url, poolclass=NullPool).connect() as connection:
-        return (await connection.execute(text("SELECT 1"))).scalar_one()
-
-
-def test_a_wrong_password_is_refused(private: PrivateServer) -> None:
-    driver = "postgresql+psycopg" if isinstance(private, PostgresServer) else "mysql+pymysql"
-    url = private.url(driver).replace(PASSWORD, "guessed")
-    with pytest.raises(OperationalError, match=r"password|Access denied"):
-        select_one(url)
-
-
-def test_a_database_in_use_can_be_dropped(private: PrivateServer) -> None:
-    private.create_database("shortlived")
-    with private.connect("shortlived") as connection:
-        connection.execute(text("SELECT 1"))
-        private.drop_database("shortlived")
-        private.drop_database("shortlived")
-    with pytest.raises(DBAPIError), private.connect("shortlived"):
-        pass
-
-
-def test_a_restart_keeps_the_address_and_the_data(private: PrivateServer, scratch: str) -> None:
-    address = private.address
-    private.restart()
-    assert (private.address, rows(private, scratch)) == (address, 1)
-
-
-def test_a_kill_leaves_no_process_and_keeps_the_data(private: PrivateServer, scratch: str) -> None:
-    private.kill()
-    assert private.pid is None
+def test_a_kill_leaves_no_process_and_keeps_the_data(server: Any, data: Data) -> None:
+    server.kill()
+    assert server.pid is None
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(private.address, timeout=5)
-    private.start()
-    assert rows(private, scratch) == 1
+        socket.create_connection(server.address, timeout=5)
+    server.start()
+    assert data.count() == 1
 
 
-def test_a_paused_server_says_nothing_until_it_is_resumed(private: PrivateServer, scratch: str) -> None:
+def test_a_redis_without_a_file_forgets() -> None:
+    with RedisServer() as server:
+        data = Data(server)
+        server.restart()
+        assert data.count() == 0
+
+
+def test_a_paused_server_is_silent_until_it_is_resumed(server: Any, data: Data) -> None:
     counted: list[int] = []
-    with private.connect(scratch) as connection:
-        private.pause()
-        try:
-            query = text("SELECT count(*) FROM t")
-            asking = threading.Thread(target=lambda: counted.append(connection.execute(query).scalar_one()))
-            asking.start()
-            asking.join(0.3)
-            assert asking.is_alive()
-        finally:
-            private.resume()
-        asking.join(10)
+    server.pause()
+    try:
+        counting = threading.Thread(target=lambda: counted.append(data.count()))
+        counting.start()
+        counting.join(0.3)
+        assert counting.is_alive()
+    finally:
+        server.resume()
+    counting.join(10)
     assert counted == [1]
 
 
-def test_a_paused_server_can_be_stopped(private: PrivateServer) -> None:
-    private.pause()
-    private.stop()
-    assert private.pid is None
-    private.start()
+def test_a_paused_server_can_be_stopped(server: Any) -> None:
+    server.pause()
+    server.stop()
+    assert server.pid is None
 
 
 @pytest.mark.parametrize("do", [PrivateServer.pause, PrivateServer.resume])
 def test_a_server_may_end_while_it_is_signalled(
-    private: PrivateServer, do: Callable[[PrivateServer], None], monkeypatch: pytest.MonkeyPatch
+    postgres_server: Any, do: Callable[[PrivateServer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pids = iter([private.pid])
-    monkeypatch.setattr(type(private), "pid", property(lambda _: next(pids, None)))
+    pids = iter([postgres_server.pid])
+    monkeypatch.setattr(type(postgres_server), "pid", property(lambda _: next(pids, None)))
     monkeypatch.setattr(servers, "signal_tree", lambda pid, _: os.kill(pid, 0))
-    do(private)
+    do(postgres_server)
+
+
+@pytest.mark.parametrize("name", ["postgres_server", "mariadb_server"])
+def test_a_database_in_use_can_be_dropped(name: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue(name)
+    server.create_database("shortlived")
+    with server.connect("shortlived") as connection:
+        connection.execute(text("SELECT 1"))
+        server.drop_database("shortlived")
+        server.drop_database("shortlived")
+    with pytest.raises(DBAPIError), server.connect("shortlived"):
+        pass
+
+
+# How they start and end
 
 
 def test_a_taken_port_is_left_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with database_server("postgres") as first:
-        if not isinstance(first, PostgresServer):
-            pytest.skip("the environment names a server that is not ours")
-        taken = first.address[1]
-        with bind_free_port() as reserved:
-            free = reserved.getsockname()[1]
-        ports = iter([taken, free])
+    with RedisServer() as first, bind_free_port() as reserved:
+        free = reserved.getsockname()[1]
+        reserved.close()
+        ports = iter([first.address[1], free])
         monkeypatch.setattr(servers, "free_port", lambda: next(ports))
-        with PostgresServer() as second:
+        with RedisServer() as second:
             assert second.address[1] == free
 
 
-def test_a_server_that_does_not_start_says_why(private: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_start_says_why(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "PORT_ATTEMPTS", 1)
-    monkeypatch.setattr(servers, "free_port", lambda: private.address[1])
-    with closing(type(private)()) as second, pytest.raises(ServerError, match=r"(?i)address already in use"):
+    monkeypatch.setattr(servers, "free_port", lambda: server.address[1])
+    with closing(type(server)()) as second, pytest.raises(ServerError, match=r"(?i)address already in use"):
         second.start()
 
 
-def test_no_server_outlives_a_killed_test_run(private: PrivateServer) -> None:
-    name = type(private).__name__
+def test_a_setting_that_redis_does_not_know_is_named() -> None:
+    server = RedisServer(config={"no-such-setting": "1"})
+    with closing(server), pytest.raises(ServerError, match="no-such-setting"):
+        server.start()
+
+
+@pytest.mark.parametrize("kind", [RedisServer, RedisTlsServer, RedisCluster])
+def test_a_missing_program_is_named(kind: type[RedisServer | RedisCluster], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RedisProcess, "programs", ("no-such-program",))
+    monkeypatch.setattr(RedisTlsServer, "programs", ("no-such-program",))
+    with pytest.raises(ServerError, match="not installed: no-such-program"):
+        kind()
+
+
+def test_tls_is_verified() -> None:
+    with RedisTlsServer() as server:
+        with redis.Redis.from_url(server.url()) as client:
+            assert client.ping()
+        untrusting = redis.Redis.from_url(server.url().partition("?")[0], retry=Retry(NoBackoff(), 0))
+        with untrusting as client, pytest.raises(redis.ConnectionError, match="certificate verify failed"):
+            client.ping()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("servers", "PostgresServer"), ("servers", "MariaDbServer"), ("redis", "RedisServer")]
+)
+def test_no_server_outlives_a_killed_test_run(module: str, name: str) -> None:
     script = f"""
 import time
-from tests.support.servers import {name}
+from tests.support.{module} import {name}
 server = {name}()
 server.start()
 print(server.directory, server.pid, flush=True)
@@ -177,3 +199,68 @@ time.sleep(60)
         run.kill()
     wait_until(lambda: not is_running(int(pid)), what=f"{name} gone with the run that started it")
     remove_leftovers(Path(directory))
+
+
+# What is missing
+
+
+@pytest.fixture
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    for product in ("POSTGRES", "MARIADB", "MYSQL", "REDIS"):
+        monkeypatch.delenv(f"SHEDLOCK_TEST_{product}_URL", raising=False)
+
+
+def endpoint(product: Any) -> AbstractContextManager[Any]:
+    return redis_endpoint() if product == "redis" else database_server(product)
+
+
+@pytest.mark.usefixtures("no_environment")
+class TestAvailability:
+    @pytest.mark.parametrize(
+        ("product", "server"), [("postgres", PostgresServer), ("mariadb", MariaDbServer), ("redis", RedisServer)]
+    )
+    @pytest.mark.parametrize("in_ci", [False, True])
+    def test_a_missing_server_skips_here_and_fails_in_ci(
+        self, monkeypatch: pytest.MonkeyPatch, product: str, server: Any, in_ci: bool
+    ) -> None:
+        monkeypatch.setattr(server, "programs", ("no-such-program",))
+        if in_ci:
+            monkeypatch.setenv("CI", "true")
+        outcome = pytest.fail.Exception if in_ci else pytest.skip.Exception
+        with pytest.raises(outcome, match="not installed: no-such-program; run: make servers"), endpoint(product):
+            pass
+
+    @pytest.mark.parametrize(
+        ("product", "dialect"),
+        [("postgres", "postgresql"), ("mariadb", "mysql"), ("mysql", "mysql"), ("redis", "redis")],
+    )
+    def test_a_url_without_a_server_is_missing_too(
+        self, monkeypatch: pytest.MonkeyPatch, product: str, dialect: str
+    ) -> None:
+        with bind_free_port() as nobody:
+            url = f"{dialect}://u:s3cret-pw@127.0.0.1:{nobody.getsockname()[1]}/0"
+            monkeypatch.setenv(f"SHEDLOCK_TEST_{product.upper()}_URL", url)
+            with pytest.raises(pytest.skip.Exception, match="docker compose") as raised, endpoint(product):
+                pass
+        assert "s3cret-pw" not in str(raised.value)
+
+    def test_mysql_is_optional_and_says_how_to_get_it(self) -> None:
+        with pytest.raises(pytest.skip.Exception, match="docker compose up -d --wait mysql"), endpoint("mysql"):
+            pass
+
+    def test_a_url_names_the_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with PostgresServer() as server, RedisServer(config={"requirepass": "s3cret-pw"}) as other:
+            monkeypatch.setenv("SHEDLOCK_TEST_POSTGRES_URL", server.url("postgresql"))
+            monkeypatch.setenv("SHEDLOCK_TEST_REDIS_URL", other.url(2))
+            with database_server("postgres") as external, redis_endpoint() as external_redis:
+                assert isinstance(external, ExternalServer)
+                assert isinstance(external_redis, ExternalRedis)
+                assert (external.address, external_redis.address) == (server.address, other.address)
+                via = ("localhost", 1)
+                url = external.url("postgresql+asyncpg", "other", via=via)
+                assert url == "postgresql+asyncpg://shedlock:s3cret-pw@localhost:1/other"
+                assert external_redis.url(3, via=via) == "redis://:s3cret-pw@localhost:1/3"
+                for found in (external, external_redis):
+                    with pytest.raises(pytest.skip.Exception, match="SHEDLOCK_TEST_"):
+                        found.pause()

@@ -174,7 +174,7 @@ class LoopConnections:
         return [record for record in list(self._opened) if record.dbapi_connection is not None]
 
     def _close_sqlite(self, records: list[ConnectionPoolEntry]) -> None:
-        """Close connections of aiosqlite, which need not their own event loop for that."""
+        """Close connections of aiosqlite, which do not need their own event loop for that."""
 
         async def close() -> None:
             for record in records:

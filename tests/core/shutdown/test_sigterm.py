@@ -24,7 +24,7 @@ from shedlock_py import (
     provider_from_url,
     release_on_sigterm,
 )
-from tests.support.forks import in_child
+from shedlock_py.testing.forks import in_child
 
 
 @pytest.fixture

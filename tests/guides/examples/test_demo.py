@@ -1,26 +1,51 @@
-"""The whole demo, as ``make demo`` runs it: with locks every promise is kept, without them it says which are not."""
+"""The demo, as ``make demo`` runs it, on a file and on private servers: with locks every promise is kept."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from examples.demo import __main__ as demo
+from examples.demo.servers import PRIVATE
 from tests.guides.examples.scripts import PROJECT, run_python
+from tests.support.availability import missing
 from tests.support.polling import wait_until
 from tests.support.processes import descendants, is_running
+from tests.support.redis import RedisServer
+from tests.support.servers import ServerError
+
+Demos = dict[str, Future[subprocess.CompletedProcess[str]]]
 
 
-def test_i3_i11_the_demo_keeps_every_promise() -> None:
-    done = run_python("-m", "examples.demo", "--seconds", "3")
+@pytest.fixture(scope="module")
+def demos() -> Iterator[Demos]:
+    """All of them at once: each one takes ten seconds, and most of that is waiting."""
+    with ThreadPoolExecutor(len(PRIVATE) + 1) as pool:
+        demos = {
+            kind: pool.submit(run_python, "-m", "examples.demo", "--seconds", "3", "--private", kind, timeout=100)
+            for kind in PRIVATE
+        }
+        yield demos | {"sqlite": pool.submit(run_python, "-m", "examples.demo", "--seconds", "3", timeout=100)}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", *PRIVATE])
+def test_i3_i11_the_demo_keeps_every_promise(kind: str, demos: Demos) -> None:
+    done = demos[kind].result()
+    if "not installed: " in done.stderr:
+        missing(done.stderr.strip(), "make servers")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    lines = done.stdout.splitlines()
+    if kind != "sqlite":
+        assert lines[0] == f"starting a private {kind}"
+    assert lines[-1] == "Every promise was kept."
     assert "was KILLED with SIGKILL in the middle of report" in done.stdout
     assert " took over " in done.stdout
-    assert done.stdout.splitlines()[-1] == "Every promise was kept."
 
 
 def test_without_locks_promises_are_broken() -> None:
@@ -28,6 +53,9 @@ def test_without_locks_promises_are_broken() -> None:
     assert (done.returncode, done.stderr) == (1, ""), done.stdout
     assert "BROKEN PROMISES" in done.stdout
     assert "ran 3 times: on replica-1, replica-2, replica-3" in done.stdout
+
+
+# Options and stores that cannot work
 
 
 def test_a_store_that_cannot_work(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,11 +67,46 @@ def test_a_store_that_cannot_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert "s3cret" not in error
 
 
-@pytest.mark.parametrize("seconds", ["0", "-1", "3601", "nan", "soon"])
-def test_seconds_that_cannot_work(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["--seconds", value] for value in ("0", "-1", "3601", "nan", "soon")),
+        ["--private", "nosuch"],
+        ["--private", "redis", "--store", "memory://"],
+    ],
+)
+def test_options_that_cannot_work(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        demo.main([f"--seconds={seconds}"])
-    assert "--seconds" in capsys.readouterr().err
+        demo.main(arguments)
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert demo.main(["--private", "redis"]) == 2
+    assert capsys.readouterr() == ("", "error: redis: not installed: redis-server; run: make demo STORE=redis\n")
+
+
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "tests.support.redis", None)
+    assert demo.main(["--private", "redis-quorum"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "error: redis-quorum: no module named 'tests.support.redis'; run: make demo STORE=redis-quorum\n",
+    )
+
+
+def test_a_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def start(server: RedisServer) -> None:
+        raise ServerError("redis on port 20001 ended at once")
+
+    monkeypatch.setattr(RedisServer, "find_programs", dict)
+    monkeypatch.setattr(RedisServer, "start", start)
+    assert demo.main(["--private", "redis"]) == 2
+    assert capsys.readouterr() == ("starting a private redis\n", "error: redis on port 20001 ended at once\n")
+
+
+# What is left after its end
 
 
 @pytest.fixture
@@ -55,10 +118,20 @@ def _interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_interruptible")
-@pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGKILL])
-def test_no_replica_outlives_the_demo(with_signal: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "with_signal"),
+    [
+        ("", signal.SIGINT),
+        ("", signal.SIGKILL),
+        ("redis", signal.SIGINT),
+        ("redis", signal.SIGTERM),
+        ("redis", signal.SIGKILL),
+        ("postgres", signal.SIGINT),  # its sessions are processes, too
+    ],
+)
+def test_no_process_outlives_the_demo(kind: str, with_signal: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "examples.demo"],
+        [sys.executable, "-m", "examples.demo", *(["--private", kind] if kind else [])],
         cwd=PROJECT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -66,13 +139,58 @@ def test_no_replica_outlives_the_demo(with_signal: signal.Signals, tmp_path: Pat
         text=True,
     )
     assert process.stdout is not None
-    while "is ready" not in process.stdout.readline():
-        assert process.poll() is None
-    replicas = descendants(process.pid)
-    assert len(replicas) == 3
+    while "is ready" not in (line := process.stdout.readline()):
+        if not line:
+            _, error = process.communicate()
+            missing(error.strip(), "make servers")
+    started = descendants(process.pid)
+    inside = {os.readlink(f"/proc/{pid}/cwd") for pid in started} - {str(PROJECT)}
+    assert (len(started) > 3, len(inside)) == ((True, 1) if kind else (False, 0)), "three replicas, perhaps a server"
     process.send_signal(with_signal)
-    _, error = process.communicate(timeout=20)
-    wait_until(lambda: not any(map(is_running, replicas)), what="the replicas gone")
-    if with_signal is signal.SIGINT:
+    _, error = process.communicate(timeout=30)
+    wait_until(lambda: not any(map(is_running, started)), what="replicas and server gone")
+    of_the_server = [Path(*Path(directory).parts[:3]) for directory in inside]
+    if with_signal is signal.SIGKILL:
+        for directory in of_the_server:
+            shutil.rmtree(directory)
+    else:
         assert (process.returncode, error) == (130, "interrupted; all that was started is stopped\n")
         assert list(tmp_path.iterdir()) == []
+        assert not any(directory.exists() for directory in of_the_server)
+
+
+class TestMake:
+    def test_store_takes_what_the_demo_takes(self) -> None:
+        done = make("demo", "STORE=nosuch")
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "unknown STORE=nosuch" in line
+        choices = line.partition("choose one of: ")[2].partition(".")[0]
+        assert choices.split() == ["sqlite", *PRIVATE]
+        assert " ".join(PRIVATE) in make("help").stdout
+
+    @pytest.mark.parametrize(
+        ("kind", "server"),
+        [(kind, kind) for kind in ("postgres", "mariadb", "redis")] + [("redis-quorum", "redis"), ("mongodb", "")],
+    )
+    def test_it_installs_that_server_only(self, kind: str, server: str) -> None:
+        plan = make("--dry-run", "demo", f"STORE={kind}").stdout
+        assert f"-m examples.demo --private '{kind}'" in plan
+        assert [line.split()[2:] for line in plan.splitlines() if "install-servers" in line] == [[server]] * bool(
+            server
+        )
+
+    @pytest.mark.parametrize("store", [(), ("STORE=sqlite",)])
+    def test_sqlite_needs_no_server(self, store: tuple[str, ...]) -> None:
+        plan = make("--dry-run", "demo", *store).stdout
+        assert "-m examples.demo" in plan
+        assert "install-servers" not in plan
+        assert "private" not in plan
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("make") is None:
+        missing("make is not installed", "apt-get install make")
+    # Without the variables of the make that runs the tests.
+    clean = {name: value for name, value in os.environ.items() if name not in ("STORE", "MAKEFLAGS", "MAKELEVEL")}
+    return subprocess.run(["make", *arguments], cwd=PROJECT, env=clean, capture_output=True, text=True, check=False)

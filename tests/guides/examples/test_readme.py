@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import shedlock_py as sl
+from tests.guides.documents import blocks, check_script
 from tests.guides.examples.scripts import PROJECT, run_python
-from tests.guides.pages.pages import blocks
 
 README = (PROJECT / "README.md").read_text()
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -31,7 +31,7 @@ def sections() -> Iterator[tuple[str, str]]:
 
 
 def python_of(text: str) -> str:
-    return "\n".join(code for _, code in blocks(text))
+    return "\n".join(block.text for block in blocks(text))
 
 
 SCRIPTS = {title: script for title, text in sections() if (script := python_of(text))}
@@ -39,12 +39,7 @@ SCRIPTS = {title: script for title, text in sections() if (script := python_of(t
 
 @pytest.mark.parametrize("title", SCRIPTS)
 def test_the_python_of_each_section_runs(title: str, tmp_path: Path) -> None:
-    script = tmp_path / "test_readme_section.py"
-    script.write_text(SCRIPTS[title])
-    has_tests = "\ndef test_" in SCRIPTS[title]
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", script.name] if has_tests else [script.name]
-    done = run_python(*command, cwd=tmp_path, timeout=100)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    check_script(SCRIPTS[title], tmp_path)
 
 
 def test_these_sections_have_python() -> None:
@@ -57,7 +52,7 @@ def test_it_opens_with_a_sentence_a_picture_twelve_lines_and_two_commands() -> N
     assert title == "# shedlock_py"
     assert len(sentence) < 100
     assert picture.startswith("![")
-    code = next(code for _, code in blocks(opening))
+    code = next(block.text for block in blocks(opening))
     assert len([line for line in code.splitlines() if line]) <= 12
     assert [line.split("  ")[0] for line in opening.splitlines() if line.startswith("make ")] == [
         "make demo",
@@ -75,7 +70,7 @@ def test_the_opening_prints_what_it_says_also_when_it_is_run_again(tmp_path: Pat
 
 def test_the_documentation_opens_as_it_does() -> None:
     page = (PROJECT / "docs" / "index.md").read_text()
-    code = next(code for _, code in blocks(page))
+    code = next(block.text for block in blocks(page))
     assert [line for line in code.splitlines() if line] == [line for line in SCRIPTS["(top)"].splitlines() if line]
 
 

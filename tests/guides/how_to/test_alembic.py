@@ -14,8 +14,8 @@ import pytest
 
 from shedlock_py import LockRequest
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.guides.documents import Page
 from tests.guides.examples.scripts import PROJECT
-from tests.guides.how_to.pages import Page
 from tests.support.database import DatabaseServer
 
 DATABASE = "how_to_alembic"

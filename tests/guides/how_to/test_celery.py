@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.guides.how_to.pages import EXAMPLES, Page
+from tests.guides.documents import EXAMPLES, Page
 from tests.support.polling import wait_until
 from tests.support.processes import kill_tree
 from tests.support.redis import RedisEndpoint

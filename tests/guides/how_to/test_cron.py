@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guides.how_to.pages import Page
+from tests.guides.documents import Page
 from tests.support.polling import wait_until
 
 HOSTS = 3

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import make_url
 
 from shedlock_py import provider_from_url
+from tests.guides.documents import Page
 from tests.guides.examples.scripts import PROJECT
-from tests.guides.how_to.pages import Page
 from tests.support.database import DatabaseServer
 
 HOSTS = 3

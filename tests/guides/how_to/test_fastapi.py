@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from shedlock_py import provider_from_url
-from tests.guides.how_to.fleet import LATE_ASYNC, WORKERS, application, copied, get, once_each
-from tests.guides.how_to.pages import Page
+from tests.guides.documents import Page
+from tests.guides.how_to.applications import LATE_ASYNC, WORKERS, application, copied, get, once_each
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 

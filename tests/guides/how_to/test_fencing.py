@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.guides.documents import Page, script_of
 from tests.guides.examples.scripts import run_python
-from tests.guides.how_to.pages import Page
 from tests.support.database import DatabaseServer
 
 DATABASE = "how_to_fencing"
-SCRIPT = Page("fencing-a-table").script()
+SCRIPT = script_of(Page("fencing-a-table").text)
 CHECK = " AND last_token <= :token"
 VERIFY = "        provider.verify(stale, connection)\n"
 

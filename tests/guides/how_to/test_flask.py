@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guides.how_to.fleet import LATE, WORKERS, application, copied, get, once_each
-from tests.guides.how_to.pages import Page
+from tests.guides.documents import Page
+from tests.guides.how_to.applications import LATE, WORKERS, application, copied, get, once_each
 from tests.support.ports import free_port
 
 

@@ -1,21 +1,18 @@
-"""The how-to guides are true: what they show of a file is that file, and their other Python runs."""
+"""The how-to guides are true: what they show of a file is that file. Their other Python: ``pages/test_blocks.py``."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.guides.examples.scripts import run_python
-from tests.guides.how_to.fleet import RUN
-from tests.guides.how_to.pages import PAGES, Page
+from tests.guides.documents import PAGES, Page
+from tests.guides.how_to.applications import RUN
 
 NAMES = [
     *("alembic", "apscheduler", "celery", "cron", "django", "fastapi", "fencing-a-table"),
     *("flask", "kubernetes", "multi-tenant", "shedlock-java", "systemd", "testing"),
 ]
-WITH_PYTHON = [page for page in PAGES if page.script()]
 
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -26,7 +23,7 @@ def test_these_are_the_guides() -> None:
 
 @on_each_page
 def test_every_block_is_understood(page: Page) -> None:
-    """A fence that is written in another way would be looked at by no test."""
+    """No test would read a fence that is written in another way."""
     fences = re.findall(r"^ *(?:```|~~~)", page.text, re.MULTILINE)
     assert len(fences) == 2 * len(page.blocks)
 
@@ -56,20 +53,6 @@ NOT_SHOWN = {
 def test_each_example_has_a_page() -> None:
     directories = {path.name for path in PAGES[0].examples.parent.iterdir() if path.is_dir()} - {"__pycache__"}
     assert directories == {page.examples.name for page in PAGES if page.files()}
-
-
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
-def test_the_python_runs(page: Page, tmp_path: Path) -> None:
-    """Blocks that are from no file are one script, run in an empty directory where any warning is an error."""
-    script = tmp_path / "test_page.py"
-    script.write_text(page.script())
-    is_test = "\ndef test_" in page.script()
-    done = run_python(*(["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []), script.name, cwd=tmp_path)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-def test_the_guides_that_are_python() -> None:
-    assert {"testing", "fencing-a-table", "multi-tenant", "apscheduler"} <= {page.name for page in WITH_PYTHON}
 
 
 @pytest.mark.parametrize("name", ["apscheduler", "fastapi", "flask"])

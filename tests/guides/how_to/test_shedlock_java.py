@@ -16,7 +16,7 @@ from shedlock_py import ConfigurationError, LockRequest, ProviderError, provider
 from shedlock_py.durations import parse_duration
 from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.guides.how_to.pages import Page
+from tests.guides.documents import Page
 from tests.support.database import DatabaseServer
 from tests.support.mongodb import MongoServer
 from tests.support.redis import RedisEndpoint

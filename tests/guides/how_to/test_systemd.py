@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 from shedlock_py.durations import parse_duration
+from tests.guides.documents import Page
 from tests.guides.how_to.command_lines import PROGRAM, try_twice
-from tests.guides.how_to.pages import Page
 
 PAGE = Page("systemd")
 SERVICE, TIMER = "nightly-report.service", "nightly-report.timer"

@@ -1,6 +1,6 @@
-# Calls as people make them who do not know better.
+# Calls with arguments of wrong types.
 # mypy: disable-error-code="arg-type, call-arg, call-overload, operator, unused-coroutine"
-"""docs/behaviour.md says what bad input gets: each row is tried. And what newcomers were puzzled by."""
+"""docs/behaviour.md says what bad input gets: each row is tried, with messages that puzzled newcomers."""
 
 import asyncio
 import logging
@@ -47,8 +47,8 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing import FakeClock, RecordingListener
+from tests.guides.documents import DOCS
 from tests.guides.examples.scripts import PROJECT
-from tests.guides.pages.pages import DOCS
 
 STORE = InMemoryLockProvider()
 DEAD = "redis://127.0.0.1:1"
@@ -92,7 +92,7 @@ def guard(function: Any = job, name: str = "job", **options: Any) -> Any:
 def without_table(url: str = "sqlite:///empty.db") -> None:
     provider = provider_from_url(url)
     try:
-        attempt("job", job, provider=provider)
+        attempt("job", job, lock_at_most_for="1m", provider=provider)
     finally:
         provider.close()  # type: ignore[attr-defined]  # a managed one has it
 
@@ -112,7 +112,8 @@ def a_missing_column() -> None:
 
 
 def dead_server(scheme: str) -> None:
-    attempt("job", lambda: pytest.fail("it ran"), provider=provider_from_url(f"{scheme}://127.0.0.1:1/0"))
+    provider = provider_from_url(f"{scheme}://127.0.0.1:1/0")
+    attempt("nightly", lambda: pytest.fail("it ran"), lock_at_most_for="1m", provider=provider)
 
 
 def fractions_are_rounded_up() -> None:
@@ -330,8 +331,8 @@ ROWS: dict[str, Row] = {
         Refused(a_missing_column, ProviderError, "add the missing columns: ALTER TABLE"),
     ],
     "the store is down, refuses, is read-only, out of connections or too slow": [
-        Refused(lambda: dead_server("redis"), ProviderUnreachable, "acquire of lock 'job'"),
-        Refused(lambda: dead_server("postgresql+psycopg"), ProviderUnreachable, "acquire of lock 'job'"),
+        Refused(lambda: dead_server("redis"), ProviderUnreachable, "acquire of lock 'nightly'"),
+        Refused(lambda: dead_server("postgresql+psycopg"), ProviderUnreachable, "acquire of lock 'nightly'"),
     ],
     "wrong user, password or database": [
         "tests/stores/sql/test_refusals.py::test_no_password_in_sight",

@@ -1,7 +1,8 @@
 """The Python on the pages runs: the blocks of one page are one script, run in an empty directory.
 
 Any warning is an error. An address on a page is that of a server that does not exist; it is replaced by the tests' own.
-The pages on providers, the how-to guides and the tutorial have tests of their own; README has, too.
+The pages on Redis and MongoDB, the tutorial and README have tests of their own. Blocks with a title are from files,
+which ``tests/guides/how_to`` runs.
 """
 
 import re
@@ -9,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.guides.examples.scripts import PROJECT, run_python
-from tests.guides.pages.pages import DOCS, blocks
+from tests.guides.documents import DOCS, README, blocks, check_script, script_of
 from tests.support.database import DatabaseServer
 
 DATABASE = "pages"
 ADDRESS = re.compile(r"([a-z]+(?:\+[a-z0-9]+)?)://user:secret@db\.example/app")
 
-ELSEWHERE = ("providers/", "how-to/", "tutorial.md")
+ELSEWHERE = ("providers/redis", "providers/mongodb", "providers/writing", "tutorial.md")
 
 FINALLY = {
-    # It serves until SIGTERM, which comes here as soon as somebody listens.
+    # It serves until SIGTERM, which this thread sends as soon as there is a handler.
     "long-jobs.md": """
 import os, signal
 def terminate():
@@ -35,54 +35,50 @@ else:
     raise AssertionError("SIGTERM did not end it")
 """,
 }
-"""What runs at the end of a page that only defines something."""
+"""What runs at the end of a page that only defines functions."""
 
 NOT_RUN = {
     "providers/redis.md": "needs Sentinels and a cluster: test_sentinel.py and test_cluster.py of tests/stores/redis",
 }
 """The pages that have blocks marked ``norun``, and why."""
 
-
-def pages() -> list[str]:
-    """Those with Python that is run here."""
-    names = [str(path.relative_to(DOCS)) for path in sorted(DOCS.rglob("*.md"))]
-    return [name for name in names if not name.startswith(ELSEWHERE) and list(blocks((DOCS / name).read_text()))]
-
-
-def script_of(page: str) -> str:
-    return "\n".join(code for words, code in blocks((DOCS / page).read_text()) if words != "norun")
+SCRIPTS = {
+    name: script + FINALLY.get(name, "")
+    for name, script in ((str(path.relative_to(DOCS)), script_of(path.read_text())) for path in DOCS.rglob("*.md"))
+    if script and not name.startswith(ELSEWHERE)
+}
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", sorted(SCRIPTS))
 def test_the_python_of_a_page_runs(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    assert script_of(page)
-    script = script_of(page) + FINALLY.get(page, "")
-    server: DatabaseServer | None = None
-    if ADDRESS.search(script):
-        server = request.getfixturevalue("postgres_server")
-        assert server is not None
-        server.drop_database(DATABASE)
-        server.create_database(DATABASE)
-        script = ADDRESS.sub(lambda found: server.url(found[1], DATABASE), script)
-    assert ".example" not in script, "an address was not replaced"
-    path = tmp_path / "page.py"
-    path.write_text(script)
-    done = run_python(path.name, cwd=tmp_path, timeout=100)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    if server is not None:
-        server.drop_database(DATABASE)
+    script = SCRIPTS[page]
+    found = ADDRESS.search(script)
+    if found is None:
+        check_script(script, tmp_path)
+        return
+    fixture = "postgres_server" if found[1].startswith("postgres") else "mariadb_server"
+    server: DatabaseServer = request.getfixturevalue(fixture)
+    server.drop_database(DATABASE)
+    server.create_database(DATABASE)
+    check_script(ADDRESS.sub(lambda found: server.url(found[1], DATABASE), script), tmp_path)
+    server.drop_database(DATABASE)
 
 
 def test_these_pages_are_run() -> None:
-    assert {"index.md", "guards.md", "behaviour.md", "design.md", "durations.md", "long-jobs.md"} <= set(pages())
-    assert set(FINALLY) <= set(pages())
+    assert set(SCRIPTS) >= {
+        "index.md", "guards.md", "behaviour.md", "design.md", "durations.md", "long-jobs.md", "observability/index.md",
+        "how-to/testing.md", "how-to/fencing-a-table.md", "how-to/multi-tenant.md", "how-to/apscheduler.md",
+        "providers/sqlite.md", "providers/memory.md", "providers/README.md", "providers/postgresql.md",
+        "providers/mysql.md",
+    }  # fmt: skip
+    assert set(FINALLY) <= set(SCRIPTS)
 
 
 def test_what_is_not_run_has_a_reason() -> None:
     marked = {
         str(path.relative_to(DOCS))
         for path in DOCS.rglob("*.md")
-        if any(words == "norun" for words, _ in blocks(path.read_text()))
+        if not all(block.is_run for block in blocks(path.read_text()))
     }
     assert marked == set(NOT_RUN)
-    assert "norun" not in (PROJECT / "README.md").read_text()
+    assert "norun" not in README.read_text()

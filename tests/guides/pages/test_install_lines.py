@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.guides.documents import DOCS, README
 from tests.guides.examples.scripts import PROJECT
-from tests.guides.pages.pages import DOCS, README
 
 DRIVERS = {
     "postgresql": {"psycopg[binary]", "psycopg", "psycopg2-binary", "psycopg2", "asyncpg"},

@@ -4,8 +4,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.guides.documents import DOCS
 from tests.guides.examples.scripts import PROJECT, run_python
-from tests.guides.pages.pages import DOCS
 
 SCRIPTS = sorted(path for path in (PROJECT / "scripts").glob("draw_*.py") if path.name != "draw_common.py")
 IMAGES = DOCS / "images"

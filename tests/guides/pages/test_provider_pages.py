@@ -2,7 +2,7 @@
 
 The Python blocks of one page are one script, run in an empty directory where any warning is an error. The addresses in
 it are those of servers that do not exist; they are replaced by those of the tests' own. Blocks marked ``norun`` are not
-run: ``test_blocks.py`` says why.
+run: ``test_blocks.py`` says why, and runs the pages of the other providers.
 """
 
 from __future__ import annotations
@@ -17,52 +17,19 @@ import pytest
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ShedLockError, provider_from_url
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
-from tests.guides.examples.scripts import PROJECT, run_python
-from tests.guides.pages.pages import blocks
-from tests.support.database import DatabaseServer
+from tests.guides.documents import check_script, script_of
+from tests.guides.examples.scripts import PROJECT
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer
 
 PAGES = PROJECT / "docs" / "providers"
-DATABASE = "provider_pages"
 
 Replace = Callable[[str], str]
 
 
-def python_of(page: str) -> str:
-    code = [code for words, code in blocks((PAGES / page).read_text()) if words != "norun"]
-    assert code, page
-    return "\n".join(code)
-
-
 def run_page(page: str, replace: Replace, directory: Path) -> None:
-    script = directory / "page.py"
-    script.write_text(replace(python_of(page)))
-    assert ".example" not in script.read_text(), "an address was not replaced"
-    done = run_python(script.name, cwd=directory, timeout=100)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-@pytest.mark.parametrize("page", ["sqlite.md", "memory.md", "README.md"])
-def test_the_python_of_a_page_without_a_server(page: str, tmp_path: Path) -> None:
-    run_page(page, lambda script: script, tmp_path)
-
-
-def on_database(server: DatabaseServer) -> Replace:
-    def url(found: re.Match[str]) -> str:
-        return server.url(found[1], DATABASE)
-
-    return lambda script: re.sub(r"([a-z]+(?:\+[a-z0-9]+)?)://user:secret@db\.example/app", url, script)
-
-
-@pytest.mark.parametrize(("page", "fixture"), [("postgresql.md", "postgres_server"), ("mysql.md", "mariadb_server")])
-def test_the_python_of_a_sql_page(page: str, fixture: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    server: DatabaseServer = request.getfixturevalue(fixture)
-    server.drop_database(DATABASE)
-    server.create_database(DATABASE)
-    run_page(page, on_database(server), tmp_path)
-    server.drop_database(DATABASE)
+    check_script(replace(script_of((PAGES / page).read_text())), directory)
 
 
 def test_the_python_of_the_redis_page(redis_server: RedisEndpoint, tmp_path: Path) -> None:
@@ -112,7 +79,7 @@ def test_the_python_of_the_mongodb_page(mongodb_server: MongoServer, tmp_path: P
 
 
 def acl(user: str) -> str:
-    """The ACL of one user, as the page on Redis has it."""
+    """The ACL of one user, as the page on Redis shows it."""
     found = re.search(rf"^ACL SETUSER {user} +(.*)$", (PAGES / "redis.md").read_text(), re.MULTILINE)
     assert found is not None
     return found[1]

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from shedlock_py.cli.app import shedlock
+from tests.guides.documents import DOCS, README, anchors, without_code
 from tests.guides.examples.scripts import PROJECT, run_python
-from tests.guides.pages.pages import DOCS, README, anchors, without_code
 
 DOCUMENTS = [README, PROJECT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 

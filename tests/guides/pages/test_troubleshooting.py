@@ -14,53 +14,16 @@ from sqlalchemy import create_engine
 
 import shedlock_py as sl
 from shedlock_py.integrations.apscheduler import ShedLockExecutor
-from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.guides.pages.pages import DOCS
-
-
-def provoke_missing_table() -> None:
-    sl.configure(provider="sqlite:///empty.db")
-    sl.attempt("nightly", lambda: None)
-
-
-def provoke_missing_columns() -> None:
-    engine = create_engine("sqlite:///java.db")
-    with engine.begin() as connection:
-        connection.exec_driver_sql(
-            "CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP NOT NULL,"
-            " locked_at TIMESTAMP NOT NULL, locked_by VARCHAR(255) NOT NULL)"
-        )
-    try:
-        SqlAlchemyLockProvider(engine).acquire(sl.LockRequest("nightly", "1m"))
-    finally:
-        engine.dispose()
-
-
-def provoke_dead_server() -> None:
-    provider = sl.provider_from_url("postgresql+psycopg://user@127.0.0.1:1/db")
-    sl.attempt("nightly", lambda: None, lock_at_most_for="1m", provider=provider)
-
-
-def provoke_only_async() -> None:
-    sl.configure(async_provider=sl.AsyncInMemoryLockProvider())
-    sl.attempt("nightly", lambda: None)
-
-
-def provoke_task_object() -> None:
-    class Task:
-        apply_async = None
-
-        def __call__(self) -> None: ...
-
-    sl.scheduler_lock("nightly")(Task())
-
-
-def provoke_address() -> None:
-    sl.scheduler_lock("job-{job}")(lambda job: None)(object())
-
-
-def provoke_future() -> None:
-    sl.attempt("nightly", Future[None], lock_at_most_for="1m", provider=sl.InMemoryLockProvider())
+from tests.guides.documents import DOCS
+from tests.guides.pages.test_bad_input import (
+    Task,
+    a_missing_column,
+    dead_server,
+    guard,
+    only_async,
+    with_tenant,
+    without_table,
+)
 
 
 def provoke_overrun() -> None:
@@ -86,20 +49,20 @@ def provoke_inactive() -> None:
 PROVOKED: dict[str, Callable[[], Any]] = {
     "no provider for lock 'nightly'": lambda: sl.attempt("nightly", lambda: None, lock_at_most_for="1m"),
     "lock 'nightly' has no lock_at_most_for": lambda: sl.attempt("nightly", lambda: None),
-    "create the table shedlock once, with provider.create_schema()": provoke_missing_table,
-    "add the missing columns: ALTER TABLE": provoke_missing_columns,
-    "acquire of lock 'nightly': connection failed": provoke_dead_server,
+    "create the table shedlock once, with provider.create_schema()": without_table,
+    "add the missing columns: ALTER TABLE": a_missing_column,
+    "acquire of lock 'nightly': connection failed": lambda: dead_server("postgresql+psycopg"),
     "an in-memory SQLite database is private to one connection": lambda: sl.provider_from_url("sqlite://"),
     "store URL: it is None, not a string": lambda: sl.provider_from_url(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
     "is not a lock provider, but of the package": lambda: sl.configure(provider=create_engine("sqlite:///x.db")),  # type: ignore[arg-type]  # on purpose
-    "is another one in each process": provoke_address,
-    "whose work may end after the lock was released": provoke_future,
+    "is another one in each process": lambda: guard(with_tenant, "job-{tenant}")(object()),
+    "whose work may end after the lock was released": guard(lambda: Future()),
     "store URL: unknown scheme": lambda: sl.provider_from_url("nosuch://host"),
     "needs the package": lambda: sl.provider_from_url("postgresql+pg8000://host/db"),
-    "guards an ordinary function, but there is only an async provider": provoke_only_async,
+    "guards an ordinary function, but there is only an async provider": only_async,
     "is longer than lock_at_most_for": lambda: sl.LockRequest("nightly", "1m", "2m"),
     "uses {tenant}, which is no parameter of the function": lambda: sl.scheduler_lock("sync-{tenant}")(lambda x: x),
-    "put @scheduler_lock directly above 'def'": provoke_task_object,
+    "put @scheduler_lock directly above 'def'": lambda: guard(Task()),
     "@scheduler_lock needs a lock name": lambda: sl.scheduler_lock(lambda: None),  # type: ignore[call-overload]  # on purpose
     "the task outlived its lease": provoke_overrun,
     "not inside a live lease": lambda: sl.extend_lock("1m"),

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.guides.documents import DOCS, blocks
 from tests.guides.examples.scripts import run_python
-from tests.guides.pages.pages import DOCS, blocks
 from tests.support.polling import wait_until
 
 PAGE = (DOCS / "tutorial.md").read_text()
-PROGRAMS = [code for words, code in blocks(PAGE) if words == 'title="report.py"']
+PROGRAMS = [block.text for block in blocks(PAGE) if block.title == "report.py"]
 UNGUARDED, GUARDED, SHORT, LONG = range(4)
 THREE_PAGES = "".join(f"process N writes page {page}\n" for page in (1, 2, 3))
 SKIPPED = "skipped: held\n"
@@ -59,7 +59,7 @@ def first_line(directory: Path) -> str:
 
 
 def test_the_page_has_four_programs_and_no_other_python() -> None:
-    assert len(PROGRAMS) == len(list(blocks(PAGE))) == 4
+    assert len(PROGRAMS) == len(blocks(PAGE)) == 4
 
 
 def test_1_unguarded_it_runs_twice(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_3_a_killed_holder_is_followed(tmp_path: Path) -> None:
 
 
 def command_of_the_page() -> list[str]:
-    command = next(code for _, code in blocks(PAGE, "sh") if code.startswith("shedlock "))
+    command = next(block.text for block in blocks(PAGE, "sh") if block.text.startswith("shedlock "))
     return command.split()[1:]
 
 

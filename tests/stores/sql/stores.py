@@ -166,6 +166,33 @@ class Application:
                 connection.commit()
         return result
 
+    def run_verified(
+        self,
+        lease: Lease,
+        work: Callable[[Connection], object],
+        *,
+        before_commit: Callable[[Connection], object] = lambda _: None,
+        isolation_level: str | None = None,
+    ) -> None:
+        """Run ``work`` in a transaction that ends with ``verify(lease)``."""
+        engine: Any = self.engine
+        if isolation_level is not None:
+            engine = engine.execution_options(isolation_level=isolation_level)
+        if self._blocking is not None:
+            self._blocking.run(self._run_verified_async(engine, lease, work, before_commit))
+            return
+        with engine.begin() as connection:
+            work(connection)
+            self.provider.verify(lease, connection)  # type: ignore[attr-defined]  # not in the protocol
+            before_commit(connection)
+
+    async def _run_verified_async(self, engine: Any, lease: Lease, work: Any, before_commit: Any) -> None:
+        assert self._blocking is not None
+        async with engine.begin() as connection:
+            await connection.run_sync(work)
+            await self._blocking.async_provider.verify(lease, connection)  # type: ignore[attr-defined]  # as above
+            await connection.run_sync(before_commit)
+
     @contextmanager
     def connection_taken(self) -> Iterator[None]:
         """The application has a connection of the pool."""

@@ -1,25 +1,22 @@
 """A commit that no synchronous standby confirmed is no grant: after a fail-over it would never have been."""
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import text
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.stores.sql.stores import DRIVERS, Store, acquired, record_of
+from tests.stores.sql.stores import DRIVERS, Application, Store, acquired, record_of
 from tests.support.polling import wait_until
 
 POSTGRES_DRIVERS = [driver for driver, server in DRIVERS.items() if server == "postgres"]
 
 
 @pytest.fixture
-def _no_standby_answers(store: Store) -> Iterator[None]:
-    """Commits wait for a standby that does not exist, and somebody keeps cancelling them."""
+def _no_standby_confirms(store: Store) -> Iterator[None]:
+    """Commits wait for a standby that does not exist, and a thread keeps cancelling them."""
     done = threading.Event()
 
     def cancel_waiting() -> None:
@@ -56,7 +53,7 @@ def _no_standby_answers(store: Store) -> Iterator[None]:
 
 @pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
 @pytest.mark.parametrize("kind", ["url", "engine"])
-@pytest.mark.usefixtures("_no_standby_answers")
+@pytest.mark.usefixtures("_no_standby_confirms")
 def test_i1_an_unconfirmed_acquire_is_an_error_and_undone(store: Store, kind: str, name: str) -> None:
     provider = store.provider() if kind == "url" else store.provider_of_engine()
     for _ in range(2):  # on a new connection, and on a used one
@@ -66,39 +63,22 @@ def test_i1_an_unconfirmed_acquire_is_an_error_and_undone(store: Store, kind: st
 
 
 @pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
-def test_a_warning_of_the_application_is_not_about_us(driver: str, store: Store, name: str) -> None:
-    warn = text("DO $$BEGIN RAISE WARNING 'disk space is low'; END$$")
-    if not store.is_async:
-        engine = create_engine(store.url(), pool_size=1, max_overflow=0)
-        store.stack.callback(engine.dispose)
-        provider = SqlAlchemyLockProvider(engine)
-        provider.record("warm")
-        with engine.begin() as connection:
-            connection.execute(warn)
-        assert provider.acquire(LockRequest(name, "1m"))
-        return
-
-    async def main() -> None:
-        engine = create_async_engine(store.url(), pool_size=1, max_overflow=0)
-        provider = AsyncSqlAlchemyLockProvider(engine)
-        await provider.record("warm")
-        async with engine.begin() as connection:
-            await connection.execute(warn)
-        assert await provider.acquire(LockRequest(name, "1m"))
-        await engine.dispose()
-
-    asyncio.run(main())
+def test_a_warning_of_the_application_does_no_harm(driver: str, store: Store, name: str) -> None:
+    application = Application(store, pool_size=1, max_overflow=0)
+    application.provider.record("warm")
+    application.run(lambda connection: connection.execute(text("DO $$BEGIN RAISE WARNING 'disk is full'; END$$")))
+    assert application.provider.acquire(LockRequest(name, "1m"))
 
 
 @pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
 @pytest.mark.parametrize("level", ["NOTICE", "WARNING"])
 def test_what_a_trigger_says_does_no_harm(store: Store, level: str, name: str) -> None:
-    """A trigger that warns is not a standby that has not confirmed."""
+    """A warning of a trigger is not about a standby."""
     provider = store.provider()
     with store.table() as trigger:
         store.execute(
             f"CREATE FUNCTION {trigger}() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$BEGIN RAISE {level} 'somebody took a lock'; RETURN NEW; END$$",
+            f"$$BEGIN RAISE {level} 'the lock was taken'; RETURN NEW; END$$",
             f"CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE ON shedlock FOR EACH ROW EXECUTE FUNCTION {trigger}()",
         )
         try:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from tests.guides.documents import EXAMPLES
 from tests.guides.examples.scripts import PROJECT
-from tests.guides.how_to.pages import EXAMPLES
 from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK
 from tests.support.processes import kill_tree

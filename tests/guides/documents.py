@@ -1,0 +1,99 @@
+"""The pages of the documentation as the tests read them: fenced blocks, headings, and their Python as scripts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tests.guides.examples.scripts import PROJECT, run_python
+
+README = PROJECT / "README.md"
+DOCS = PROJECT / "docs"
+GUIDES = DOCS / "how-to"
+EXAMPLES = PROJECT / "examples" / "how_to"
+
+_FENCED = re.compile(r"^( *)```(\w+) *([^\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    title: str
+    """The path of an example's file, perhaps with "(excerpt)"; empty where the block is from no file."""
+    is_run: bool
+    """False for a block that is marked ``norun``."""
+    text: str
+
+
+def blocks(text: str, language: str = "python") -> list[Block]:
+    """The blocks of one language, also indented ones."""
+    return [block for block in all_blocks(text) if block.language == language]
+
+
+def all_blocks(text: str) -> list[Block]:
+    found = []
+    for indent, language, words, code in _FENCED.findall(text):
+        title = re.fullmatch(r'title="([^"]+)"', words)
+        code = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
+        found.append(Block(language, title[1] if title else "", words != "norun", code))
+    return found
+
+
+def script_of(text: str) -> str:
+    """The Python of a page that is from no file: one script."""
+    return "\n".join(block.text for block in blocks(text) if block.is_run and not block.title)
+
+
+def check_script(script: str, directory: Path) -> None:
+    """Run a script in a directory, where any warning is an error; with pytest if it defines tests."""
+    assert not re.search(r":\w+@[\w.-]+\.example", script), "an address was not replaced"
+    path = directory / "test_page.py"
+    path.write_text(script)
+    runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if "\ndef test_" in script else []
+    done = run_python(*runner, path.name, cwd=directory, timeout=100)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(document: Path) -> list[str]:
+    """The anchors of its headings, as GitHub makes them; the site makes the same."""
+    headings = re.findall(r"^#+ (.*)$", without_code(document.read_text()), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
+
+
+class Page:
+    """A how-to guide and the files of its example."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.path = GUIDES / f"{name}.md"
+        self.examples = EXAMPLES / {"django": "django_project"}.get(name, name.replace("-", "_"))
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        return all_blocks(self.text)
+
+    def of(self, language: str) -> list[Block]:
+        return [block for block in self.blocks if block.language == language]
+
+    def commands(self, beginning: str = "") -> list[str]:
+        """The lines of its shell blocks that begin so, without their comments."""
+        lines = "".join(block.text.replace("\\\n", " ") for block in self.of("sh")).splitlines()
+        return [line.partition("  #")[0].strip() for line in lines if line.startswith(beginning)]
+
+    def files(self) -> list[Path]:
+        """The files of its example, which the page must show."""
+        files = [path for path in self.examples.rglob("*") if path.is_file() and path.name != "__init__.py"]
+        return [path for path in files if "__pycache__" not in path.parts]
+
+
+PAGES = [Page(path.stem) for path in sorted(GUIDES.glob("*.md"))]
