@@ -15,10 +15,10 @@ from bson import SON
 from bson.codec_options import TypeRegistry
 from pymongo import AsyncMongoClient, MongoClient
 
-from shedlock_py import LockProvider
+from shedlock_py import AsyncLockProvider, LockProvider
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.testing.contract import BlockingLockProvider, ContractBase, LockProviderFactory
-from shedlock_py.testing.proxy import TcpProxy
+from shedlock_py.testing.proxy import Address, TcpProxy
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 
@@ -30,6 +30,9 @@ HOSTILE: dict[str, Any] = {
     "document_class": SON,
     "type_registry": TypeRegistry(fallback_encoder=str),
     "unicode_decode_error_handler": "replace",
+    # PyMongo retries by itself in tests/stores/mongodb/test_lost_replies.py.
+    "retryWrites": False,
+    "retryReads": False,
     # With one connection in the pool, whatever keeps one while it asks for another stands still.
     "maxPoolSize": 1,
 }
@@ -42,9 +45,8 @@ class MongoStore:
         self._resources = ExitStack()
         self._admin = self._resources.enter_context(server.connect())
         self.proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
-        # Patient: the server is written in Python, and shares a machine with the tests.
-        self.url = server.url("contract", via=self.proxy.address if self.proxy else None, timeout="20s")
-        self.users_url = server.url("contract", via=self.proxy.address if self.proxy else None, timeoutMS=20_000)
+        self._server = server
+        self.url = server.url("contract", timeout="20s")
         self.collection = f"shedlock_{uuid4().hex[:8]}"
         self._is_async = is_async
         self._users_client = users_client
@@ -54,28 +56,33 @@ class MongoStore:
     def provider(self, number: int) -> LockProvider:
         """The first provider, the second one, …; the same for all tests of the class, as in an application."""
         while len(self._providers) <= number:
-            self._providers.append(self._open_async() if self._is_async else self._open())
+            self._providers.append(self.open(self._resources))
         return self._providers[number]
 
-    def _open(self) -> LockProvider:
+    def open(self, resources: ExitStack, via: Address | None = None) -> LockProvider:
+        """Another provider, which is closed with ``resources``."""
+        address = via or (self.proxy.address if self.proxy else None)
+        # Long limits: the server is written in Python, and shares a machine with the tests.
+        url = self._server.url("contract", via=address, timeout="20s")
+        users_url = self._server.url("contract", via=address, timeoutMS=20_000)
         if not self._users_client:
-            provider = MongoLockProvider(self.url, collection=self.collection)
-            self._resources.callback(provider.close)
+            if self._is_async:
+                return resources.enter_context(BlockingLockProvider(lambda: self.async_provider(url)))
+            provider = MongoLockProvider(url, collection=self.collection)
+            resources.callback(provider.close)
             return provider
-        client = self._resources.enter_context(MongoClient[Any](self.users_url, **HOSTILE))
-        return MongoLockProvider(client["contract"], collection=self.collection)
-
-    def _open_async(self) -> LockProvider:
-        if not self._users_client:
-            return self._resources.enter_context(
-                BlockingLockProvider(lambda: AsyncMongoLockProvider(self.url, collection=self.collection))
-            )
-        client = AsyncMongoClient[Any](self.users_url, **HOSTILE)
-        facade = self._resources.enter_context(
-            BlockingLockProvider(lambda: AsyncMongoLockProvider(client["contract"][self.collection]))
+        if not self._is_async:
+            client = resources.enter_context(MongoClient[Any](users_url, **HOSTILE))
+            return MongoLockProvider(client["contract"], collection=self.collection)
+        async_client = AsyncMongoClient[Any](users_url, **HOSTILE)
+        facade = resources.enter_context(
+            BlockingLockProvider(lambda: AsyncMongoLockProvider(async_client["contract"][self.collection]))
         )
-        self._resources.callback(lambda: facade.run(client.close()))
+        resources.callback(lambda: facade.run(async_client.close()))
         return facade
+
+    def async_provider(self, url: str | None = None) -> AsyncMongoLockProvider:
+        return AsyncMongoLockProvider(url or self.url, collection=self.collection)
 
     @property
     def factory(self) -> Callable[[], Any]:
@@ -149,6 +156,22 @@ class MongoContract(ContractBase):
             provider = MongoLockProvider(url)
             yield provider
             provider.close()
+
+    @pytest.fixture
+    def proxy(self, mongodb_server: MongoServer) -> Iterator[TcpProxy]:
+        with TcpProxy(mongodb_server.address) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def make_proxied_provider(self, store: MongoStore, proxy: TcpProxy) -> Iterator[LockProviderFactory]:
+        with ExitStack() as resources:
+            yield lambda: store.open(resources, via=proxy.address)
+        if self.is_async:
+            forget_sockets()
+
+    @pytest.fixture
+    def make_loop_provider(self, store: MongoStore) -> Callable[[], AsyncLockProvider]:
+        return store.async_provider
 
     def delete_record(self, provider: LockProvider, name: str) -> None:
         self.store_of_class.delete(name)

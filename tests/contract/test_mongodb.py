@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    EventLoopContract,
+    ForkContract,
     LockProviderContract,
+    NetworkContract,
     ProcessContract,
     StallingStoreContract,
 )
@@ -35,3 +40,41 @@ class TestAsyncUsersClient(MongoContract, AsyncLockProviderContract):
 class TestAsyncStallingStore(MongoContract, StallingStoreContract):
     is_async = True
     via_proxy = True
+
+
+MONITORS = 2
+"""Connections that PyMongo has besides its pool."""
+
+
+class TestNetwork(MongoContract, NetworkContract):
+    most_connections = 20 + MONITORS
+
+
+class TestAsyncNetwork(MongoContract, NetworkContract):
+    is_async = True
+    most_connections = 20 + MONITORS
+
+
+class TestUsersClientNetwork(MongoContract, NetworkContract):
+    users_client = True
+    most_connections = 1 + MONITORS
+
+
+class TestAsyncUsersClientNetwork(MongoContract, NetworkContract):
+    is_async = True
+    users_client = True
+    most_connections = 1 + MONITORS
+
+
+class TestForks(MongoContract, ForkContract):
+    pass
+
+
+# PyMongo warns of it; an application that forks after an import cannot follow its advice.
+@pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
+class TestUsersClientForks(MongoContract, ForkContract):
+    users_client = True
+
+
+class TestEventLoops(MongoContract, EventLoopContract):
+    is_async = True

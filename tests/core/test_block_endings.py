@@ -23,7 +23,7 @@ from shedlock_py import (
 from shedlock_py.block import Guard
 from shedlock_py.context import running
 from shedlock_py.testing import FakeClock, RecordingListener
-from tests.support.forks import in_child
+from shedlock_py.testing.forks import in_child
 
 Place = tuple[CodeType, str]
 """A function, and "call" or "return" of it."""

@@ -27,7 +27,7 @@ from shedlock_py import (
 from shedlock_py.context import add_alias
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.testing import RecordingListener
-from tests.support.forks import in_child
+from shedlock_py.testing.forks import in_child
 
 
 @pytest.mark.parametrize("block", [hold, hold_async])

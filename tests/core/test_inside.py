@@ -38,7 +38,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.support.forks import in_child
+from shedlock_py.testing.forks import in_child
 
 pytestmark = pytest.mark.anyio
 

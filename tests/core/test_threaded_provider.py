@@ -25,7 +25,8 @@ from shedlock_py import (
 from shedlock_py._aio import ThreadedProvider
 from shedlock_py._clock import monotonic
 from shedlock_py.testing import RecordingListener
-from tests.support.forks import in_a_loop_of_its_own, in_child
+from shedlock_py.testing.forks import in_child
+from tests.support.forks import in_a_loop_of_its_own
 
 pytestmark = pytest.mark.anyio
 

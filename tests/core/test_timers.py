@@ -16,7 +16,7 @@ import pytest
 from shedlock_py import InMemoryLockProvider, _timers
 from shedlock_py._clock import monotonic
 from shedlock_py._timers import Timer, WorkerPool, finish_at_exit, request_in_worker, worker_pool
-from tests.support.forks import in_child
+from shedlock_py.testing.forks import in_child
 from tests.support.polling import wait_until
 
 SOON = 10.0
@@ -365,18 +365,18 @@ print("bye", flush=True)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "is_waited_for", "said"),
+    ("seconds", "is_waited_for", "output"),
     [
         (0.3, True, ["bye", "finished"]),  # a release that is under way
         (3600, True, ["bye"]),  # one at a store that hangs
         (3600, False, ["bye"]),  # anything else
     ],
 )
-def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, said: list[str]) -> None:
+def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, output: list[str]) -> None:
     script = EXIT.format(seconds=seconds, is_waited_for=is_waited_for)
     began = monotonic()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, said, "")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, output, "")
     assert monotonic() - began < 20
 
 

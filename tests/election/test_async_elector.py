@@ -15,9 +15,9 @@ import pytest
 from shedlock_py import AsyncLeaderElector, LeadershipStopped, LockRequest, ProviderFailed, leader_only
 from shedlock_py.election.commands import Command, Wait
 from shedlock_py.testing import RecordingListener
+from shedlock_py.testing.forks import in_child
 from tests.election.electors import DURATIONS, LONG
 from tests.support.doubles import AsyncFaultyProvider
-from tests.support.forks import in_child
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 

@@ -22,10 +22,10 @@ from shedlock_py import (
 )
 from shedlock_py.election.commands import Command, Wait
 from shedlock_py.testing import RecordingListener
+from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
 from tests.election.electors import DURATIONS, LONG, LoopElector, in_background
 from tests.support.doubles import FaultyProvider
-from tests.support.forks import in_child
 from tests.support.polling import wait_until
 
 

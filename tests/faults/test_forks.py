@@ -30,8 +30,8 @@ from shedlock_py import (
 )
 from shedlock_py.heartbeat import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
+from shedlock_py.testing.forks import in_child
 from shedlock_py.testing.proxy import TcpProxy
-from tests.support.forks import in_child
 from tests.support.polling import wait_until
 from tests.support.stores import Store
 

@@ -19,7 +19,8 @@ from shedlock_py.election.base import random as election_random
 from shedlock_py.heartbeat import KeepAlivePlan
 from shedlock_py.providers.redis.quorum.programs import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.support.forks import c_fork, in_child
+from shedlock_py.testing.forks import in_child
+from tests.support.forks import c_fork
 
 
 def use(provider: Any, name: str) -> None:

@@ -201,7 +201,7 @@ def reason(error: BaseException) -> str:
     original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     text = " ".join(str(original).split())
     if not text:
-        text = "no answer in time" if isinstance(original, TimeoutError) else type(original).__name__
+        text = "no reply in time" if isinstance(original, TimeoutError) else type(original).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 

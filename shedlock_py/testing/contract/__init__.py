@@ -1,4 +1,4 @@
-"""The contract suite: what a lock provider must do, as tests. A store is supported when it passes.
+"""The contract suite: what a lock provider must do, as tests. A store that passes is supported.
 
 Run it on your own provider from a test module::
 
@@ -12,8 +12,9 @@ Run it on your own provider from a test module::
 
 For an async provider subclass :class:`AsyncLockProviderContract` and override ``make_async_provider`` instead: every
 test runs on it too, and those that only async has. For a store that other processes can reach, subclass
-:class:`ProcessContract` as well; for one that a test can make wait, :class:`StallingStoreContract`. The other hooks
-are in :mod:`shedlock_py.testing.contract.base`.
+:class:`ProcessContract` and :class:`ForkContract` as well, and :class:`EventLoopContract` for its async provider; for a
+store behind a network, :class:`NetworkContract`; for one that a test can make wait, :class:`StallingStoreContract`. The
+other hooks are in :mod:`shedlock_py.testing.contract.base`.
 
 The tests use lock names of their own, so the store may be shared by tests that run one after the other; ``prune`` is
 called for the whole store.
@@ -30,7 +31,9 @@ _PARTS = (
     "guarding",
     "hold_times",
     "names",
+    "network",
     "processes",
+    "sharing",
     "threads",
     "tools",
 )
@@ -45,7 +48,9 @@ from shedlock_py.testing.contract.giving_back import GivingBackContract
 from shedlock_py.testing.contract.guarding import GuardContract
 from shedlock_py.testing.contract.hold_times import HoldTimesContract, StallingStoreContract
 from shedlock_py.testing.contract.names import NamesContract
+from shedlock_py.testing.contract.network import NetworkContract
 from shedlock_py.testing.contract.processes import ProcessContract
+from shedlock_py.testing.contract.sharing import EventLoopContract, ForkContract
 from shedlock_py.testing.contract.threads import ThreadsContract
 from shedlock_py.testing.contract.tools import ToolsContract
 
@@ -53,11 +58,14 @@ __all__ = [
     "AsyncLockProviderContract",
     "BlockingLockProvider",
     "ContractBase",
+    "EventLoopContract",
     "ExclusionContract",
+    "ForkContract",
     "GivingBackContract",
     "HoldTimesContract",
     "LockProviderContract",
     "LockProviderFactory",
+    "NetworkContract",
     "ProcessContract",
     "StallingStoreContract",
 ]

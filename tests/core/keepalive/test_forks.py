@@ -12,8 +12,9 @@ import pytest
 from shedlock_py import LeaseLost, NotLocked, extend_lock, extend_lock_async, hold, hold_async
 from shedlock_py.context import current
 from shedlock_py.testing import RecordingListener
+from shedlock_py.testing.forks import in_child
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
-from tests.support.forks import in_a_loop_of_its_own, in_child
+from tests.support.forks import in_a_loop_of_its_own
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")

@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.support.forks import c_fork, python_fork
+from shedlock_py.testing.forks import python_fork
+from tests.support.forks import c_fork
 
 
 def of_url(file: str) -> Any:

@@ -1,0 +1,306 @@
+"""A store behind a network: replies that get lost, requests that arrive late, and many callers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, eventually, record_of
+from shedlock_py.testing.contract.fencing import FIRE_TIME
+from shedlock_py.testing.contract.threads import at_once
+from shedlock_py.testing.proxy import TcpProxy
+
+HERD = 200
+ALL = 1000
+"""More replies than a provider waits for."""
+
+ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
+    "released": lambda provider, lease: provider.release(lease),
+    "freed by force": lambda provider, lease: provider.force_release(lease.name),
+}
+
+
+class NetworkContract(ContractBase):
+    """What a provider does on an unreliable network. Override ``proxy`` and ``make_proxied_provider``.
+
+    ``provider`` reaches the store without the proxy. Requests must contain the lock name as it is.
+    """
+
+    sends: ClassVar[int] = 2
+    """How often the provider and its driver send a command whose replies are lost."""
+    requests_before_take_over: ClassVar[int] = 1
+    """Requests with the lock name that precede the one that takes over: it reads the record first."""
+    most_connections: ClassVar[int] = 20
+    """How many connections the provider opens at most."""
+
+    @pytest.fixture
+    def proxy(self) -> Any:
+        """A :class:`TcpProxy` in front of the store's server."""
+        raise NotImplementedError("override the fixture proxy of the contract")
+
+    @pytest.fixture
+    def make_proxied_provider(self, proxy: TcpProxy) -> Any:
+        """A function that returns a provider on the same store, which it reaches through ``proxy``."""
+        raise NotImplementedError("override the fixture make_proxied_provider of the contract")
+
+    @pytest.fixture
+    def proxied_provider(self, make_proxied_provider: Callable[[], LockProvider], name: str) -> LockProvider:
+        """A provider that has done each operation once, so that the server has nothing to load or to prepare."""
+        provider, request = make_proxied_provider(), LockRequest(f"warm-{name[9:]}", LONG)
+        for grant in (provider.acquire, provider.take_over):
+            lease = grant(request)
+            assert lease is not None
+            assert provider.extend(lease, LONG) is lease
+            assert provider.release(lease) is True
+        return provider
+
+    # Lost replies: the server has carried the command out, and the client cannot know it.
+
+    def test_i12_acquire_whose_reply_is_lost(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        tokens = []
+        for _ in range(3):  # the first time there is no record
+            proxy.drop_replies_to(name)
+            lease = has_lock(provider, proxied_provider.acquire(LockRequest(name, LONG)))
+            assert proxy.drops_left == 0
+            tokens.append(lease.fencing_token or 0)
+            assert proxied_provider.release(lease) is True
+            assert not record_of(provider, name).is_held
+        assert tokens == sorted(set(tokens))
+
+    def test_i5_a_skip_whose_reply_is_lost(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        lease = acquired(provider, LockRequest(name, LONG))
+        proxy.drop_replies_to(name)
+        assert proxied_provider.acquire(LockRequest(name, LONG)) is None
+        assert proxy.drops_left == 0
+        has_lock(provider, lease)
+
+    def test_i12_take_over_whose_reply_is_lost(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        former = acquired(provider, LockRequest(name, LONG))
+        proxy.drop_replies_to(name)
+        lease = has_lock(provider, proxied_provider.take_over(LockRequest(name, LONG)))
+        assert proxy.drops_left == 0
+        assert (lease.fencing_token or 0) > (former.fencing_token or 0)
+
+    def test_extend_whose_reply_is_lost(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        lease = acquired(proxied_provider, LockRequest(name, LONG))
+        proxy.drop_replies_to(name)
+        assert proxied_provider.extend(lease, "10m") is lease
+        assert proxy.drops_left == 0
+        has_lock(provider, lease)
+        assert timedelta(seconds=500) < lease.trusted_for() < record_of(provider, name).remaining
+
+    def test_i2_extend_and_release_of_a_lost_lease_whose_replies_are_lost(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        lease = acquired(proxied_provider, LockRequest(name, LONG))
+        successor = provider.take_over(LockRequest(name, LONG))
+        proxy.drop_replies_to(name)
+        assert proxied_provider.extend(lease, "10m") is None
+        assert not lease.is_trusted()
+        proxy.drop_replies_to(name)
+        assert proxied_provider.release(lease) is False
+        assert proxy.drops_left == 0
+        has_lock(provider, successor)
+
+    @pytest.mark.parametrize("at_least", ["0s", "50s"])
+    def test_i12_release_whose_reply_is_lost(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str, at_least: str
+    ) -> None:
+        lease = acquired(proxied_provider, LockRequest(name, LONG, at_least))
+        proxy.drop_replies_to(name)
+        assert proxied_provider.release(lease) is True
+        assert proxy.drops_left == 0
+        assert record_of(provider, name).is_held is (at_least == "50s")
+        assert record_of(provider, name).remaining < timedelta(seconds=51)
+        assert proxied_provider.release(lease) is False
+
+    @pytest.mark.parametrize("are_all_lost", [False, True])
+    def test_i12_acquire_that_gets_no_reply(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str, are_all_lost: bool
+    ) -> None:
+        """Once the network works again, or without that, the lock is free: at most its undo has to arrive."""
+        proxy.drop_replies_to(name, ALL if are_all_lost else self.sends)
+        with pytest.raises(ProviderUnreachable) as caught:
+            proxied_provider.acquire(LockRequest(name, LONG, LONG, fire_time=FIRE_TIME))
+        assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
+        assert caught.value.__cause__ is not None
+        assert proxy.drops_left < ALL - self.sends or not are_all_lost, "the undo was not sent"
+        proxy.drop_replies_to(name, 0)
+        # Soon: a server such as MySQL rolls the transaction of a broken connection back when it notices.
+        request = LockRequest(name, LONG, fire_time=FIRE_TIME)
+        assert provider.release(eventually(lambda: provider.acquire(request), "the undo")) is True
+
+    def test_release_that_gets_no_reply(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        lease = acquired(proxied_provider, LockRequest(name, LONG))
+        proxy.drop_replies_to(name, ALL)
+        with pytest.raises(ProviderUnreachable):
+            proxied_provider.release(lease)
+        assert not lease.is_trusted()
+        proxy.drop_replies_to(name, 0)
+        proxied_provider.release(lease)
+        eventually(lambda: provider.acquire(LockRequest(name, LONG)), "the release")
+
+    def test_i6_extend_that_gets_no_reply(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        lease = acquired(proxied_provider, LockRequest(name, LONG))
+        proxy.drop_replies_to(name, ALL)
+        with pytest.raises(ProviderUnreachable):
+            proxied_provider.extend(lease, "10m")
+        assert timedelta(0) < lease.trusted_for() <= timedelta(minutes=1), "the holder trusts it no longer than before"
+        proxy.drop_replies_to(name, 0)
+        assert proxied_provider.extend(lease, "5m") is lease
+        has_lock(provider, lease)
+        assert proxied_provider.release(lease) is True
+
+    def test_connections_that_broke_while_they_were_idle(
+        self, proxied_provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        proxy.cut()
+        lease = acquired(proxied_provider, LockRequest(name, LONG))
+        proxy.cut()
+        assert proxied_provider.extend(lease, "2m") is lease
+        proxy.cut()
+        assert proxied_provider.release(lease) is True
+        proxy.cut()
+        assert record_of(proxied_provider, name).locked_by == lease.locked_by
+
+    # Late copies: a broken connection made the client send a command twice; the first copy arrives later.
+
+    def _sent_twice(self, provider: LockProvider, proxy: TcpProxy, operation: str, request: LockRequest) -> Lease:
+        """A lease whose first request is still under way."""
+        proxy.hold(request.name, skip=self.requests_before_take_over if operation == "take_over" else 0)
+        lease: Lease | None = getattr(provider, operation)(request)
+        assert lease is not None
+        assert proxy.holds
+        return lease
+
+    def test_i2_a_claim_that_is_granted_again_is_not_its_lease(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        lease = self._sent_twice(proxied_provider, proxy, "acquire", LockRequest(name, "1h"))
+        provider.force_release(name)
+        successor = acquired(provider, LockRequest(name, LONG))
+        assert provider.release(successor) is True
+        proxy.deliver()
+        again = record_of(provider, name)
+        assert again.locked_by == lease.locked_by
+        assert again.is_held
+        assert (again.fencing_token or 0) > (successor.fencing_token or 0)
+        assert proxied_provider.extend(lease, "10h") is None
+        assert not lease.is_trusted()
+        assert record_of(provider, name).lock_until == again.lock_until
+        assert proxied_provider.release(lease) is True, "no holder uses it: it is better free"
+        assert not record_of(provider, name).is_held
+
+    @pytest.mark.parametrize("operation", ["acquire", "take_over"])
+    @pytest.mark.parametrize("end", ENDS)
+    def test_i12_a_lock_that_was_freed_stays_free(
+        self,
+        proxied_provider: LockProvider,
+        provider: LockProvider,
+        proxy: TcpProxy,
+        name: str,
+        operation: str,
+        end: str,
+    ) -> None:
+        lease = self._sent_twice(proxied_provider, proxy, operation, LockRequest(name, "1h"))
+        ENDS[end](proxied_provider, lease)
+        before = record_of(provider, name)
+        proxy.deliver()
+        assert record_of(provider, name) == before
+        assert not before.is_held
+
+    def test_i11_a_late_copy_of_a_claim_that_was_undone_uses_no_fire_time_up(
+        self, proxied_provider: Any, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        request = LockRequest(name, "1h", fire_time=FIRE_TIME)
+        lease = self._sent_twice(proxied_provider, proxy, "acquire", request)
+        assert proxied_provider.undo(lease) is True
+        before = record_of(provider, name)
+        proxy.deliver()
+        assert record_of(provider, name) == before
+        acquired(provider, request)
+
+    @pytest.mark.parametrize("is_new", [False, True])
+    @pytest.mark.parametrize("fire_time", [None, FIRE_TIME])
+    def test_i1_a_late_copy_of_a_take_over_matches_nothing(
+        self,
+        proxied_provider: LockProvider,
+        provider: LockProvider,
+        proxy: TcpProxy,
+        name: str,
+        is_new: bool,
+        fire_time: Any,
+    ) -> None:
+        """Another holder has the lock when the first copy arrives, and keeps it with its token."""
+        if not is_new:
+            acquired(provider, LockRequest(name, LONG))
+        lease = self._sent_twice(proxied_provider, proxy, "take_over", LockRequest(name, "1h", fire_time=fire_time))
+        successor = provider.take_over(LockRequest(name, "1h"))
+        before = record_of(provider, name)
+        proxy.deliver()
+        assert record_of(provider, name) == before
+        assert provider.extend(successor, "2h") is successor
+        assert proxied_provider.extend(lease, "2h") is None
+
+    def test_i6_an_extension_that_may_be_carried_out_again(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        lease = acquired(proxied_provider, LockRequest(name, LONG))
+        proxy.hold(name)
+        assert proxied_provider.extend(lease, "2m") is lease
+        assert proxy.holds
+        assert proxied_provider.extend(lease, "1h") is lease
+        proxy.deliver()
+        assert lease.trusted_for() < record_of(provider, name).remaining
+        assert proxied_provider.extend(lease, "2m") is lease
+        assert timedelta(minutes=1) < lease.trusted_for() < record_of(provider, name).remaining
+
+    @pytest.mark.parametrize("at_least", ["0s", "20s"])
+    def test_i4_an_extension_that_arrives_after_the_release_changes_nothing(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str, at_least: str
+    ) -> None:
+        lease = acquired(proxied_provider, LockRequest(name, LONG, at_least))
+        proxy.hold(name)
+        assert proxied_provider.extend(lease, "1h") is lease
+        assert proxy.holds
+        assert proxied_provider.release(lease) is True
+        before = record_of(provider, name)
+        proxy.deliver()
+        assert record_of(provider, name) == before
+        assert before.remaining <= timedelta(seconds=20)
+
+    # Herds
+
+    def test_a_herd_gets_one_lease_and_no_error(
+        self, make_proxied_provider: Callable[[], LockProvider], proxy: TcpProxy, name: str
+    ) -> None:
+        """As many replicas' calls in one process, at once: no more connections than the pool has."""
+        provider, request = make_proxied_provider(), LockRequest(name, LONG)
+        leases = at_once(HERD, lambda _: [provider.acquire(request) for _ in range(2)])
+        assert sum(lease is not None for pair in leases for lease in pair) == 1
+        assert 1 <= proxy.connections <= self.most_connections
+
+
+def has_lock(provider: LockProvider, lease: Lease | None) -> Lease:
+    """``lease``, which the store must have as the current one."""
+    assert lease is not None, "the lock was granted"
+    assert lease.is_trusted()
+    record = record_of(provider, lease.name)
+    assert (record.locked_by, record.fencing_token, record.is_held) == (lease.locked_by, lease.fencing_token, True)
+    return lease

@@ -1,0 +1,41 @@
+"""Forked processes for tests."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable
+
+_SECONDS = 60
+
+
+def python_fork() -> int:
+    """``os.fork()`` without the warning about other threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def in_child(work: Callable[[], object], fork: Callable[[], int] = python_fork) -> None:
+    """Run ``work`` in a forked process; fail with its traceback."""
+    reading, writing = os.pipe()
+    pid = fork()
+    if pid == 0:
+        failure = b""
+        signal.alarm(_SECONDS)
+        try:
+            work()
+            gc.collect()
+        except BaseException:
+            failure = traceback.format_exc().encode()
+        os.write(writing, failure)
+        os._exit(0)  # as a worker that is killed: nothing is closed in order
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        failure = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    assert not failure, failure.decode()
+    assert status == 0, "the child hung"
