@@ -70,7 +70,7 @@ def work(lock: str, leases: float) -> None:
 
 
 def is_between_heartbeats(lease: Lease) -> bool:
-    """Half-way: there is a sixth of a lease to be told in time that it was lost."""
+    """Half-way: a sixth of a lease is left to report the loss in time."""
     return 0.75 < lease.trusted_for().total_seconds() / LEASE < 0.85
 
 
@@ -115,7 +115,7 @@ def test_i6_a_store_that_is_away_for_two_leases(store: Opened, name: str, record
         paused_at = time.monotonic()
         wait_until(lambda: bool(lost))
         assert not lease.is_trusted()
-        # The last renewal was before the pause, so nobody else can have got the lease before it was a lease old.
+        # The last renewal was before the pause, so no other replica can have got the lease before it was a lease old.
         assert lost[0] - paused_at < LEASE
         until = paused_at + 2 * LEASE
         wait_until(lambda: time.monotonic() > until)
