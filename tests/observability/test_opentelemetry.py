@@ -176,7 +176,7 @@ def test_a_run(
     tracing: Tracing,
     store: InMemoryLockProvider,
 ) -> None:
-    options = {"lock_at_most_for": 0.6, "keep_alive": True} if body is is_taken_over_and_waits else {}
+    options = {"lock_at_most_for": 1.5, "keep_alive": True} if body is is_taken_over_and_waits else {}
     way.run(lambda job: body(job, store), store, *([broken] if broken else []), **options)
     (span,) = tracing.spans()
     assert span.name == "run job"
@@ -215,7 +215,7 @@ def test_kept_alive(way: Way, tracing: Tracing, store: InMemoryLockProvider) -> 
         with tracing.tracer.start_as_current_span("inner"):
             pass
 
-    way.run(body, store, lock_at_most_for=0.6, keep_alive=True)
+    way.run(body, store, lock_at_most_for=1.5, keep_alive=True)
     span = tracing.span("run job")
     assert set(events(span)) == {"shedlock.extended"}
     assert len(span.events) >= 2
