@@ -14,7 +14,7 @@ from pymongo.errors import AutoReconnect
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy, _Link
-from tests.stores.mongodb.stores import PATIENT, Store
+from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.database import Address
 from tests.support.polling import wait_until
@@ -99,11 +99,11 @@ def test_i5_a_step_down(store: Store, name: str) -> None:
     assert provider.release(lease) is True
 
 
-# Errors that the server answers with
+# Errors that the server replies with
 
 
 def test_i1_a_write_that_no_majority_confirms_is_an_error_and_undone(store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     unconfirmed: dict[str, Any] = {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
     for _ in range(2):  # a new record, and an old one
         with store.server.failing(["findAndModify"], **unconfirmed), pytest.raises(ProviderUnreachable) as error:
@@ -139,7 +139,7 @@ def test_i1_a_write_that_no_majority_confirms_is_an_error_and_undone(store: Stor
     ],
 )
 def test_i5_error_codes(code: int, kind: type[ProviderError], words: str, store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     with store.server.failing(["findAndModify"], errorCode=code), pytest.raises(kind) as error:
         provider.acquire(LockRequest(name, "1m"))
     assert type(error.value) is kind
@@ -151,7 +151,7 @@ def test_i5_error_codes(code: int, kind: type[ProviderError], words: str, store:
 
 @pytest.mark.parametrize("code", [91, 10107, 11602, 189])
 def test_a_server_that_shuts_down_or_is_no_primary_is_asked_again(code: int, store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT, heartbeatFrequencyMS=500)  # nothing has changed that it would be told of
+    provider = store.provider(**SLOW_SERVER, heartbeatFrequencyMS=500)  # no change that the server would report
     with store.server.failing(["findAndModify"], errorCode=code):
         lease = acquired(provider, name)
     with store.server.failing(["update"], errorCode=code):
@@ -159,7 +159,7 @@ def test_a_server_that_shuts_down_or_is_no_primary_is_asked_again(code: int, sto
 
 
 def test_a_concurrent_write_is_no_error(store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     with store.server.failing(["findAndModify"], times=3, errorCode=112):
         acquired(provider, name)
 
@@ -196,18 +196,18 @@ def _alarm() -> Iterator[None]:
 @pytest.mark.parametrize("store", ["sync"], indirect=True)
 def test_i12_an_exception_of_a_signal_handler_is_raised_as_it_is_and_the_lock_undone(store: Store, name: str) -> None:
     proxy = store.stack.enter_context(SilentProxy(store.server.address))
-    provider = store.provider(proxy.address, **PATIENT)
+    provider = store.provider(proxy.address, **SLOW_SERVER)
     assert provider.release(acquired(provider, name))
     proxy.fall_silent()
 
     def interrupt() -> None:
-        wait_until(lambda: record_of(witness, name).is_held, what="the lock taken")
+        wait_until(lambda: record_of(observer, name).is_held, what="the lock taken")
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    witness = store.provider(**PATIENT)
+    observer = store.provider(**SLOW_SERVER)
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(TooLong):
         provider.acquire(LockRequest(name, "1m"))
     thread.join()
-    assert not record_of(witness, name).is_held
+    assert not record_of(observer, name).is_held
