@@ -1,4 +1,4 @@
-"""What listeners and the log are told."""
+"""The events that listeners get, and the log."""
 
 import asyncio
 import contextlib
@@ -20,29 +20,27 @@ from shedlock_py import (
     configure,
     hold,
 )
-from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
+from shedlock_py.integrations.apscheduler import JobSkippedEvent, ShedLockExecutor
 from tests.apscheduler import jobs
-from tests.apscheduler.rig import Rig, now, running, seconds, sqlite_locks
+from tests.apscheduler.app import ENDS, App, now, running, seconds, sqlite_locks
 from tests.support.polling import wait_until
 
-ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_MISSED, EVENT_JOB_SKIPPED)
 LOGGER = "apscheduler.executors.default"
 
 both_kinds = pytest.mark.parametrize("kind", ["thread", "coroutine"])
 
 
 @contextlib.contextmanager
-def skipping(directory: Path, kind: str, **options: Any) -> Iterator[tuple[Rig, Any]]:
-    """A rig and the one event of a job whose lock was held."""
-    with running(directory, kind, **options) as rig:
-        task = rig.task()
-        with hold(task.lock, lock_at_most_for="1m", provider=rig.provider):
-            rig.add(task)
-            [event] = rig.wait(task, *ENDS)
-            rig.settle()
-            assert rig.codes(task, *ENDS) == [event]
+def skipping(directory: Path, kind: str, **options: Any) -> Iterator[tuple[App, Any]]:
+    """An app and the one event of a job whose lock was held."""
+    with running(directory, kind, **options) as app:
+        task = app.task()
+        with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
+            event = app.run_once(task)
+            app.settle()
+            assert app.codes(task, *ENDS) == [event]
         assert task.runs == 0
-        yield rig, event
+        yield app, event
 
 
 @both_kinds
@@ -69,17 +67,16 @@ def test_a_skip_is_logged_once_at_debug(kind: str, tmp_path: Path, caplog: pytes
 
 @both_kinds
 def test_a_provider_error_can_be_a_skip(kind: str, tmp_path: Path) -> None:
-    with running(tmp_path, kind, on_provider_error="skip") as rig:
-        task = rig.task()
-        rig.add(task, rig.function("locked_by_nobody"))
-        [event] = rig.wait(task, *ENDS)
+    with running(tmp_path, kind, on_provider_error="skip") as app:
+        task = app.task()
+        event = app.run_once(task, app.function("locked_by_nobody"))
         assert isinstance(event, JobSkippedEvent)
         assert (event.lock_name, event.reason) == (task.lock, "provider_error")
         assert task.runs == 0
 
 
 @both_kinds
-def test_a_jobs_own_provider_error_is_its_own(kind: str, tmp_path: Path) -> None:
+def test_a_provider_error_of_the_job_itself_is_an_error(kind: str, tmp_path: Path) -> None:
     """Only a store that fails to lock the job is a skip; the job may use locks itself, and fail."""
 
     def function() -> None:
@@ -90,21 +87,20 @@ def test_a_jobs_own_provider_error_is_its_own(kind: str, tmp_path: Path) -> None
 
     with running(
         tmp_path, kind, on_provider_error="skip", locks={"fails": "outer"}, default_lock_at_most_for="1m"
-    ) as rig:
-        task = rig.task()
+    ) as app:
+        task = app.task()
         task.id = "fails"
-        rig.add(task, function_async if kind == "coroutine" else function, args=())
-        [event] = rig.wait(task, *ENDS)
+        event = app.run_once(task, function_async if kind == "coroutine" else function, args=())
         assert event.code == EVENT_JOB_ERROR
         assert str(event.exception) == "mine"
 
 
 @both_kinds
 def test_a_provider_error_is_logged_once(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with running(tmp_path, kind) as rig:
-        task = rig.task()
-        rig.add(task, rig.function("locked_by_nobody"))
-        rig.wait(task, EVENT_JOB_ERROR)
+    with running(tmp_path, kind) as app:
+        task = app.task()
+        app.add(task, app.function("locked_by_nobody"))
+        app.wait(task, EVENT_JOB_ERROR)
     [line] = [record for record in caplog.records if record.name == LOGGER and record.levelno >= logging.ERROR]
     assert "was not run" in line.getMessage()
     assert line.exc_info is not None
@@ -113,15 +109,15 @@ def test_a_provider_error_is_logged_once(kind: str, tmp_path: Path, caplog: pyte
 @pytest.mark.parametrize("kind", ["thread", "asyncio", "coroutine", "debug"])
 def test_apschedulers_log_lines_appear_once(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    with running(tmp_path, kind) as rig:
+    with running(tmp_path, kind) as app:
         for function, args in (("locked", ("lock",)), ("unlocked", ())):
-            task = rig.task()
-            rig.add(task, rig.function(function), args=(*args, task.log), name="told-once")
-            rig.wait(task, EVENT_JOB_EXECUTED)
-            rig.add(task, rig.function(function), args=(*args, task.log), name="told-once", kwargs={"fail": "oh no"})
-            rig.wait(task, EVENT_JOB_ERROR)
-            rig.settle()
-            lines = [record.getMessage() for record in caplog.records if "told-once" in record.getMessage()]
+            task = app.task()
+            app.add(task, app.function(function), args=(*args, task.log), name="logged-once")
+            app.wait(task, EVENT_JOB_EXECUTED)
+            app.add(task, app.function(function), args=(*args, task.log), name="logged-once", kwargs={"fail": "oh no"})
+            app.wait(task, EVENT_JOB_ERROR)
+            app.settle()
+            lines = [record.getMessage() for record in caplog.records if "logged-once" in record.getMessage()]
             lines = [line for line in lines if "Job" in line or "Running" in line]
             starts = ["Running job", "Job", "Running job", "Job"]
             ends = ["", "executed successfully", "", "raised an exception"]
@@ -143,12 +139,12 @@ def test_apschedulers_log_lines_appear_once_in_worker_processes(tmp_path: Path) 
     inner._pool._initializer, inner._pool._initargs = log_to, (str(log),)  # APScheduler 3.10 has no pool_kwargs
     with sqlite_locks(tmp_path) as (url, provider):
         scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(inner, url)}, timezone="UTC")
-        rig = Rig(scheduler, provider, tmp_path, "process")
+        app = App(scheduler, provider, tmp_path, "process")
         scheduler.start()
         try:
-            task = rig.task()
-            rig.add(task)
-            rig.wait(task, EVENT_JOB_EXECUTED)
+            task = app.task()
+            app.add(task)
+            app.wait(task, EVENT_JOB_EXECUTED)
         finally:
             scheduler.shutdown()
     assert [line.split()[:3] for line in log.read_text().splitlines() if line.startswith(LOGGER)] == [
@@ -159,46 +155,43 @@ def test_apschedulers_log_lines_appear_once_in_worker_processes(tmp_path: Path) 
 
 @both_kinds
 @pytest.mark.parametrize("fail", [None, "oh no"])
-def test_the_librarys_own_events_tell_how_the_job_ended(kind: str, fail: str | None, tmp_path: Path) -> None:
-    told: list[Event] = []
-    with running(tmp_path, kind) as rig, configure(listeners=[told.append]):
-        task = rig.task()
-        rig.add(task, kwargs={"fail": fail})
-        [event] = rig.wait(task, *ENDS)
-        [finished] = [event for event in told if isinstance(event, TaskFinished)]
+def test_the_librarys_own_events_show_how_the_job_ended(kind: str, fail: str | None, tmp_path: Path) -> None:
+    recorded: list[Event] = []
+    with running(tmp_path, kind) as app, configure(listeners=[recorded.append]):
+        task = app.task()
+        event = app.run_once(task, kwargs={"fail": fail})
+        [finished] = [event for event in recorded if isinstance(event, TaskFinished)]
         assert finished.outcome == ("failed" if fail else "succeeded")
         assert finished.error is event.exception
 
 
 def test_a_cancelled_coroutine_releases(tmp_path: Path) -> None:
-    told: list[Event] = []
-    with running(tmp_path, "coroutine") as rig, configure(listeners=[told.append]):
-        task = rig.task()
-        rig.add(task, kwargs={"until": task.gate})
+    recorded: list[Event] = []
+    with running(tmp_path, "coroutine") as app, configure(listeners=[recorded.append]):
+        task = app.task()
+        app.add(task, kwargs={"until": task.gate})
         wait_until(lambda: task.runs, what="the job began")
-        rig.scheduler.shutdown()
-        [event] = rig.wait(task, *ENDS)
+        app.scheduler.shutdown()
+        [event] = app.wait(task, *ENDS)
         assert isinstance(event.exception, asyncio.CancelledError)
-        assert not rig.is_held(task)
-        assert [event.outcome for event in told if isinstance(event, TaskFinished)] == ["cancelled"]
+        assert not app.is_held(task)
+        assert [event.outcome for event in recorded if isinstance(event, TaskFinished)] == ["cancelled"]
 
 
 @pytest.mark.parametrize("kind", ["thread", "process", "debug", "asyncio"])
 def test_a_coroutine_that_nobody_awaits_is_no_success(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(tmp_path, kind) as rig:
-        task = rig.task()
-        if kind == "asyncio":  # awaits coroutine functions, but not what hides one
-            rig.add(task, lambda lock, log: jobs.unlocked_async(log))
-        else:
-            rig.add(task, jobs.locked_async)
-        [event] = rig.wait(task, *ENDS)
+    with running(tmp_path, kind) as app:
+        task = app.task()
+        # The asyncio executor awaits coroutine functions, but not what hides one.
+        hidden = lambda lock, log: jobs.unlocked_async(log)  # noqa: E731 (no coroutine function)
+        event = app.run_once(task, hidden if kind == "asyncio" else jobs.locked_async)
         assert event.code == EVENT_JOB_ERROR
         assert isinstance(event.exception, TypeError)
         assert "cannot await" in str(event.exception)
         assert task.runs == 0
-    if kind != "process":  # whose log is elsewhere
+    if kind != "process":  # which has a log of its own
         assert len([record for record in caplog.records if "cannot await" in record.getMessage()]) == 1
 
 
@@ -210,17 +203,16 @@ def test_a_slow_store_does_not_turn_a_granted_run_into_a_misfire(tmp_path: Path)
             return super().acquire(request)
 
     due = now()
-    with running(tmp_path, provider=SlowProvider()) as rig:
-        task = rig.task()
-        rig.add(task, None, "date", run_date=due, misfire_grace_time=1)
-        [event] = rig.wait(task, *ENDS)
+    with running(tmp_path, provider=SlowProvider()) as app:
+        task = app.task()
+        event = app.run_once(task, None, "date", run_date=due, misfire_grace_time=1)
         assert event.code == EVENT_JOB_EXECUTED
 
 
-def test_submitting_does_not_ask_the_store(tmp_path: Path) -> None:
+def test_submitting_sends_no_request(tmp_path: Path) -> None:
     """The scheduler holds its own locks meanwhile: a store that hangs must not stop it."""
-    with running(tmp_path) as rig:
-        task = rig.task()
+    with running(tmp_path) as app:
+        task = app.task()
         gate = Path(task.gate)
 
         class HangingProvider(InMemoryLockProvider):
@@ -228,9 +220,9 @@ def test_submitting_does_not_ask_the_store(tmp_path: Path) -> None:
                 wait_until(gate.exists, what="the gate")
                 return super().acquire(request)
 
-        rig.scheduler._executors["default"]._provider = HangingProvider()
-        rig.add(task)
-        rig.settle()  # other jobs run
-        assert rig.codes(task, *ENDS) == []
+        app.scheduler._executors["default"]._provider = HangingProvider()
+        app.add(task)
+        app.settle()  # other jobs run
+        assert app.codes(task, *ENDS) == []
         task.open_gate()
-        rig.wait(task, EVENT_JOB_EXECUTED)
+        app.wait(task, EVENT_JOB_EXECUTED)

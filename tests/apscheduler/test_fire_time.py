@@ -19,14 +19,12 @@ from apscheduler.triggers.interval import IntervalTrigger
 from shedlock_py import InMemoryLockProvider
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
-from tests.apscheduler.rig import Rig, now, running, seconds
+from tests.apscheduler.app import ENDS, App, now, running, seconds
 from tests.support.polling import wait_until
-
-ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_SKIPPED)
 
 
 @contextmanager
-def two_replicas(directory: Path, kind: str, **options: Any) -> Iterator[tuple[Rig, Rig]]:
+def two_replicas(directory: Path, kind: str, **options: Any) -> Iterator[tuple[App, App]]:
     provider = InMemoryLockProvider()
     with (
         running(directory, kind, provider=provider, once_per_fire_time=True, **options) as one,
@@ -47,11 +45,10 @@ def interval(run_time: datetime, length: timedelta = timedelta(days=1)) -> Any:
     return IntervalTrigger(seconds=length.total_seconds(), start_date=run_time, end_date=run_time)
 
 
-def fire(rig: Rig, lock: str, trigger: Any, run_time: datetime) -> Any:
+def fire(app: App, lock: str, trigger: Any, run_time: datetime) -> Any:
     """Run a job that is due at ``run_time``, which is past, by a trigger that ends then; returns its event."""
-    task = rig.task()
-    rig.add(task, None, trigger(run_time), next_run_time=run_time, args=(lock, task.log))
-    [event] = rig.wait(task, *ENDS)
+    task = app.task()
+    event = app.run_once(task, None, trigger(run_time), next_run_time=run_time, args=(lock, task.log))
     assert event.scheduled_run_time == run_time
     assert task.runs == (event.code == EVENT_JOB_EXECUTED)
     return event
@@ -75,9 +72,9 @@ def test_i11_one_fire_time_one_run(kind: str, trigger: Any, tmp_path: Path) -> N
 
 
 def test_without_it_a_fast_job_runs_on_each_replica(tmp_path: Path) -> None:
-    with running(tmp_path) as rig:
+    with running(tmp_path) as app:
         for _ in range(2):
-            assert fire(rig, "lock", cron, MIDNIGHT).code == EVENT_JOB_EXECUTED
+            assert fire(app, "lock", cron, MIDNIGHT).code == EVENT_JOB_EXECUTED
 
 
 def test_held_and_already_ran_are_told_apart(tmp_path: Path) -> None:
@@ -99,8 +96,8 @@ def test_an_interval_runs_once_per_slot_whatever_the_phase(minutes: int, tmp_pat
     microsecond = timedelta(microseconds=1)
     with two_replicas(tmp_path, "thread") as (one, other):
         assert fire(one, "lock", trigger, start + seconds(30)).code == EVENT_JOB_EXECUTED
-        for rig, offset in ((other, slot - microsecond), (one, slot / 2), (other, timedelta(0))):
-            assert fire(rig, "lock", trigger, start + offset).reason == "already_ran"
+        for app, offset in ((other, slot - microsecond), (one, slot / 2), (other, timedelta(0))):
+            assert fire(app, "lock", trigger, start + offset).reason == "already_ran"
         assert fire(other, "lock", trigger, start + slot).code == EVENT_JOB_EXECUTED
         assert fire(one, "lock", trigger, start + slot + seconds(30)).reason == "already_ran"
         assert fire(one, "lock", trigger, start + 2 * slot).code == EVENT_JOB_EXECUTED
@@ -110,10 +107,10 @@ def test_several_run_times_at_once_each_run_once(tmp_path: Path) -> None:
     start = now().replace(microsecond=0) - seconds(3)
     trigger = IntervalTrigger(seconds=1, start_date=start, end_date=start + seconds(2), timezone="UTC")
     with two_replicas(tmp_path, "thread") as (one, other):
-        for rig, code in ((one, EVENT_JOB_EXECUTED), (other, EVENT_JOB_SKIPPED)):
-            task = rig.task()
-            rig.add(task, None, trigger, next_run_time=start, coalesce=False, args=("lock", task.log))
-            events = rig.wait(task, *ENDS, count=3)
+        for app, code in ((one, EVENT_JOB_EXECUTED), (other, EVENT_JOB_SKIPPED)):
+            task = app.task()
+            app.add(task, None, trigger, next_run_time=start, coalesce=False, args=("lock", task.log))
+            events = app.wait(task, *ENDS, count=3)
             assert [event.code for event in events] == [code] * 3
 
 
@@ -139,7 +136,7 @@ def test_i11_a_calendar_interval_runs_once_per_slot_whatever_the_day_of_the_star
     """Three replicas, started on three days: without a start date each counts from its own."""
     first = datetime(2011, 1, 2, 6, tzinfo=UTC).date()
     granted: list[datetime] = []
-    with running(tmp_path, once_per_fire_time=True) as rig:
+    with running(tmp_path, once_per_fire_time=True) as app:
         for number in range(3):
             trigger = calendar(start_date=first + DAY * number, **lengths)
             moment = trigger.get_next_fire_time(None, MIDNIGHT)
@@ -151,7 +148,7 @@ def test_i11_a_calendar_interval_runs_once_per_slot_whatever_the_day_of_the_star
         def once(run_time: datetime) -> Any:
             return calendar(start_date=run_time.date(), end_date=run_time.date(), **lengths)
 
-        codes = [fire(rig, "calendar", once, moment).code for moment in sorted(granted)]
+        codes = [fire(app, "calendar", once, moment).code for moment in sorted(granted)]
     # Where the first day is in the middle of a slot there is one more.
     assert codes.count(EVENT_JOB_EXECUTED) in (runs, runs + 1)
 
@@ -182,11 +179,11 @@ def test_the_slot_of_a_calendar_interval_never_begins_after_the_run(timezone: st
 def test_fire_times_that_replicas_do_not_share_are_warned_of_once(
     trigger: Any, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(tmp_path, once_per_fire_time="true") as rig:
-        task = rig.task()
+    with running(tmp_path, once_per_fire_time="true") as app:
+        task = app.task()
         for count in (1, 2):
-            rig.add(task, None, trigger, next_run_time=now() + timedelta(microseconds=count), replace_existing=True)
-            rig.wait(task, *ENDS, count=count)
+            app.add(task, None, trigger, next_run_time=now() + timedelta(microseconds=count), replace_existing=True)
+            app.wait(task, *ENDS, count=count)
         assert len(warnings_of(caplog, task.id)) == warns
 
 
@@ -194,10 +191,10 @@ def test_fire_times_that_replicas_do_not_share_are_warned_of_once(
 def test_a_calendar_interval_that_has_no_slots_is_warned_of(
     lengths: dict[str, int], warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(tmp_path, once_per_fire_time=True) as rig:
-        task = rig.task()
-        rig.add(task, None, calendar(**lengths), next_run_time=now())
-        rig.wait(task, *ENDS)
+    with running(tmp_path, once_per_fire_time=True) as app:
+        task = app.task()
+        app.add(task, None, calendar(**lengths), next_run_time=now())
+        app.wait(task, *ENDS)
         assert len(warnings_of(caplog, task.id)) == warns
 
 

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apscheduler.events import EVENT_ALL, EVENT_JOB_EXECUTED
+from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.executors.pool import ProcessPoolExecutor
-from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPPED
 from apscheduler.schedulers.blocking import BlockingScheduler
-from sqlalchemy import NullPool
 
 from shedlock_py import (
     AsyncLeaderElector,
@@ -30,10 +28,9 @@ from shedlock_py import (
     LockRequest,
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, lead
+from tests.apscheduler.nodes import DURATIONS, Node, sql_job_store
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
-
-DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
 
 ran: list[tuple[str, str]] = []
 """Which job ran when: (what, scheduled or number)."""
@@ -59,66 +56,45 @@ def _clean() -> Iterator[None]:
 
 
 @pytest.fixture
-def store() -> FaultyProvider:
-    return FaultyProvider()
-
-
-class Replica:
-    """A scheduler and an elector, of which several share a job store and a lock provider."""
-
-    def __init__(self, holder: str, store: FaultyProvider, jobs: str, **options: Any) -> None:
-        self.view = FaultyProvider(store.inner)
-        self.elector = LeaderElector(self.view, "scheduler", holder=holder, **DURATIONS)
-        engine_options = {"poolclass": NullPool}
-        self.scheduler = BackgroundScheduler(
-            jobstores={"default": SQLAlchemyJobStore(jobs, engine_options=engine_options)},
-            executors={"default": ShedLockExecutor(elector=self.elector)},
-            job_defaults={"misfire_grace_time": None, "coalesce": False, "max_instances": 5},
-            timezone="UTC",
-            **options,
-        )
-        self.events: list[Any] = []
-        self.scheduler.add_listener(self.events.append, EVENT_ALL | EVENT_JOB_SKIPPED)
-        self.lead = lead(self.scheduler, self.elector)
-
-
-@pytest.fixture
-def replicas(store: FaultyProvider, tmp_path: Path) -> Iterator[Callable[[int], list[Replica]]]:
+def nodes(store: FaultyProvider, tmp_path: Path) -> Iterator[Callable[[int], list[Node]]]:
     with ExitStack() as stack:
 
-        def start(count: int) -> list[Replica]:
-            made = [Replica(f"replica-{n}", store, f"sqlite:///{tmp_path}/jobs.db") for n in range(count)]
-            for replica in made:
-                replica.lead.start()
-                stack.callback(replica.lead.stop)
-            wait_until(lambda: any(replica.elector.is_leader() for replica in made))
+        def start(count: int) -> list[Node]:
+            made = [
+                Node(f"node-{n}", store, sql_job_store(f"sqlite:///{tmp_path}/jobs.db"), executor=ShedLockExecutor)
+                for n in range(count)
+            ]
+            for node in made:
+                node.lead.start()
+                stack.callback(node.lead.stop)
+            wait_until(lambda: any(node.elector.is_leader() for node in made))
             return made
 
         yield start
         gate.set()
 
 
-def leader_and_follower(replicas: list[Replica]) -> tuple[Replica, Replica]:
-    wait_until(lambda: sum(replica.elector.is_leader() for replica in replicas) == 1)
-    one, other = replicas
+def leader_and_follower(nodes: list[Node]) -> tuple[Node, Node]:
+    wait_until(lambda: sum(node.elector.is_leader() for node in nodes) == 1)
+    one, other = nodes
     return (one, other) if one.elector.is_leader() else (other, one)
 
 
-def test_the_leader_works_and_the_follower_rests(replicas: Callable[[int], list[Replica]]) -> None:
-    leader, follower = leader_and_follower(replicas(2))
+def test_the_leader_works_and_the_follower_does_not(nodes: Callable[[int], list[Node]]) -> None:
+    leader, follower = leader_and_follower(nodes(2))
     wait_until(lambda: leader.scheduler.state == STATE_RUNNING)
     assert follower.scheduler.state == STATE_PAUSED
-    # A follower adds a job; the leader finds it at a renewal, though nobody has told it.
+    # A follower adds a job. The leader finds it at a renewal, without a notification.
     follower.scheduler.add_job(note, "date", id="added", args=["added by the follower"])
     wait_until(lambda: bool(ran), timeout=5)
     assert ran == [("added by the follower", "")]
-    assert [event for event in follower.events if event.code == EVENT_JOB_EXECUTED] == []
+    assert follower.executed() == []
 
 
 def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
-    replicas: Callable[[int], list[Replica]],
+    nodes: Callable[[int], list[Node]],
 ) -> None:
-    both = replicas(2)
+    both = nodes(2)
     start = datetime.now(UTC) + timedelta(seconds=0.5)
     first = both[0].scheduler
     first.add_job(note, "interval", seconds=0.25, id="interval", args=["interval"], start_date=start)
@@ -126,24 +102,24 @@ def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
     for number in range(20):
         moment = start + timedelta(seconds=number * 0.2)
         first.add_job(note, "date", run_date=moment, id=f"date-{number}", args=["date", str(number)])
-    for turn in range(3):
+    for change in range(3):
         leader, follower = leader_and_follower(both)
         before = len(ran)
         wait_until(lambda before=before: len(ran) > before + 3)  # type: ignore[misc]  # a default binds it now
-        if turn == 1:
-            leader.view.fail()  # it loses its leadership without knowing who leads now
+        if change == 1:
+            leader.provider.fail()  # it loses its leadership, and cannot read which node leads now
             wait_until(follower.elector.is_leader)
-            looks = leader.view.calls["record"]
-            leader.view.recover()
-            wait_until(lambda view=leader.view, looks=looks: view.calls["record"] > looks + 2)  # type: ignore[misc]  # likewise
+            reads = leader.provider.calls["record"]
+            leader.provider.recover()
+            wait_until(lambda view=leader.provider, reads=reads: view.calls["record"] > reads + 2)  # type: ignore[misc]  # likewise
         else:
             leader.elector.resign()
             wait_until(follower.elector.is_leader)
     wait_until(lambda: sum(what == "date" for what, _ in ran) >= 20)
     stop = datetime.now(UTC)
-    for replica in both:
-        replica.lead.stop()
-    runs = [event for replica in both for event in replica.events if event.code == EVENT_JOB_EXECUTED]
+    for node in both:
+        node.lead.stop()
+    runs = [event for node in both for event in node.executed()]
     times = Counter((event.job_id, event.scheduled_run_time) for event in runs)
     assert max(times.values()) == 1
     assert sorted(int(number) for what, number in ran if what == "date") == list(range(20))
@@ -156,9 +132,9 @@ def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
 
 
 def test_leadership_is_released_after_the_running_job_has_ended(
-    replicas: Callable[[int], list[Replica]], store: FaultyProvider
+    nodes: Callable[[int], list[Node]], store: FaultyProvider
 ) -> None:
-    leader, follower = leader_and_follower(replicas(2))
+    leader, follower = leader_and_follower(nodes(2))
     leader.scheduler.add_job(wait_at_the_gate, "date", id="job")
     wait_until(lambda: ran == [("began", "")])
     stopping = threading.Thread(target=leader.lead.stop)
@@ -177,7 +153,7 @@ def test_leadership_is_released_after_the_running_job_has_ended(
     assert leader.scheduler.state == STATE_STOPPED
 
 
-def test_elector_of_the_executor_asks_no_store(store: FaultyProvider) -> None:
+def test_elector_of_the_executor_sends_no_request(store: FaultyProvider) -> None:
     """Jobs without a lock run on the leader, with no store call of their own; elsewhere they are skipped."""
     leader, follower = (
         LeaderElector(FaultyProvider(store.inner), "jobs", holder=holder, **DURATIONS) for holder in "ab"
@@ -189,8 +165,8 @@ def test_elector_of_the_executor_asks_no_store(store: FaultyProvider) -> None:
             for elector in (leader, follower):
                 executors = {"default": ShedLockExecutor(elector=elector, provider=ForbiddenProvider())}
                 scheduler = BackgroundScheduler(executors=executors, timezone="UTC")
-                heard = events.setdefault(elector.holder, [])
-                scheduler.add_listener(heard.append, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
+                events_of_node = events.setdefault(elector.holder, [])
+                scheduler.add_listener(events_of_node.append, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
                 scheduler.add_job(note, "date", id="job", args=[elector.holder], misfire_grace_time=None)
                 scheduler.start()
                 stack.callback(scheduler.shutdown)
@@ -213,7 +189,7 @@ async def test_asyncio_scheduler_and_elector() -> None:
     async def job(name: str) -> None:
         jobs.append(name)
 
-    def replica(name: str) -> tuple[AsyncIOScheduler, AsyncLeaderElector]:
+    def node(name: str) -> tuple[AsyncIOScheduler, AsyncLeaderElector]:
         elector = AsyncLeaderElector(store, "scheduler", holder=name, **DURATIONS)
         scheduler = AsyncIOScheduler(
             executors={"default": ShedLockExecutor("asyncio", elector=elector)}, timezone="UTC"
@@ -222,8 +198,8 @@ async def test_asyncio_scheduler_and_elector() -> None:
         return scheduler, elector
 
     async with asyncio.timeout(30):
-        first, first_elector = replica("first")
-        second, second_elector = replica("second")
+        first, first_elector = node("first")
+        second, second_elector = node("second")
         async with lead(second, second_elector):
             assert await second_elector.wait_until_leader("10s")
             async with lead(first, first_elector):

@@ -1,4 +1,4 @@
-"""A leader whose job store fails, and one whose scheduler works no more."""
+"""A leader whose job store fails, and one whose scheduler has ended or stands still."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.jobstores.memory import MemoryJobStore
@@ -23,43 +22,17 @@ from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
-from sqlalchemy import NullPool, text
+from sqlalchemy import text
 
 from shedlock_py import ConfigurationError, LeaderElector
 from shedlock_py.integrations.apscheduler import lead
+from tests.apscheduler.nodes import DURATIONS, Node, sql_job_store
 from tests.support.database import DatabaseServer
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
-DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
-
 
 def work() -> None: ...
-
-
-class Replica:
-    """A scheduler and an elector, of which several may share a job store and a lock provider."""
-
-    def __init__(
-        self, holder: str, store: FaultyProvider, jobs: Any, scheduler: type[Any] = BackgroundScheduler
-    ) -> None:
-        self.elector = LeaderElector(FaultyProvider(store.inner), "scheduler", holder=holder, **DURATIONS)
-        self.scheduler = scheduler(
-            jobstores={"default": jobs},
-            job_defaults={"misfire_grace_time": None, "coalesce": False, "max_instances": 50},
-            timezone="UTC",
-        )
-        self.runs: list[Any] = []
-        self.scheduler.add_listener(self.runs.append, EVENT_JOB_EXECUTED)
-        self.lead = lead(self.scheduler, self.elector)
-
-    def times(self, job: str = "job") -> list[Any]:
-        return [event.scheduled_run_time for event in list(self.runs) if event.job_id == job]
-
-
-@pytest.fixture
-def store() -> FaultyProvider:
-    return FaultyProvider()
 
 
 @pytest.fixture
@@ -68,10 +41,10 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def begun(stack: ExitStack, *replicas: Replica) -> None:
-    for replica in replicas:
-        replica.lead.start()
-        stack.callback(replica.lead.stop)
+def begun(stack: ExitStack, *nodes: Node) -> None:
+    for node in nodes:
+        node.lead.start()
+        stack.callback(node.lead.stop)
 
 
 def assert_each_second_once(times: list[Any], step: float) -> None:
@@ -80,31 +53,30 @@ def assert_each_second_once(times: list[Any], step: float) -> None:
     assert found == [found[0] + timedelta(seconds=step) * number for number in range(len(found))], "one was lost"
 
 
-def survives(replica: Replica, break_the_store: Callable[[], Callable[[], None]], caplog: Any) -> None:
+def survives(node: Node, break_the_store: Callable[[], Callable[[], None]], caplog: Any) -> None:
     """The store fails when the scheduler moves a job on in it; each fire time runs once all the same."""
-    scheduler = replica.scheduler
+    scheduler = node.scheduler
     scheduler.add_job(work, "interval", seconds=0.2, id="job")
     scheduler.add_job(work, "interval", seconds=0.2, id="other")
-    wait_until(lambda: len(replica.times()) > 2, what="runs")
+    wait_until(lambda: len(node.times()) > 2, what="runs")
     mend = break_the_store()
     wait_until(lambda: "could not be updated" in caplog.text, timeout=20, what="the error was logged")
     seen = caplog.text.count("could not be updated")
     wait_until(lambda: caplog.text.count("could not be updated") > seen, timeout=20, what="the next pass")
-    assert replica.elector.is_leader()
+    assert node.elector.is_leader()
     mend()
-    runs = len(replica.times())
-    wait_until(lambda: len(replica.times()) > runs + 10, timeout=20, what="runs after it")
-    replica.lead.stop()
+    runs = len(node.times())
+    wait_until(lambda: len(node.times()) > runs + 10, timeout=20, what="runs after it")
+    node.lead.stop()
     for job in ("job", "other"):
-        assert_each_second_once(replica.times(job), 0.2)
+        assert_each_second_once(node.times(job), 0.2)
 
 
 def test_a_sqlite_file_that_another_connection_has_locked(
     store: FaultyProvider, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"poolclass": NullPool, "connect_args": {"timeout": 0.1}}
-    replica = Replica("me", store, SQLAlchemyJobStore(f"sqlite:///{tmp_path}/jobs.db", engine_options=options))
-    begun(stack, replica)
+    node = Node("me", store, sql_job_store(f"sqlite:///{tmp_path}/jobs.db", timeout=0.1))
+    begun(stack, node)
     other = stack.enter_context(closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)))
 
     def lock() -> Callable[[], None]:
@@ -118,15 +90,15 @@ def test_a_sqlite_file_that_another_connection_has_locked(
         wait_until(try_to_lock, what="the lock of the file")
         return lambda: other.rollback()
 
-    survives(replica, lock, caplog)
+    survives(node, lock, caplog)
 
 
 def test_a_session_that_postgres_has_terminated(
     store: FaultyProvider, stack: ExitStack, postgres_server: DatabaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = f"jobs_{uuid4().hex[:8]}"
-    replica = Replica("me", store, SQLAlchemyJobStore(postgres_server.url("postgresql+psycopg"), tablename=table))
-    begun(stack, replica)
+    node = Node("me", store, SQLAlchemyJobStore(postgres_server.url("postgresql+psycopg"), tablename=table))
+    begun(stack, node)
     admin = stack.enter_context(postgres_server.connect())
 
     def terminate() -> Callable[[], None]:
@@ -149,31 +121,31 @@ def test_a_session_that_postgres_has_terminated(
 
         return mend
 
-    survives(replica, terminate, caplog)
+    survives(node, terminate, caplog)
     admin.execute(text(f"DROP TABLE {table}"))
 
 
-def test_what_a_job_asks_of_the_scheduler_is_its_own_affair(store: FaultyProvider, stack: ExitStack) -> None:
+def test_an_error_of_a_job_that_uses_the_scheduler_is_its_own(store: FaultyProvider, stack: ExitStack) -> None:
     """A DebugExecutor runs the job in the middle of a pass, which would log the job's errors as its own."""
-    replica = Replica("me", store, MemoryJobStore())
-    replica.scheduler.add_executor(DebugExecutor())
+    node = Node("me", store, MemoryJobStore())
+    node.scheduler.add_executor(DebugExecutor())
     errors: list[Exception] = []
 
     def remove_another() -> None:
         try:
-            replica.scheduler.remove_job("nothing", jobstore="default")
+            node.scheduler.remove_job("nothing", jobstore="default")
         except JobLookupError as error:
             errors.append(error)
 
-    replica.scheduler.add_job(remove_another, "date", id="job")
-    begun(stack, replica)
+    node.scheduler.add_job(remove_another, "date", id="job")
+    begun(stack, node)
     wait_until(lambda: errors, what="its error")
-    wait_until(lambda: not replica.scheduler.get_jobs(), what="the job is over, and gone")
-    assert replica.elector.is_leader()
+    wait_until(lambda: not node.scheduler.get_jobs(), what="the job is over, and gone")
+    assert node.elector.is_leader()
 
 
 class Dying(MemoryJobStore):
-    """Ends the thread of the scheduler, as soon as it is told to."""
+    """Ends the thread of the scheduler by ``error``."""
 
     error: BaseException | None = None
 
@@ -189,7 +161,7 @@ def test_a_leader_whose_scheduler_thread_dies_leads_no_more(
     store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture, scheduler: type[Any]
 ) -> None:
     jobs = Dying()
-    first, second = Replica("first", store, jobs, scheduler), Replica("second", store, MemoryJobStore())
+    first, second = Node("first", store, jobs, scheduler), Node("second", store, MemoryJobStore())
     thread = threading.Thread(target=first.lead.start, daemon=True)
     thread.start()
     stack.callback(first.lead.stop)
@@ -209,7 +181,7 @@ def test_a_leader_whose_scheduler_thread_dies_leads_no_more(
 
 
 def test_a_leader_whose_scheduler_was_shut_down_leads_no_more(store: FaultyProvider, stack: ExitStack) -> None:
-    first, second = (Replica(holder, store, MemoryJobStore()) for holder in ("first", "second"))
+    first, second = (Node(holder, store, MemoryJobStore()) for holder in ("first", "second"))
     begun(stack, first)
     wait_until(lambda: first.scheduler.state == 1, what="the first works")
     begun(stack, second)
@@ -221,9 +193,9 @@ def test_a_leader_whose_scheduler_was_shut_down_leads_no_more(store: FaultyProvi
 def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
     store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The event loop that the scheduler runs on has ended, or is blocked; the elector runs elsewhere."""
+    """The event loop of the scheduler has ended, or is blocked; the elector has a thread."""
     loop = asyncio.new_event_loop()
-    first = Replica("first", store, MemoryJobStore(), AsyncIOScheduler)
+    first = Node("first", store, MemoryJobStore(), AsyncIOScheduler)
 
     async def start() -> None:
         first.lead.start()
@@ -231,7 +203,7 @@ def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
     loop.run_until_complete(start())
     loop.run_until_complete(asyncio.sleep(0))
     assert first.elector.wait_until_leader("10s")
-    second = Replica("second", store, MemoryJobStore())
+    second = Node("second", store, MemoryJobStore())
     begun(stack, second)
     wait_until(second.elector.is_leader, what="the second leads")
     assert "has not reacted" in caplog.text
@@ -255,17 +227,17 @@ def test_sys_exit_under_a_blocking_scheduler_is_no_error_and_leaves_no_leader(
 ) -> None:
     """As a handler of SIGTERM raises it in the main thread."""
     jobs = Dying()
-    replica = Replica("me", store, jobs, BlockingScheduler)
+    node = Node("me", store, jobs, BlockingScheduler)
     jobs.error = SystemExit(143)
     with pytest.raises(SystemExit):
-        replica.lead.start()
-    assert replica.elector.wait_until_leader() is False
+        node.lead.start()
+    assert node.elector.wait_until_leader() is False
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    replica.lead.stop()
+    node.lead.stop()
 
 
 class Unready(MemoryJobStore):
-    """As one that finds that another node makes its table at the same moment."""
+    """Cannot start, as if another node were creating its table at the same moment."""
 
     def __init__(self, failures: int) -> None:
         super().__init__()
@@ -280,30 +252,30 @@ class Unready(MemoryJobStore):
 
 
 def test_a_job_store_that_cannot_start_leaves_no_leader(store: FaultyProvider) -> None:
-    replica = Replica("me", store, Unready(100))
+    node = Node("me", store, Unready(100))
     with pytest.raises(OSError, match="the table"):
-        replica.lead.start()
-    assert replica.elector.wait_until_leader("10s") is False, "it takes no part"
+        node.lead.start()
+    assert node.elector.wait_until_leader("10s") is False, "it takes no part"
 
 
 def test_a_job_store_is_started_again_if_its_first_start_fails(store: FaultyProvider, stack: ExitStack) -> None:
     jobs = Unready(1)
-    begun(stack, Replica("me", store, jobs))
+    begun(stack, Node("me", store, jobs))
     assert jobs.starts == 2
 
 
 def test_first_start_of_many_nodes_on_a_new_database(
     postgres_server: DatabaseServer, store: FaultyProvider, stack: ExitStack
 ) -> None:
-    """CREATE TABLE IF NOT EXISTS, and a look before it, fail when several do it at one moment."""
+    """CREATE TABLE IF NOT EXISTS, and a check before it, fail when several nodes do it at once."""
     for _ in range(3):
         table = f"jobs_{uuid4().hex[:8]}"
         url = postgres_server.url("postgresql+psycopg")
-        nodes = [Replica(f"node-{n}", store, SQLAlchemyJobStore(url, tablename=table)) for n in range(8)]
+        nodes = [Node(f"node-{n}", store, SQLAlchemyJobStore(url, tablename=table)) for n in range(8)]
         together = threading.Barrier(len(nodes))
         failures: list[BaseException] = []
 
-        def start(node: Replica, together: threading.Barrier = together, failures: Any = failures) -> None:
+        def start(node: Node, together: threading.Barrier = together, failures: Any = failures) -> None:
             node.scheduler.add_job(work, "cron", hour=2, id="job", replace_existing=True)
             together.wait(10)
             try:
@@ -324,7 +296,7 @@ def test_first_start_of_many_nodes_on_a_new_database(
 
 
 class Wrapper:
-    """As flask_apscheduler.APScheduler: it has a scheduler, and some of its methods."""
+    """An object like flask_apscheduler.APScheduler: it has a scheduler, and some of its methods."""
 
     def __init__(self) -> None:
         self.scheduler = BackgroundScheduler(timezone="UTC")

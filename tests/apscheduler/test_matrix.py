@@ -16,135 +16,129 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from shedlock_py import ProviderUnreachable, hold
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
-from tests.apscheduler.rig import KINDS, Rig, now, running, seconds, stop
+from tests.apscheduler.app import ENDS, KINDS, App, now, running, seconds, stop
 from tests.support.polling import wait_until
-
-ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_MISSED, EVENT_JOB_SKIPPED)
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_store = pytest.mark.parametrize("store", ["memory", "sqlalchemy"])
 
 
 @pytest.fixture(scope="module", params=[f"{kind}-{store}" for kind in KINDS for store in ("memory", "sqlalchemy")])
-def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """One scheduler for all tests of a combination; each test has jobs and locks of its own."""
     kind, store = request.param.split("-")
-    with running(tmp_path_factory.mktemp("rig"), kind, store) as made:
+    with running(tmp_path_factory.mktemp("app"), kind, store) as made:
         yield made
 
 
-def test_runs(rig: Rig) -> None:
-    task = rig.task()
-    rig.add(task)
-    [event] = rig.wait(task, *ENDS)
+def test_runs(app: App) -> None:
+    task = app.task()
+    event = app.run_once(task)
     assert (event.code, event.retval, task.runs) == (EVENT_JOB_EXECUTED, "done", 1)
-    record = rig.provider.record(task.lock)
+    record = app.provider.record(task.lock)
     assert record is not None
     assert not record.is_held
 
 
-def test_a_job_without_a_lock_runs_as_ever(rig: Rig) -> None:
-    task = rig.task()
-    rig.add(task, rig.function("unlocked"), args=(task.log,))
-    [event] = rig.wait(task, *ENDS)
+def test_a_job_without_a_lock_runs_as_ever(app: App) -> None:
+    task = app.task()
+    event = app.run_once(task, app.function("unlocked"), args=(task.log,))
     assert (event.code, event.retval, task.runs) == (EVENT_JOB_EXECUTED, "done", 1)
 
 
-def test_is_skipped_and_runs_after_the_release(rig: Rig) -> None:
-    task = rig.task()
+def test_is_skipped_and_runs_after_the_release(app: App) -> None:
+    task = app.task()
     run_date = now()
-    with hold(task.lock, lock_at_most_for="1m", provider=rig.provider) as lease:
+    with hold(task.lock, lock_at_most_for="1m", provider=app.provider) as lease:
         assert lease is not None
-        rig.add(task, None, "date", run_date=run_date)
-        [event] = rig.wait(task, *ENDS)
+        event = app.run_once(task, None, "date", run_date=run_date)
     assert event.code == EVENT_JOB_SKIPPED
     assert (event.lock_name, event.reason, event.scheduled_run_time) == (task.lock, "held", run_date)
     assert (event.retval, event.exception, event.jobstore) == (None, None, "default")
     assert task.runs == 0
-    rig.add(task)
-    rig.wait(task, EVENT_JOB_EXECUTED)
+    app.add(task)
+    app.wait(task, EVENT_JOB_EXECUTED)
     assert task.runs == 1
 
 
-def test_an_error_releases(rig: Rig) -> None:
-    task = rig.task()
-    rig.add(task, kwargs={"fail": "as planned"})
-    [event] = rig.wait(task, *ENDS)
+def test_an_error_releases(app: App) -> None:
+    task = app.task()
+    event = app.run_once(task, kwargs={"fail": "as planned"})
     assert event.code == EVENT_JOB_ERROR
     assert isinstance(event.exception, ValueError)
     assert str(event.exception) == "as planned"
     assert "_end" in event.traceback
-    assert not rig.is_held(task)
-    rig.add(task)
-    rig.wait(task, EVENT_JOB_EXECUTED)
+    assert not app.is_held(task)
+    app.add(task)
+    app.wait(task, EVENT_JOB_EXECUTED)
 
 
 @pytest.mark.parametrize("form", ["method", "class_method", "static_method", "text"])
-def test_methods_and_text_references(rig: Rig, form: str) -> None:
-    task = rig.task()
-    name = rig.function("locked").__name__
-    function = f"tests.apscheduler.jobs:{name}" if form == "text" else getattr(rig.function("Methods")(), form)
-    with hold(task.lock, lock_at_most_for="1m", provider=rig.provider):
-        rig.add(task, function)
-        rig.wait(task, EVENT_JOB_SKIPPED)
-    rig.add(task, function)
-    rig.wait(task, EVENT_JOB_EXECUTED)
+def test_methods_and_text_references(app: App, form: str) -> None:
+    task = app.task()
+    name = app.function("locked").__name__
+    function = f"tests.apscheduler.jobs:{name}" if form == "text" else getattr(app.function("Methods")(), form)
+    with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
+        app.add(task, function)
+        app.wait(task, EVENT_JOB_SKIPPED)
+    app.add(task, function)
+    app.wait(task, EVENT_JOB_EXECUTED)
     assert task.runs == 1
 
 
-def test_max_instances(rig: Rig) -> None:
-    if rig.kind == "debug":
+def test_max_instances(app: App) -> None:
+    if app.kind == "debug":
         pytest.skip("the debug executor runs one job at a time")
-    task = rig.task()
-    job = rig.add(task, None, "interval", seconds=0.2, next_run_time=now(), kwargs={"until": task.gate})
+    task = app.task()
+    job = app.add(task, None, "interval", seconds=0.2, next_run_time=now(), kwargs={"until": task.gate})
     try:
-        wait_until(lambda: rig.codes(task, EVENT_JOB_MAX_INSTANCES), what="a second instance refused")
+        wait_until(lambda: app.codes(task, EVENT_JOB_MAX_INSTANCES), what="a second instance refused")
         assert task.runs == 1
-        assert rig.codes(task, *ENDS) == []
+        assert app.codes(task, *ENDS) == []
         task.open_gate()
-        wait_until(lambda: len(rig.codes(task, EVENT_JOB_EXECUTED)) >= 2, what="it runs again")
+        wait_until(lambda: len(app.codes(task, EVENT_JOB_EXECUTED)) >= 2, what="it runs again")
     finally:
         job.remove()
         task.open_gate()
 
 
-def test_a_second_instance_is_not_inside_the_first_ones_lock(rig: Rig) -> None:
-    if rig.kind == "debug":
+def test_a_second_instance_is_not_inside_the_first_ones_lock(app: App) -> None:
+    if app.kind == "debug":
         pytest.skip("the debug executor runs one job at a time")
-    task = rig.task()
+    task = app.task()
     trigger = IntervalTrigger(seconds=0.2)
-    job = rig.add(task, None, trigger, next_run_time=now(), kwargs={"until": task.gate}, max_instances=2)
+    job = app.add(task, None, trigger, next_run_time=now(), kwargs={"until": task.gate}, max_instances=2)
     try:
-        wait_until(lambda: rig.codes(task, EVENT_JOB_SKIPPED), what="the second instance skipped")
+        wait_until(lambda: app.codes(task, EVENT_JOB_SKIPPED), what="the second instance skipped")
     finally:
         job.remove()
         task.open_gate()
-    rig.wait(task, EVENT_JOB_EXECUTED)
+    app.wait(task, EVENT_JOB_EXECUTED)
     assert task.runs == 1
 
 
-def test_pause_and_resume(rig: Rig) -> None:
-    task = rig.task()
-    job = rig.add(task, None, "interval", seconds=0.2, next_run_time=now())
+def test_pause_and_resume(app: App) -> None:
+    task = app.task()
+    job = app.add(task, None, "interval", seconds=0.2, next_run_time=now())
     wait_until(lambda: task.runs >= 1, what="the first run")
     job.pause()
-    rig.settle()
+    app.settle()
     before = task.runs
-    rig.settle(after=0.5)
+    app.settle(after=0.5)
     assert task.runs == before
     job.resume()
     wait_until(lambda: task.runs > before, what="a run after resume()")
     job.remove()
 
 
-def test_modify_and_reschedule(rig: Rig) -> None:
-    task = rig.task()
-    job = rig.add(task, None, "interval", hours=1)
+def test_modify_and_reschedule(app: App) -> None:
+    task = app.task()
+    job = app.add(task, None, "interval", hours=1)
     job.modify(next_run_time=now(), kwargs={"fail": "modified"})
-    [event] = rig.wait(task, *ENDS)
+    [event] = app.wait(task, *ENDS)
     assert str(event.exception) == "modified"
     job.reschedule("interval", hours=1, start_date=now() + seconds(0.1))
-    rig.wait(task, EVENT_JOB_ERROR, count=2)
+    app.wait(task, EVENT_JOB_ERROR, count=2)
     job.remove()
     assert task.runs == 2
 
@@ -156,42 +150,40 @@ def late_by_four(**options: Any) -> dict[str, Any]:
     return {"trigger": trigger, "next_run_time": start, "coalesce": False} | options
 
 
-def test_several_run_times_at_once(rig: Rig) -> None:
-    task = rig.task()
+def test_several_run_times_at_once(app: App) -> None:
+    task = app.task()
     options = late_by_four()
-    rig.add(task, **options)
-    events = rig.wait(task, *ENDS, count=4)
+    app.add(task, **options)
+    events = app.wait(task, *ENDS, count=4)
     assert [event.code for event in events] == [EVENT_JOB_EXECUTED] * 4
     assert [event.scheduled_run_time for event in events] == [options["next_run_time"] + seconds(i) for i in range(4)]
     assert task.runs == 4
-    with hold(task.lock, lock_at_most_for="1m", provider=rig.provider):
-        rig.add(task, **late_by_four())
-        rig.wait(task, EVENT_JOB_SKIPPED, count=4)
+    with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
+        app.add(task, **late_by_four())
+        app.wait(task, EVENT_JOB_SKIPPED, count=4)
     assert task.runs == 4
 
 
-def test_a_misfire_takes_no_lock(rig: Rig) -> None:
-    task = rig.task()
-    rig.add(task, None, "date", run_date=now() - seconds(30), misfire_grace_time=1)
-    [event] = rig.wait(task, *ENDS)
+def test_a_misfire_takes_no_lock(app: App) -> None:
+    task = app.task()
+    event = app.run_once(task, None, "date", run_date=now() - seconds(30), misfire_grace_time=1)
     assert (event.code, task.runs) == (EVENT_JOB_MISSED, 0)
-    assert rig.provider.record(task.lock) is None
+    assert app.provider.record(task.lock) is None
 
 
-def test_only_the_run_times_that_misfired_are_missed(rig: Rig) -> None:
-    task = rig.task()
-    rig.add(task, **late_by_four(misfire_grace_time=2))
-    events = rig.wait(task, *ENDS, count=4)
+def test_only_the_run_times_that_misfired_are_missed(app: App) -> None:
+    task = app.task()
+    app.add(task, **late_by_four(misfire_grace_time=2))
+    events = app.wait(task, *ENDS, count=4)
     codes = [event.code for event in events]
     assert codes[:2] == [EVENT_JOB_MISSED] * 2
     assert codes[3] == EVENT_JOB_EXECUTED
     assert task.runs == codes.count(EVENT_JOB_EXECUTED)
 
 
-def test_i5_the_job_does_not_run_when_the_store_is_down(rig: Rig) -> None:
-    task = rig.task()
-    rig.add(task, rig.function("locked_by_nobody"))
-    [event] = rig.wait(task, *ENDS)
+def test_i5_the_job_does_not_run_when_the_store_is_down(app: App) -> None:
+    task = app.task()
+    event = app.run_once(task, app.function("locked_by_nobody"))
     assert event.code == EVENT_JOB_ERROR
     assert isinstance(event.exception, ProviderUnreachable)
     assert event.exception.lock_name == task.lock
@@ -203,20 +195,20 @@ def test_i5_the_job_does_not_run_when_the_store_is_down(rig: Rig) -> None:
 @each_kind
 def test_shutdown(kind: str, store: str, tmp_path: Path) -> None:
     """The pools wait for the job, the asyncio executor cancels a coroutine: either way it ends and the lock is free."""
-    with running(tmp_path, kind, store) as rig:
-        task = rig.task()
+    with running(tmp_path, kind, store) as app:
+        task = app.task()
         # Not a job that is over: APScheduler's thread dies when it removes one during the shutdown.
-        rig.add(task, None, "interval", hours=1, next_run_time=now(), kwargs={"until": task.gate})
+        app.add(task, None, "interval", hours=1, next_run_time=now(), kwargs={"until": task.gate})
         wait_until(lambda: task.runs, what="the job began", timeout=20)
-        assert rig.is_held(task)
+        assert app.is_held(task)
         if kind not in ("coroutine", "asyncio"):
             threading.Timer(0.2, task.open_gate).start()
-        stop(rig)
+        stop(app)
         if kind == "asyncio":  # its thread goes on, and nobody listens any more
-            assert rig.is_held(task)
+            assert app.is_held(task)
             task.open_gate()
         else:
-            [event] = rig.wait(task, *ENDS)
+            [event] = app.wait(task, *ENDS)
             assert event.code == (EVENT_JOB_ERROR if kind == "coroutine" else EVENT_JOB_EXECUTED)
-        wait_until(lambda: not rig.is_held(task), what="the lock is free")
+        wait_until(lambda: not app.is_held(task), what="the lock is free")
         assert task.runs == 1

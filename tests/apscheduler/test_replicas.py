@@ -14,7 +14,7 @@ from apscheduler.events import EVENT_JOB_EXECUTED
 
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.apscheduler.rig import now, seconds
+from tests.apscheduler.app import now, seconds
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 

@@ -19,10 +19,9 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from shedlock_py import ConfigurationError, InMemoryLockProvider, configure, hold
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
 from tests.apscheduler import jobs
-from tests.apscheduler.rig import EventLoopThread, Rig, now, running
+from tests.apscheduler.app import App, now, running
+from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
-
-ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_SKIPPED)
 
 shared_provider = InMemoryLockProvider()
 """Found as "tests.apscheduler.test_setup:shared_provider"."""
@@ -31,24 +30,24 @@ SHARED = "tests.apscheduler.test_setup:shared_provider"
 
 
 @contextmanager
-def started(scheduler: Any, provider: Any, directory: Path) -> Iterator[Rig]:
-    rig = Rig(scheduler, provider, directory, "thread")
+def started(scheduler: Any, provider: Any, directory: Path) -> Iterator[App]:
+    app = App(scheduler, provider, directory, "thread")
     if not scheduler.running:
         scheduler.start()
     try:
-        yield rig
+        yield app
     finally:
         scheduler.shutdown()
 
 
-def assert_locks(rig: Rig, **options: Any) -> None:
+def assert_locks(app: App, **options: Any) -> None:
     """A job is skipped while its lock is held, and runs when it is free."""
-    task = rig.task()
-    with hold(task.lock, lock_at_most_for="1m", provider=rig.provider):
-        rig.add(task, **options)
-        rig.wait(task, EVENT_JOB_SKIPPED)
-    rig.add(task, **options)
-    rig.wait(task, EVENT_JOB_EXECUTED)
+    task = app.task()
+    with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
+        app.add(task, **options)
+        app.wait(task, EVENT_JOB_SKIPPED)
+    app.add(task, **options)
+    app.wait(task, EVENT_JOB_EXECUTED)
     assert task.runs == 1
 
 
@@ -65,11 +64,11 @@ def assert_locks(rig: Rig, **options: Any) -> None:
 )
 def test_the_inner_executor(executor: Any, inner: type[BaseExecutor], tmp_path: Path) -> None:
     wrapper = ShedLockExecutor(executor, shared_provider)
-    with started(BackgroundScheduler(executors={"default": wrapper}, timezone="UTC"), shared_provider, tmp_path) as rig:
+    with started(BackgroundScheduler(executors={"default": wrapper}, timezone="UTC"), shared_provider, tmp_path) as app:
         assert type(wrapper._inner) is inner
         if isinstance(executor, dict):
             assert wrapper._inner._pool._max_workers == 3
-        assert_locks(rig)
+        assert_locks(app)
 
 
 def test_the_plugin_in_a_dict(tmp_path: Path) -> None:
@@ -77,8 +76,8 @@ def test_the_plugin_in_a_dict(tmp_path: Path) -> None:
         "default": {"type": "shedlock", "executor": {"type": "threadpool", "max_workers": 3}, "provider": SHARED},
         "unlocked": {"type": "threadpool"},
     }
-    with started(BackgroundScheduler(executors=executors, timezone="UTC"), shared_provider, tmp_path) as rig:
-        assert_locks(rig)
+    with started(BackgroundScheduler(executors=executors, timezone="UTC"), shared_provider, tmp_path) as app:
+        assert_locks(app)
 
 
 def test_the_plugin_in_dotted_properties(tmp_path: Path) -> None:
@@ -95,79 +94,79 @@ def test_the_plugin_in_dotted_properties(tmp_path: Path) -> None:
         "apscheduler.executors.default.lock_all": "false",
         "apscheduler.executors.default.locks.by-id": "properties-by-id",
     }
-    with started(BackgroundScheduler(properties), shared_provider, tmp_path) as rig:
-        wrapper = rig.scheduler._executors["default"]
+    with started(BackgroundScheduler(properties), shared_provider, tmp_path) as app:
+        wrapper = app.scheduler._executors["default"]
         assert isinstance(wrapper, ShedLockExecutor)
         assert wrapper._inner._pool._max_workers == 5
-        assert_locks(rig)
-        task = rig.task()
+        assert_locks(app)
+        task = app.task()
         task.id = "by-id"
-        rig.add(task, jobs.unlocked, args=(task.log,))
-        rig.wait(task, EVENT_JOB_EXECUTED)
+        app.add(task, jobs.unlocked, args=(task.log,))
+        app.wait(task, EVENT_JOB_EXECUTED)
         record = shared_provider.record("properties-by-id")
         assert record is not None
         assert record.last_fire_time is not None
 
 
 def test_the_plugin_as_an_added_executor(tmp_path: Path) -> None:
-    with started(BackgroundScheduler(timezone="UTC"), shared_provider, tmp_path) as rig:
-        rig.scheduler.add_executor("shedlock", "locking", provider=SHARED)
-        assert_locks(rig, executor="locking")
+    with started(BackgroundScheduler(timezone="UTC"), shared_provider, tmp_path) as app:
+        app.scheduler.add_executor("shedlock", "locking", provider=SHARED)
+        assert_locks(app, executor="locking")
 
 
 def test_a_scheduler_can_be_started_again(tmp_path: Path) -> None:
     scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor("threadpool", SHARED)}, timezone="UTC")
     for _ in range(2):
-        with started(scheduler, shared_provider, tmp_path) as rig:
-            assert_locks(rig)
+        with started(scheduler, shared_provider, tmp_path) as app:
+            assert_locks(app)
 
 
 def test_install_before_the_start(tmp_path: Path) -> None:
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_executor(DebugExecutor(), "other")
     install(scheduler, SHARED)
-    with started(scheduler, shared_provider, tmp_path) as rig:
-        assert_locks(rig)
-        assert_locks(rig, executor="other")
-        assert isinstance(rig.scheduler._executors["default"]._inner, ThreadPoolExecutor)
+    with started(scheduler, shared_provider, tmp_path) as app:
+        assert_locks(app)
+        assert_locks(app, executor="other")
+        assert isinstance(app.scheduler._executors["default"]._inner, ThreadPoolExecutor)
 
 
 def test_install_in_a_running_scheduler(tmp_path: Path) -> None:
     scheduler = BackgroundScheduler(timezone="UTC")
-    with started(scheduler, shared_provider, tmp_path) as rig:
-        before = rig.task()
-        rig.add(before, jobs.unlocked, args=(before.log, before.gate))
+    with started(scheduler, shared_provider, tmp_path) as app:
+        before = app.task()
+        app.add(before, jobs.unlocked, args=(before.log, before.gate))
         wait_until(lambda: before.runs, what="a job that runs meanwhile")
         inner = scheduler._executors["default"]
         install(scheduler, shared_provider, lock_all=True, default_lock_at_most_for="1m")
-        assert_locks(rig)
+        assert_locks(app)
         before.open_gate()
-        rig.wait(before, EVENT_JOB_EXECUTED)
-        task = rig.task()
-        rig.add(task, jobs.unlocked, args=(task.log,))
-        rig.wait(task, EVENT_JOB_EXECUTED)
+        app.wait(before, EVENT_JOB_EXECUTED)
+        task = app.task()
+        app.add(task, jobs.unlocked, args=(task.log,))
+        app.wait(task, EVENT_JOB_EXECUTED)
         assert shared_provider.record(task.id) is not None
         assert scheduler._executors["default"]._inner is inner
 
 
 def test_install_in_a_running_asyncio_scheduler(tmp_path: Path) -> None:
     loop = EventLoopThread()
-    rig = Rig(AsyncIOScheduler(timezone="UTC"), shared_provider, tmp_path, "coroutine")
+    app = App(AsyncIOScheduler(timezone="UTC"), shared_provider, tmp_path, "coroutine")
     try:
-        loop.call(rig.scheduler.start)
-        loop.call(lambda: install(rig.scheduler, shared_provider))
-        assert isinstance(rig.scheduler._executors["default"]._inner, AsyncIOExecutor)
-        assert_locks(rig)
-        loop.call(rig.scheduler.shutdown)
-        wait_until(lambda: not rig.scheduler.running, what="the scheduler shut down")
+        loop.call(app.scheduler.start)
+        loop.call(lambda: install(app.scheduler, shared_provider))
+        assert isinstance(app.scheduler._executors["default"]._inner, AsyncIOExecutor)
+        assert_locks(app)
+        loop.call(app.scheduler.shutdown)
+        wait_until(lambda: not app.scheduler.running, what="the scheduler shut down")
     finally:
         loop.close()
 
 
 @pytest.mark.parametrize("start", [False, True])
 def test_install_twice_is_refused_and_changes_nothing(start: bool, tmp_path: Path) -> None:
-    with running(tmp_path) as rig:
-        scheduler = rig.scheduler if start else BackgroundScheduler(timezone="UTC")
+    with running(tmp_path) as app:
+        scheduler = app.scheduler if start else BackgroundScheduler(timezone="UTC")
         if not start:
             install(scheduler, shared_provider)
         before = dict(scheduler._executors)
@@ -215,12 +214,11 @@ def test_a_provider_that_cannot_be_made_is_refused_at_the_start(provider: str, w
 
 def test_a_factory_is_called_once_per_process(tmp_path: Path) -> None:
     wrapper = ShedLockExecutor(None, "tests.apscheduler.jobs:make_down_provider", on_provider_error="skip")
-    with started(BackgroundScheduler(executors={"default": wrapper}, timezone="UTC"), None, tmp_path) as rig:
+    with started(BackgroundScheduler(executors={"default": wrapper}, timezone="UTC"), None, tmp_path) as app:
         made = jobs.down_providers_made
         for _ in range(2):
-            task = rig.task()
-            rig.add(task)
-            [event] = rig.wait(task, *ENDS)
+            task = app.task()
+            event = app.run_once(task)
             assert event.reason == "provider_error"
         assert jobs.down_providers_made == made == 1
 
@@ -260,9 +258,8 @@ def test_a_process_pool_whose_workers_may_be_configured_is_not_refused(options: 
 
 def test_a_worker_process_finds_the_decorators_own_provider(tmp_path: Path) -> None:
     """It is made in the worker when the job's module is imported, and never pickled."""
-    with running(tmp_path, "process") as rig:
-        task = rig.task()
-        rig.add(task, jobs.locked_by_nobody, "date", run_date=now())
-        [event] = rig.wait(task, *ENDS)
+    with running(tmp_path, "process") as app:
+        task = app.task()
+        event = app.run_once(task, jobs.locked_by_nobody, "date", run_date=now())
         assert event.code == EVENT_JOB_ERROR
-        assert rig.provider.record(task.lock) is None
+        assert app.provider.record(task.lock) is None

@@ -2,13 +2,14 @@
 
 import logging
 import time
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
+from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import (
@@ -24,39 +25,32 @@ from shedlock_py import (
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, Lock, ShedLockExecutor
 from shedlock_py.integrations.apscheduler.job_warnings import GRACE_SECONDS
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler import jobs
-from tests.apscheduler.rig import Rig, Task, now, running
+from tests.apscheduler.app import ENDS, App, Task, now, running, sqlite_locks
 from tests.support.polling import wait_until
 
-ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_SKIPPED)
 
+def lock_of(app: App, task: Task, function: Any = None, **options: Any) -> tuple[str, timedelta, timedelta] | None:
+    """Name and hold times of the lock that a job requested, or None."""
+    requests: list[LockRequest] = []
+    acquire = app.provider.acquire
 
-def run_once(rig: Rig, task: Task, function: Any = None, **options: Any) -> Any:
-    rig.add(task, function, **options)
-    [event] = rig.wait(task, *ENDS)
-    return event
-
-
-def lock_of(rig: Rig, task: Task, function: Any = None, **options: Any) -> tuple[str, timedelta, timedelta] | None:
-    """Name and hold times of the lock that a job asked for, or None."""
-    asked: list[LockRequest] = []
-    acquire = rig.provider.acquire
-
-    def noting_acquire(request: LockRequest) -> Lease | None:
-        asked.append(request)
+    def recording_acquire(request: LockRequest) -> Lease | None:
+        requests.append(request)
         return acquire(request)
 
-    rig.provider.acquire = noting_acquire  # type: ignore[method-assign]  # a spy
+    app.provider.acquire = recording_acquire  # type: ignore[method-assign]  # a spy
     try:
-        assert run_once(rig, task, function, **options).code == EVENT_JOB_EXECUTED
+        assert app.run_once(task, function, **options).code == EVENT_JOB_EXECUTED
     finally:
-        del rig.provider.acquire
-    assert len(asked) <= 1, asked
-    return (asked[0].name, asked[0].lock_at_most_for, asked[0].lock_at_least_for) if asked else None
+        del app.provider.acquire
+    assert len(requests) <= 1, requests
+    return (requests[0].name, requests[0].lock_at_most_for, requests[0].lock_at_least_for) if requests else None
 
 
-def unlocked(rig: Rig, task: Task) -> dict[str, Any]:
-    return {"function": rig.function("unlocked"), "args": (task.log,)}
+def unlocked(app: App, task: Task) -> dict[str, Any]:
+    return {"function": app.function("unlocked"), "args": (task.log,)}
 
 
 ZERO = timedelta(0)
@@ -81,8 +75,8 @@ MINUTE = timedelta(minutes=1)
 def test_locks_names_the_lock_of_a_job_id(kind: str, lock: Any, expected: Any, tmp_path: Path) -> None:
     task = Task(tmp_path)
     durations = {"default_lock_at_most_for": "7m", "default_lock_at_least_for": "7s"}
-    with running(tmp_path, kind, locks={task.id: lock}, lock_all=True, **durations) as rig:
-        assert lock_of(rig, task, **unlocked(rig, task)) == expected
+    with running(tmp_path, kind, locks={task.id: lock}, lock_all=True, **durations) as app:
+        assert lock_of(app, task, **unlocked(app, task)) == expected
 
 
 def test_the_order_is_locks_decorator_extractor_lock_all(tmp_path: Path) -> None:
@@ -91,63 +85,63 @@ def test_the_order_is_locks_decorator_extractor_lock_all(tmp_path: Path) -> None
 
     task = Task(tmp_path)
     options: dict[str, Any] = {"locks": {task.id: "by-locks"}, "lock_extractor": extract, "lock_all": True}
-    with running(tmp_path, **options) as rig, configure(rig.provider):
-        # It counts as the decorator's, which asks for none of its own.
-        run_once(rig, task, name="pick-me")
-        assert [record.name for record in rig.provider.records()] == ["by-locks"]
-        other = rig.task()
-        assert lock_of(rig, other, name="pick-me") == (other.lock, MINUTE, ZERO)
-        other = rig.task()
-        lock = lock_of(rig, other, name="pick-me", **unlocked(rig, other))
+    with running(tmp_path, **options) as app, configure(app.provider):
+        # It counts as the decorator's lock, which is not requested as well.
+        app.run_once(task, name="pick-me")
+        assert [record.name for record in app.provider.records()] == ["by-locks"]
+        other = app.task()
+        assert lock_of(app, other, name="pick-me") == (other.lock, MINUTE, ZERO)
+        other = app.task()
+        lock = lock_of(app, other, name="pick-me", **unlocked(app, other))
         assert lock is not None
         assert lock[0] == "by-extractor"
-        other = rig.task()
-        lock = lock_of(rig, other, name="else", **unlocked(rig, other))
+        other = app.task()
+        lock = lock_of(app, other, name="else", **unlocked(app, other))
         assert lock is not None
         assert lock[0] == other.id
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_the_decorator_inside_takes_no_second_lock(kind: str, tmp_path: Path) -> None:
-    with running(tmp_path, kind) as rig, configure(rig.provider):
-        task = rig.task()
-        assert lock_of(rig, task) == (task.lock, MINUTE, ZERO)
+    with running(tmp_path, kind) as app, configure(app.provider):
+        task = app.task()
+        assert lock_of(app, task) == (task.lock, MINUTE, ZERO)
 
 
 def test_defaults_fill_what_the_decorator_leaves_open(tmp_path: Path) -> None:
     @scheduler_lock("open")
     def function() -> None: ...
 
-    with running(tmp_path, default_lock_at_most_for="5m", default_lock_at_least_for="0.001s") as rig:
+    with running(tmp_path, default_lock_at_most_for="5m", default_lock_at_least_for="0.001s") as app:
         lock = ("open", timedelta(minutes=5), timedelta(milliseconds=1))
-        assert lock_of(rig, rig.task(), function, args=()) == lock
-    with running(tmp_path) as rig, configure(default_lock_at_most_for="6m"):
-        assert lock_of(rig, rig.task(), function, args=()) == ("open", timedelta(minutes=6), ZERO)
+        assert lock_of(app, app.task(), function, args=()) == lock
+    with running(tmp_path) as app, configure(default_lock_at_most_for="6m"):
+        assert lock_of(app, app.task(), function, args=()) == ("open", timedelta(minutes=6), ZERO)
 
 
 def test_partials_and_callable_objects(tmp_path: Path) -> None:
-    with running(tmp_path) as rig:
-        task = rig.task()
-        assert lock_of(rig, task, jobs.partial_of_locked(task.lock), args=(task.log,)) == (task.lock, MINUTE, ZERO)
-        task = rig.task()
-        assert lock_of(rig, task, jobs.CallableObject()) == (task.lock, MINUTE, ZERO)
+    with running(tmp_path) as app:
+        task = app.task()
+        assert lock_of(app, task, jobs.partial_of_locked(task.lock), args=(task.log,)) == (task.lock, MINUTE, ZERO)
+        task = app.task()
+        assert lock_of(app, task, jobs.CallableObject()) == (task.lock, MINUTE, ZERO)
 
 
 def test_a_decorator_put_above_scheduled_job_by_mistake(tmp_path: Path) -> None:
-    with running(tmp_path) as rig:
-        task = rig.task()
+    with running(tmp_path) as app:
+        task = app.task()
 
         @scheduler_lock(task.lock, "1m")
-        @rig.scheduler.scheduled_job("date", id=task.id, run_date=now(), misfire_grace_time=None)
+        @app.scheduler.scheduled_job("date", id=task.id, run_date=now(), misfire_grace_time=None)
         def function() -> str:
             return jobs.unlocked(task.log)
 
-        rig.wait(task, EVENT_JOB_EXECUTED)  # it may have run before the decorator had marked it
-        with hold(task.lock, lock_at_most_for="1m", provider=rig.provider):
-            rig.events.clear()
-            job = rig.scheduler.add_job(function.__wrapped__, id=task.id)  # type: ignore[attr-defined]  # on purpose
+        app.wait(task, EVENT_JOB_EXECUTED)  # it may have run before the decorator left its spec
+        with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
+            app.events.clear()
+            job = app.scheduler.add_job(function.__wrapped__, id=task.id)  # type: ignore[attr-defined]  # on purpose
             assert job.func is not function
-            rig.wait(task, EVENT_JOB_SKIPPED)
+            app.wait(task, EVENT_JOB_SKIPPED)
 
 
 def test_the_decorators_provider_goes_before_the_executors(tmp_path: Path) -> None:
@@ -156,31 +150,31 @@ def test_the_decorators_provider_goes_before_the_executors(tmp_path: Path) -> No
     @scheduler_lock("own", "1m", provider=own)
     def function() -> None: ...
 
-    with running(tmp_path) as rig:
-        run_once(rig, rig.task(), function, args=())
-        assert rig.provider.records() == []
+    with running(tmp_path) as app:
+        app.run_once(app.task(), function, args=())
+        assert app.provider.records() == []
         assert [record.name for record in own.records()] == ["own"]
 
 
 def test_the_configured_provider_is_looked_up_when_the_job_runs(tmp_path: Path) -> None:
     scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor("debug")}, timezone="UTC")
-    rig = Rig(scheduler, InMemoryLockProvider(), tmp_path, "debug")
+    app = App(scheduler, InMemoryLockProvider(), tmp_path, "debug")
     scheduler.start()
     try:
-        event = run_once(rig, rig.task())
+        event = app.run_once(app.task())
         assert isinstance(event.exception, ProviderNotConfigured)
-        with configure(rig.provider):
-            task = rig.task()
-            assert lock_of(rig, task) == (task.lock, MINUTE, ZERO)
+        with configure(app.provider):
+            task = app.task()
+            assert lock_of(app, task) == (task.lock, MINUTE, ZERO)
     finally:
         scheduler.shutdown()
 
 
 def test_lock_all_refuses_automatic_ids(tmp_path: Path) -> None:
-    with running(tmp_path, lock_all=True) as rig:
-        task = rig.task()
-        task.id = rig.scheduler.add_job(jobs.unlocked, args=(task.log,)).id
-        [event] = rig.wait(task, *ENDS)
+    with running(tmp_path, lock_all=True) as app:
+        task = app.task()
+        task.id = app.scheduler.add_job(jobs.unlocked, args=(task.log,)).id
+        [event] = app.wait(task, *ENDS)
         assert isinstance(event.exception, ConfigurationError)
         assert "give the job an id" in str(event.exception)
         assert task.runs == 0
@@ -193,15 +187,15 @@ def test_a_lock_that_cannot_work_is_an_error_event(kind: str, tmp_path: Path) ->
             raise KeyError("no such tenant")
         return 42
 
-    with running(tmp_path, kind, lock_extractor=extract, default_lock_at_most_for="1m") as rig:
+    with running(tmp_path, kind, lock_extractor=extract, default_lock_at_most_for="1m") as app:
         for name, text in (("raises", "no such tenant"), ("returns", "42")):
-            task = rig.task()
-            event = run_once(rig, task, name=name, **unlocked(rig, task))
+            task = app.task()
+            event = app.run_once(task, name=name, **unlocked(app, task))
             assert isinstance(event.exception, ConfigurationError)
             assert text in str(event.exception)
             assert task.runs == 0
-        task = rig.task()
-        event = run_once(rig, task, args=("n" * 65, task.log))
+        task = app.task()
+        event = app.run_once(task, args=("n" * 65, task.log))
         assert isinstance(event.exception, ConfigurationError)
         assert "64" in str(event.exception)
         assert task.runs == 0
@@ -234,6 +228,39 @@ def test_options_that_cannot_work(options: dict[str, Any], words: list[str]) -> 
         assert word in str(refusal.value)
 
 
+# The lock of the executor counts as the decorator's: a job must never be skipped because of itself
+
+inside = pytest.mark.parametrize("kind", ["thread", "coroutine", "debug", "default"])
+
+
+@inside
+def test_two_provider_objects_of_one_store(tmp_path: Path, kind: str) -> None:
+    with (
+        sqlite_locks(tmp_path) as (url, executors),
+        closing(SqlAlchemyLockProvider(url)) as configured,
+        configure(provider=configured),
+        running(tmp_path, kind, provider=executors) as app,
+    ):
+        task = app.task()
+        assert app.run_once(task).code == EVENT_JOB_EXECUTED
+        assert task.runs == 1
+        assert not app.is_held(task)
+
+
+@inside
+def test_another_lock_than_the_decorators(tmp_path: Path, kind: str) -> None:
+    provider, task = InMemoryLockProvider(), Task(tmp_path)
+    locks = {task.id: {"name": "other", "lock_at_most_for": "1m"}}
+    provider.acquire(LockRequest(task.lock, "1m"))  # the decorator's own lock, which is not requested
+    with configure(provider=provider), running(tmp_path, kind, provider=provider, locks=locks) as app:
+        assert app.run_once(task).code == EVENT_JOB_EXECUTED
+        assert task.runs == 1
+        provider.acquire(LockRequest("other", "1m"))
+        app.events.clear()
+        assert app.run_once(task).code == EVENT_JOB_SKIPPED
+        assert task.runs == 1
+
+
 # Jobs without a lock
 
 
@@ -248,10 +275,10 @@ def test_a_job_without_a_lock_is_warned_of_once_in_a_process(
 ) -> None:
     task = Task(tmp_path)
     for _ in range(2):
-        with running(tmp_path, kind, lock_extractor=name_none) as rig:
+        with running(tmp_path, kind, lock_extractor=name_none) as app:
             for _ in range(2):
-                rig.events.clear()
-                run_once(rig, task, **unlocked(rig, task))
+                app.events.clear()
+                app.run_once(task, **unlocked(app, task))
     assert task.runs == 4
     (line,) = warnings_of(caplog, f'(id "{task.id}")')
     assert "every replica runs it" in line
@@ -263,11 +290,11 @@ def name_none(job: Any) -> Any:
 
 
 def test_jobs_with_automatic_ids_are_warned_of_by_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with running(tmp_path) as rig:
-        task = rig.task()
+    with running(tmp_path) as app:
+        task = app.task()
         for _ in range(3):
             options = {"name": f"name of {task.id}", "misfire_grace_time": None, "max_instances": 3}
-            rig.scheduler.add_job(jobs.unlocked, args=(task.log,), **options)
+            app.scheduler.add_job(jobs.unlocked, args=(task.log,), **options)
         wait_until(lambda: task.runs == 3, what="three runs")
     assert len(warnings_of(caplog, f"name of {task.id}")) == 1
 
@@ -276,13 +303,13 @@ def test_what_is_meant_to_run_without_a_lock_is_not_warned_of(tmp_path: Path, ca
     locks: dict[str, Lock] = {}
     task = Task(tmp_path)
     locks[task.id] = None
-    with running(tmp_path, locks=locks) as rig:
-        run_once(rig, task, **unlocked(rig, task))
-        other = rig.task()
-        run_once(rig, other)
-        rig.settle()
-    with running(tmp_path, elector=LeaderElector(InMemoryLockProvider(), "jobs")) as rig:
-        run_once(rig, rig.task(), **unlocked(rig, task))  # on the leader only
+    with running(tmp_path, locks=locks) as app:
+        app.run_once(task, **unlocked(app, task))
+        other = app.task()
+        app.run_once(other)
+        app.settle()
+    with running(tmp_path, elector=LeaderElector(InMemoryLockProvider(), "jobs")) as app:
+        app.run_once(app.task(), **unlocked(app, task))  # on the leader only
     assert warnings_of(caplog, task.id) == warnings_of(caplog, other.id) == []
 
 
@@ -294,9 +321,9 @@ def test_a_lock_for_a_job_id_that_is_not_there_is_warned_of_once(
     typo = f"typo-of-{often.id}"
     locks = {job_id: {"name": job_id, "lock_at_most_for": "1m"} for job_id in (often.id, late.id, typo)}
     for _ in range(2):
-        with running(tmp_path, locks=locks) as rig:
-            rig.add(often, trigger="interval", seconds=0.1)
-            rig.add(late, trigger="date", run_date=now() + timedelta(hours=1))
+        with running(tmp_path, locks=locks) as app:
+            app.add(often, trigger="interval", seconds=0.1)
+            app.add(late, trigger="date", run_date=now() + timedelta(hours=1))
             grace_ends = time.monotonic() + GRACE_SECONDS
             wait_until(lambda end=grace_ends: time.monotonic() > end, what="the end of the grace period")  # type: ignore[misc]  # a default binds it now
             runs = often.runs
@@ -310,7 +337,7 @@ def test_a_typo_is_named_together_with_the_job_that_has_no_lock_for_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = Task(tmp_path)
-    with running(tmp_path, locks={f"typo-of-{task.id}": "lock"}) as rig:
-        run_once(rig, task, **unlocked(rig, task))
+    with running(tmp_path, locks={f"typo-of-{task.id}": "lock"}) as app:
+        app.run_once(task, **unlocked(app, task))
     assert len(warnings_of(caplog, f'"typo-of-{task.id}"')) == 1
     assert len(warnings_of(caplog, f'(id "{task.id}")')) == 1

@@ -17,7 +17,6 @@ import pytest
 from shedlock_py import (
     AsyncInMemoryLockProvider,
     ConfigurationError,
-    Executed,
     InMemoryLockProvider,
     LockRequest,
     Skipped,
@@ -63,11 +62,6 @@ class TestFunctions:
         assert (lease.name, lease.lock_at_most_for) == ("job", timedelta(minutes=30))
         assert lease.lock_at_least_for == timedelta(minutes=1)
         assert job() is None  # the minimum hold
-
-    def test_each_call_takes_the_lock_anew(self, provider: InMemoryLockProvider) -> None:
-        assert [module_level(3), module_level(3, factor=3)] == [6, 9]
-        hold_elsewhere(provider, "module-level")
-        assert module_level(3) is None
 
     def test_it_is_still_the_function(self) -> None:
         assert module_level.__name__ == "module_level"
@@ -159,19 +153,6 @@ class TestAsyncFunctions:
         guarded = scheduler_lock("job", "1m")(functools.partial(module_level_async.__wrapped__, 3))
         assert inspect.iscoroutinefunction(guarded)
         assert await guarded() == 3
-
-
-class TestAttempt:
-    def test_it_returns_whether_the_task_ran(self, provider: InMemoryLockProvider) -> None:
-        @scheduler_lock("job", "1m", on_skip=RuntimeError)
-        def job() -> None:
-            return None
-
-        result = job.attempt()
-        assert isinstance(result, Executed)
-        assert (result.value, result.lease.name) == (None, "job")
-        hold_elsewhere(provider, "job")
-        assert job.attempt() == Skipped("job", "held")
 
 
 class TestOnSkip:

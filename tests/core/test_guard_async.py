@@ -12,7 +12,6 @@ from shedlock_py import (
     InMemoryLockProvider,
     Lease,
     LockRequest,
-    ProviderFailed,
     Skipped,
     TaskFinished,
     attempt_async,
@@ -20,7 +19,7 @@ from shedlock_py import (
     hold_async,
 )
 from shedlock_py.testing import FakeClock, RecordingListener
-from shedlock_py.testing.contract.base import eventually, failing
+from shedlock_py.testing.contract.base import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -72,14 +71,6 @@ async def test_runs_and_skips(store: AsyncInMemoryLockProvider, recorded: Record
     record = await store.record("other")
     assert record is not None
     assert not record.is_held
-
-
-async def test_i8_a_failing_release(store: AsyncInMemoryLockProvider, recorded: RecordingListener) -> None:
-    broken = failing(store, "release")
-    assert isinstance(await attempt_async("job", value, provider=broken), Executed)
-    with pytest.raises(ZeroDivisionError):
-        await attempt_async("other", fail, provider=broken)
-    assert [event.operation for event in recorded.of(ProviderFailed)] == ["release", "release"]
 
 
 async def test_i12_a_cancelled_task_is_released(store: AsyncInMemoryLockProvider, recorded: RecordingListener) -> None:

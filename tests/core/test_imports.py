@@ -255,3 +255,10 @@ def test_everything_public_is_exported() -> None:
         for name, value in vars(sys.modules[f"shedlock_py.{module}"]).items():
             is_its_own = isinstance(value, type) and value.__module__ == f"shedlock_py.{module}"
             assert not is_its_own or name in shedlock_py.__all__, name
+
+
+def test_the_architecture_page_names_every_module_of_the_core() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    rooms = [str(module) for module in MODULES if len(module.parts) == 1 and not str(module).startswith("__")]
+    rooms += [module.name for module in MODULES if module.parts[0] == "election" and module.name != "__init__"]
+    assert [room for room in rooms if f"`{room}`" not in page] == []

@@ -1,15 +1,13 @@
-"""A running scheduler with a ShedLockExecutor, and what a test asks it: the same for every executor and job store."""
+"""An application of the tests: a running scheduler with a ShedLockExecutor, on any executor and job store."""
 
-import asyncio
 import itertools
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from apscheduler.events import EVENT_ALL
+from apscheduler.events import EVENT_ALL, EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
 from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.executors.base import BaseExecutor
 from apscheduler.executors.debug import DebugExecutor
@@ -24,10 +22,13 @@ from shedlock_py import InMemoryLockProvider, LockProvider
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler import jobs
+from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 
 KINDS = ("thread", "process", "asyncio", "coroutine", "debug", "default")
 """Inner executors. "coroutine" is the asyncio executor with coroutine functions as jobs."""
+ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_MISSED, EVENT_JOB_SKIPPED)
+"""Each run ends with one of these events."""
 
 _numbers = itertools.count()
 
@@ -40,29 +41,8 @@ def seconds(count: float) -> timedelta:
     return timedelta(seconds=count)
 
 
-class EventLoopThread:
-    """An event loop that runs in a thread of its own."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-
-    def call(self, function: Callable[[], Any]) -> Any:
-        async def called() -> Any:
-            return function()
-
-        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(10)
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result(10)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-
 class Task:
-    """One job of a test: its id, its lock, its log, and the file it may wait for."""
+    """One job of a test: its id, its lock, its log, and the file that it may wait for."""
 
     def __init__(self, directory: Path) -> None:
         self.id = self.lock = f"job-{next(_numbers)}"
@@ -77,7 +57,7 @@ class Task:
         Path(self.gate).touch()
 
 
-class Rig:
+class App:
     def __init__(self, scheduler: Any, provider: LockProvider, directory: Path, kind: str) -> None:
         self.scheduler = scheduler
         self.provider = provider
@@ -90,13 +70,13 @@ class Rig:
         return Task(self._directory)
 
     def function(self, name: str) -> Any:
-        """The job function of this name, or its twin that is a coroutine function."""
+        """The job function of this name, or the coroutine function that does the same."""
         if self.kind != "coroutine":
             return getattr(jobs, name)
         return getattr(jobs, f"Async{name}" if name[0].isupper() else f"{name}_async")
 
     def add(self, task: Task, function: Any = None, trigger: Any = None, **options: Any) -> Any:
-        """Schedule the locked job of ``task``; at once and once, if nothing else is said."""
+        """Schedule the locked job of ``task``; by default once and at once."""
         options = {"args": (task.lock, task.log), "misfire_grace_time": None} | options
         return self.scheduler.add_job(function or self.function("locked"), trigger, id=task.id, **options)
 
@@ -111,8 +91,14 @@ class Rig:
         assert len(events) == count, [vars(event) for event in events]
         return events
 
+    def run_once(self, task: Task, function: Any = None, trigger: Any = None, **options: Any) -> Any:
+        """Schedule a job and wait for its one event, which is returned."""
+        self.add(task, function, trigger, **options)
+        [event] = self.wait(task, *ENDS)
+        return event
+
     def settle(self, after: float = 0.0) -> None:
-        """Wait until jobs that were due ``after`` seconds from now have been dealt with: a job behind them has run."""
+        """Wait until a job has run that is due ``after`` seconds from now, and so all that were due before it."""
         sentinel = self.task()
         self.add(sentinel, self.function("unlocked"), "date", run_date=now() + seconds(after), args=(sentinel.log,))
         wait_until(lambda: sentinel.runs, what="the sentinel job")
@@ -144,15 +130,28 @@ def make_store(store: str, directory: Path) -> BaseJobStore:
 @contextmanager
 def running(
     directory: Path, kind: str = "thread", store: str = "memory", provider: Any = None, **options: Any
-) -> Iterator[Rig]:
+) -> Iterator[App]:
     """A running scheduler. A process pool gets its locks from a SQLite file, all others from memory."""
-    if kind == "process":
-        with sqlite_locks(directory) as (url, locks), _running(directory, kind, store, url, locks, options) as rig:
-            yield rig
-    else:
-        provider = provider or InMemoryLockProvider()
-        with _running(directory, kind, store, provider, provider, options) as rig:
-            yield rig
+    with ExitStack() as stack:
+        given: Any
+        if kind == "process":
+            given, provider = stack.enter_context(sqlite_locks(directory))
+        else:
+            given = provider = provider or InMemoryLockProvider()
+        settings: dict[str, Any] = {
+            "executors": {"default": ShedLockExecutor(make_inner(kind), given, **options)},
+            "jobstores": {"default": make_store(store, directory)},
+            "timezone": "UTC",
+        }
+        if kind in ("asyncio", "coroutine"):
+            loop = stack.enter_context(closing(EventLoopThread()))
+            app = App(AsyncIOScheduler(**settings), provider, directory, kind)
+            loop.call(app.scheduler.start)
+        else:
+            app = App(BackgroundScheduler(**settings), provider, directory, kind)
+            app.scheduler.start()
+        stack.callback(stop, app)
+        yield app
 
 
 @contextmanager
@@ -164,35 +163,11 @@ def sqlite_locks(directory: Path) -> Iterator[tuple[str, SqlAlchemyLockProvider]
         yield url, provider
 
 
-@contextmanager
-def _running(directory: Path, kind: str, store: str, given: Any, provider: Any, options: Any) -> Iterator[Rig]:
-    settings: dict[str, Any] = {
-        "executors": {"default": ShedLockExecutor(make_inner(kind), given, **options)},
-        "jobstores": {"default": make_store(store, directory)},
-        "timezone": "UTC",
-    }
-    if kind in ("asyncio", "coroutine"):
-        with closing(EventLoopThread()) as loop:
-            rig = Rig(AsyncIOScheduler(**settings), provider, directory, kind)
-            loop.call(rig.scheduler.start)
-            try:
-                yield rig
-            finally:
-                stop(rig)
-    else:
-        rig = Rig(BackgroundScheduler(**settings), provider, directory, kind)
-        rig.scheduler.start()
-        try:
-            yield rig
-        finally:
-            stop(rig)
-
-
-def stop(rig: Rig) -> None:
+def stop(app: App) -> None:
     """``shutdown(wait=True)``, returning when it is done; nothing if it has been done."""
-    if rig.scheduler.running:
+    if app.scheduler.running:
         # APScheduler's thread dies with a JobLookupError if the scheduler stops while it removes a job that has run.
-        rig.scheduler.pause()
-        rig.scheduler.get_jobs()  # waits for the lock of the job stores, which the thread holds for a whole pass
-        rig.scheduler.shutdown(wait=True)
-        wait_until(lambda: not rig.scheduler.running, what="the scheduler shut down")
+        app.scheduler.pause()
+        app.scheduler.get_jobs()  # waits for the lock of the job stores, which the thread holds for a whole pass
+        app.scheduler.shutdown(wait=True)
+        wait_until(lambda: not app.scheduler.running, what="the scheduler shut down")

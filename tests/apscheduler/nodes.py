@@ -1,0 +1,52 @@
+"""Nodes of an election whose scheduler works on the leader only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apscheduler.events import EVENT_ALL, EVENT_JOB_EXECUTED
+from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import NullPool
+
+from shedlock_py import LeaderElector
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, lead
+from tests.support.doubles import FaultyProvider
+
+DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
+
+
+class Node:
+    """A scheduler and an elector. Several nodes share the lock store, and perhaps the job store."""
+
+    def __init__(
+        self,
+        holder: str,
+        store: FaultyProvider,
+        jobs: Any,
+        scheduler: type[Any] = BackgroundScheduler,
+        executor: Any = None,
+    ) -> None:
+        self.provider = FaultyProvider(store.inner)
+        self.elector = LeaderElector(self.provider, "scheduler", holder=holder, **DURATIONS)
+        executors = {} if executor is None else {"default": executor(elector=self.elector)}
+        self.scheduler = scheduler(
+            jobstores={"default": jobs},
+            executors=executors,
+            job_defaults={"misfire_grace_time": None, "coalesce": False, "max_instances": 50},
+            timezone="UTC",
+        )
+        self.events: list[Any] = []
+        self.scheduler.add_listener(self.events.append, EVENT_ALL | EVENT_JOB_SKIPPED)
+        self.lead = lead(self.scheduler, self.elector)
+
+    def executed(self) -> list[Any]:
+        return [event for event in list(self.events) if event.code == EVENT_JOB_EXECUTED]
+
+    def times(self, job: str = "job") -> list[Any]:
+        """The run times of a job."""
+        return [event.scheduled_run_time for event in self.executed() if event.job_id == job]
+
+
+def sql_job_store(url: str, **connect_args: Any) -> SQLAlchemyJobStore:
+    return SQLAlchemyJobStore(url, engine_options={"poolclass": NullPool, "connect_args": connect_args})
