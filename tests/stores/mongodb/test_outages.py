@@ -13,10 +13,9 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.testing.proxy import TcpProxy, _Link
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
-from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.timing import BUSY
 
@@ -38,7 +37,7 @@ def test_i5_a_restart_and_an_outage(store: Store, name: str) -> None:
     provider = store.provider(timeout=f"{LIMIT:g}s")
     lease = acquired(provider, name)
     store.server.restart()
-    # Pooled connections are dead now, and nobody notices.
+    # Pooled connections are dead now, and the caller does not notice.
     assert provider.acquire(LockRequest(name, "1m")) is None
     assert provider.release(lease) is True
     store.server.kill()
@@ -60,7 +59,7 @@ def test_i13_a_server_that_stands_still(store: Store, name: str) -> None:
             warm.extend(lease, "2m")
     finally:
         store.server.resume()
-    # What the server does of it later, it does for nobody; it ends by itself (I3, I12).
+    # What the server grants later has no holder; it ends by itself (I3, I12).
     for provider in (warm, cold):
         wait_until(lambda: provider.acquire(LockRequest(name, "3ms")), what="free again")  # noqa: B023 (called at once)
     assert warm.release(lease)
@@ -89,7 +88,7 @@ def test_the_time_limits_of_the_url_win(store: Store, proxy: TcpProxy, name: str
 def test_i5_a_step_down(store: Store, name: str) -> None:
     provider = store.provider(timeout=f"{LIMIT:g}s")
     lease = acquired(provider, name)
-    with suppress(AutoReconnect):  # a real server hangs up on everybody
+    with suppress(AutoReconnect):  # a real server closes all connections
         store.admin.admin.command("replSetStepDown", 6, secondaryCatchUpPeriodSecs=1, force=True)
     refused(provider, f"{name}-2")
     with pytest.raises(ProviderUnreachable):
@@ -164,20 +163,6 @@ def test_a_concurrent_write_is_no_error(store: Store, name: str) -> None:
         acquired(provider, name)
 
 
-class SilentProxy(TcpProxy):
-    """Lets requests pass; keeps back the replies on the connections that there are, for ever."""
-
-    def __init__(self, upstream: Address) -> None:
-        self._silent: set[_Link] = set()
-        super().__init__(upstream)
-
-    def fall_silent(self) -> None:
-        self._silent = set(self._links)
-
-    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
-        return super()._may_pass(link, chunk, to_server=to_server) and (to_server or link not in self._silent)
-
-
 class TooLong(Exception):
     """As Celery has one."""
 
@@ -195,10 +180,10 @@ def _alarm() -> Iterator[None]:
 @pytest.mark.usefixtures("_alarm")
 @pytest.mark.parametrize("store", ["sync"], indirect=True)
 def test_i12_an_exception_of_a_signal_handler_is_raised_as_it_is_and_the_lock_undone(store: Store, name: str) -> None:
-    proxy = store.stack.enter_context(SilentProxy(store.server.address))
+    proxy = store.stack.enter_context(TcpProxy(store.server.address))
     provider = store.provider(proxy.address, **SLOW_SERVER)
     assert provider.release(acquired(provider, name))
-    proxy.fall_silent()
+    proxy.silence()
 
     def interrupt() -> None:
         wait_until(lambda: record_of(observer, name).is_held, what="the lock taken")
