@@ -253,6 +253,8 @@ def _check_call(
     function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """:raises TypeError: a wrong call, before it takes the lock."""
+    if not (args or kwargs or signature.parameters):
+        return  # neither arguments nor parameters
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""A child asks in its own name, and what its parent holds is not its own."""
+"""A forked child requests locks under its own name, and does not touch the leases of its parent."""
 
 import os
 import sys
@@ -33,24 +33,24 @@ def test_a_child_asks_in_its_own_name_for_what_its_parent_has_asked_for() -> Non
 
 
 def test_a_child_that_is_forked_in_a_task_tells_nothing_of_its_end() -> None:
-    told: list[str] = []
+    events: list[str] = []
     provider = InMemoryLockProvider()
-    configure(provider=provider, listeners=[lambda event: told.append(type(event).__name__)])
+    configure(provider=provider, listeners=[lambda event: events.append(type(event).__name__)])
     block = hold("job")
     with block:
 
         def child() -> None:
-            del told[:]
+            del events[:]
             block.__exit__(None, None, None)
-            assert told == []
+            assert events == []
             record = provider.record("job")
             assert record is not None
             assert record.is_held
             attempt("other", lambda: 7)
-            assert told == ["LockAcquired", "TaskFinished", "LockReleased"]
+            assert events == ["LockAcquired", "TaskFinished", "LockReleased"]
 
         in_child(child)
-    assert told == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert events == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
 def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered() -> None:

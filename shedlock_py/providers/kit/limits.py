@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from functools import partial
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import ReferenceType, ref
 
 from shedlock_py._clock import monotonic
-from shedlock_py._process import PerProcess
+from shedlock_py._process import OwningProcess
 from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit.failures import TimedOut
 
@@ -35,6 +34,12 @@ def seconds_left(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - monotonic())
 
 
+class _Permit:
+    """One of :class:`Permits`."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Permits:
     """A semaphore for threads with a time limit, which survives exceptions that a signal handler raises at any moment.
 
@@ -45,29 +50,15 @@ class Permits:
     """
 
     def __init__(self, count: int) -> None:
-        # A forked child has all of them: the threads of the parent process return theirs in the parent only.
-        self._permits = PerProcess(partial(_ProcessPermits, count))
-
-    def one_until(self, until: float) -> AbstractContextManager[None]:
-        """Hold a permit. :raises TimedOut: there was none until that moment, in monotonic seconds."""
-        return self._permits.get().one_until(until)
-
-
-class _Permit:
-    """One of :class:`Permits`."""
-
-    __slots__ = ("__weakref__",)
-
-
-class _ProcessPermits:
-    """The permits of one process."""
-
-    def __init__(self, count: int) -> None:
         self._count = count
+        self._refill()
+
+    def _refill(self) -> None:
         self._waiting: deque[Any] = deque()  # locks of the threads that wait
         self._free: deque[_Permit] = deque()
         self._all: set[ReferenceType[_Permit]] = set()
         self._add_missing()
+        self._owner = OwningProcess()
 
     def _add_missing(self) -> None:
         while len(self._all) < self._count:
@@ -77,6 +68,9 @@ class _ProcessPermits:
 
     @contextmanager
     def one_until(self, until: float) -> Iterator[None]:
+        """Hold a permit. :raises TimedOut: there was none until that moment, in monotonic seconds."""
+        if not self._owner.is_current():
+            self._refill()  # the threads of the parent process do not return their permits here
         permit = self._take(until)
         try:
             if not seconds_left(until):  # the threads that had it until now gave up at the same moment
