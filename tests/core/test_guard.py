@@ -147,9 +147,9 @@ class TestI5FailClosed:
     ) -> None:
         class Broken(InMemoryLockProvider):
             def acquire(self, request: LockRequest) -> None:
-                raise kind("no answer", operation="acquire", lock_name=request.name) from OSError("cable")
+                raise kind("no reply", operation="acquire", lock_name=request.name) from OSError("cable")
 
-        with pytest.raises(kind, match="no answer") as caught:
+        with pytest.raises(kind, match="no reply") as caught:
             attempt("job", pytest.fail, provider=Broken())
         assert isinstance(caught.value.__cause__, OSError)
         (event,) = recorded.events
