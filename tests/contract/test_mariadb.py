@@ -6,12 +6,14 @@ import pytest
 
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    EventLoopContract,
     ExclusionContract,
+    ForkContract,
     HoldTimesContract,
     LockProviderContract,
     ProcessContract,
 )
-from tests.contract.sql import SqlContract
+from tests.contract.sql import SqlContract, SqlNetworkContract
 from tests.support.database import DatabaseServer
 from tests.support.ports import free_port
 
@@ -56,3 +58,41 @@ class TestAiomysqlUsersEngine(MariaDbContract, AsyncLockProviderContract):
 class TestWithoutExtraColumns(MariaDbContract, ExclusionContract, HoldTimesContract):
     driver = "mysql+pymysql"
     extra_columns = False
+
+
+class TestPymysqlNetwork(MariaDbContract, SqlNetworkContract, ForkContract):
+    driver = "mysql+pymysql"
+    most_connections = 5
+
+
+class TestMysqlclientNetwork(MariaDbContract, SqlNetworkContract, ForkContract):
+    driver = "mysql+mysqldb"
+    most_connections = 5
+
+
+class TestAsyncmyNetwork(MariaDbContract, SqlNetworkContract, EventLoopContract):
+    driver = "mysql+asyncmy"
+    most_connections = 5
+
+
+class TestAiomysqlNetwork(MariaDbContract, SqlNetworkContract, EventLoopContract):
+    driver = "mysql+aiomysql"
+    most_connections = 5
+
+
+class UsersEngineNetwork(MariaDbContract, SqlNetworkContract):
+    users_engine = True
+    most_connections = 1
+    test_i2_a_claim_that_is_granted_again_is_not_its_lease = None  # type: ignore[assignment]  # nothing commits it
+
+
+class TestPymysqlUsersEngineNetwork(UsersEngineNetwork, ForkContract):
+    driver = "mysql+pymysql"
+
+
+class TestMysqlclientUsersEngineNetwork(UsersEngineNetwork, ForkContract):
+    driver = "mysql+mysqldb"
+
+
+class TestAiomysqlUsersEngineNetwork(UsersEngineNetwork):
+    driver = "mysql+aiomysql"

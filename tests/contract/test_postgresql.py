@@ -6,12 +6,14 @@ import pytest
 
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    EventLoopContract,
     ExclusionContract,
+    ForkContract,
     HoldTimesContract,
     LockProviderContract,
     ProcessContract,
 )
-from tests.contract.sql import SqlContract
+from tests.contract.sql import SqlContract, SqlNetworkContract
 from tests.support.database import DatabaseServer
 from tests.support.ports import free_port
 
@@ -56,3 +58,41 @@ class TestPsycopgAsync(PostgresContract, AsyncLockProviderContract):
 class TestWithoutExtraColumns(PostgresContract, ExclusionContract, HoldTimesContract):
     driver = "postgresql+psycopg"
     extra_columns = False
+
+
+class TestPsycopgNetwork(PostgresContract, SqlNetworkContract, ForkContract):
+    driver = "postgresql+psycopg"
+    most_connections = 5
+
+
+class TestPsycopg2Network(PostgresContract, SqlNetworkContract, ForkContract):
+    driver = "postgresql+psycopg2"
+    most_connections = 5
+
+
+class TestAsyncpgNetwork(PostgresContract, SqlNetworkContract, EventLoopContract):
+    driver = "postgresql+asyncpg"
+    most_connections = 5
+
+
+class TestPsycopgAsyncNetwork(PostgresContract, SqlNetworkContract, EventLoopContract):
+    driver = "postgresql+psycopg_async"
+    most_connections = 5
+
+
+class TestPsycopgUsersEngineNetwork(PostgresContract, SqlNetworkContract, ForkContract):
+    driver = "postgresql+psycopg"
+    users_engine = True
+    most_connections = 1
+
+
+class TestPsycopg2UsersEngineNetwork(PostgresContract, SqlNetworkContract, ForkContract):
+    driver = "postgresql+psycopg2"
+    users_engine = True
+    most_connections = 1
+
+
+class TestAsyncpgUsersEngineNetwork(PostgresContract, SqlNetworkContract):
+    driver = "postgresql+asyncpg"
+    users_engine = True
+    most_connections = 1

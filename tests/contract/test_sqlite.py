@@ -8,7 +8,9 @@ import pytest
 
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    EventLoopContract,
     ExclusionContract,
+    ForkContract,
     HoldTimesContract,
     LockProviderContract,
     ProcessContract,
@@ -49,3 +51,16 @@ class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract):
 class TestWithoutExtraColumns(SqliteContract, ExclusionContract, HoldTimesContract):
     driver = "sqlite"
     extra_columns = False
+
+
+class TestSqlite3Forks(SqliteContract, ForkContract):
+    driver = "sqlite"
+
+
+class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
+    driver = "sqlite+aiosqlite"
+
+
+class TestSqlite3UsersEngineForks(SqliteContract, ForkContract):
+    driver = "sqlite"
+    users_engine = True

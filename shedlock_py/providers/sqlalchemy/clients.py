@@ -15,7 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.util import greenlet_spawn
 
 from shedlock_py._clock import monotonic
-from shedlock_py._process import PerLoop, PerProcess, at_fork
+from shedlock_py._process import PerLoop, PerProcess, before_fork
 from shedlock_py.providers.kit import Permits, within
 from shedlock_py.providers.sqlalchemy.connections import SqlConnections
 from shedlock_py.providers.sqlalchemy.engines import FOR_ALL, POOL_SIZE, open_async_engine, open_engine
@@ -174,7 +174,7 @@ class LoopConnections:
         return [record for record in list(self._opened) if record.dbapi_connection is not None]
 
     def _close_sqlite(self, records: list[ConnectionPoolEntry]) -> None:
-        """Close connections of aiosqlite, which need not their own event loop for that."""
+        """Close connections of aiosqlite, which do not need their own event loop for that."""
 
         async def close() -> None:
             for record in records:
@@ -218,7 +218,7 @@ def _close_before_fork() -> None:
         connections.close_before_fork()
 
 
-at_fork(before=_close_before_fork)
+before_fork(_close_before_fork)
 
 
 class LoopLimit:

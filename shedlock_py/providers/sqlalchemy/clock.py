@@ -1,6 +1,6 @@
-"""How each database reads its own clock inside a statement, and how its times come back.
+"""The clock of each database, as SQL expressions, and the conversion of its times.
 
-Every expression is evaluated by the database; none is ever filled in from here. Times are UTC without a zone.
+The database evaluates every expression; no time of this machine is filled in. Times are UTC without a zone.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 BEFORE_EARLIEST = EARLIEST + timedelta(days=1)
-"""What times before the year 1 are shown as. A day is left, so that Python can show it in every time zone."""
+"""Shown in place of times before the year 1. One day later than EARLIEST, so that Python can show it in every zone."""
 LATEST = datetime.max.replace(tzinfo=UTC, hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
-"""What later times are shown as, for the same reason."""
+"""Shown in place of later times."""
 
 _AS_TEXT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
 
@@ -34,11 +34,11 @@ class SqlClock:
     is_same: str = "="
     """The operator that compares two values, of which both may be NULL."""
     moment: str = ":{0}"
-    """A parameter that is a time, with its type where the database must be told; so with the two below."""
+    """A parameter that is a time, with its type where the database needs it; the same for the next two."""
     number: str = ":{0}"
     text: str = ":{0}"
     shown: str = "{0}"
-    """A time of the table as it is read. Python ends where its calendar does."""
+    """A time of the table as it is read: within the range of Python's datetime."""
     same_time: str = "{0} = {1}"
     """Whether a time of the table, {0}, is the one that was read before, {1}."""
     times_as_text: bool = False
@@ -50,7 +50,7 @@ class SqlClock:
 
     @property
     def is_late(self) -> str:
-        """Whether ``:fire_time`` is later than a right clock can have made it."""
+        """Whether ``:fire_time`` is further in the future than the tolerance."""
         return f"({self.fire_time} > {self.latest_fire_time})"
 
     def to_store(self, moment: datetime) -> datetime | str:
@@ -59,9 +59,9 @@ class SqlClock:
         return naive.isoformat(sep=" ", timespec="microseconds") if self.times_as_text else naive
 
     def from_store(self, value: object) -> datetime | None:
-        """What the database returned, as aware UTC; None for what is no time.
+        """A value that the database returned, as aware UTC; None: it is no time.
 
-        SQLite keeps whatever it was given. Drivers of MySQL return ``'0000-00-00 00:00:00'`` as text.
+        SQLite stores any value in any column. Drivers of MySQL return ``'0000-00-00 00:00:00'`` as text.
         """
         if isinstance(value, str):
             try:
@@ -75,7 +75,7 @@ class SqlClock:
 
 
 def _literal(moment: datetime) -> str:
-    return f"timestamp '{moment:%Y-%m-%d}'".replace("'1-", "'0001-")  # strftime writes the year 1 as it likes
+    return f"timestamp '{moment:%Y-%m-%d}'".replace("'1-", "'0001-")  # strftime pads the year 1 on some systems only
 
 
 _POSTGRESQL_SHOWN = (
@@ -84,7 +84,7 @@ _POSTGRESQL_SHOWN = (
 )
 
 _POSTGRESQL = SqlClock(
-    # Never now(), which stands still from the start of the transaction; this one is read after waiting for row locks.
+    # Not now(), which is the start of the transaction; this one is read after waiting for row locks.
     now="timezone('utc', clock_timestamp())",
     until="timezone('utc', clock_timestamp()) + CAST(:hold_ms AS bigint) * interval '1 ms'",
     latest_fire_time="timezone('utc', statement_timestamp()) + CAST(:tolerance_ms AS bigint) * interval '1 ms'",
@@ -103,7 +103,7 @@ _POSTGRESQL = SqlClock(
 )
 
 _MYSQL = SqlClock(
-    # The start of the statement, which is on the safe side. Never NOW(), which follows the session's time zone.
+    # The start of the statement, which is on the safe side. Not NOW(), which follows the session's time zone.
     now="UTC_TIMESTAMP(6)",
     until="UTC_TIMESTAMP(6) + INTERVAL :hold_ms * 1000 MICROSECOND",
     latest_fire_time="UTC_TIMESTAMP(6) + INTERVAL :tolerance_ms * 1000 MICROSECOND",
@@ -131,7 +131,7 @@ _SQLITE = SqlClock(
     greatest="max",
     least="min",
     is_same="IS",
-    # Somebody else may have written it with fewer digits.
+    # Another program may have written it with fewer digits.
     same_time="strftime('%Y-%m-%d %H:%M:%f', {0}) IS strftime('%Y-%m-%d %H:%M:%f', {1})",
     times_as_text=True,
 )

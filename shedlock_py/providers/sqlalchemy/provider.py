@@ -85,7 +85,7 @@ class SqlAlchemyLockProvider(ProgramProvider):
     def create_table_sql(self) -> str:
         """The statement with which :meth:`create_schema` makes the lock table. The database is not connected.
 
-        For people who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike.
+        For users who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike.
         """
         return self.programs.create_table_sql()
 

@@ -1,4 +1,4 @@
-"""The table of lock records: ShedLock's four columns, and two of our own that it ignores."""
+"""The table of lock records: ShedLock's four columns, and two more that ShedLock ignores."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _byte_by_byte(type_: LockName, compiler: Any, **options: Any) -> str:
     elif dialect.server_version_info is not None:
         collate = "COLLATE utf8mb4_0900_bin"
     else:
-        # No server was asked yet which of the two it is, so for each what it executes and the other takes for a
-        # comment: MariaDB leaves out what is for MySQL 5.7 to 9.
+        # Not connected yet, so the server may be either: each executes its part and takes the other for a comment.
+        # MariaDB leaves out what is for MySQL 5.7 to 9.
         collate = "/*!50700 COLLATE utf8mb4_0900_bin *//*M! COLLATE utf8mb4_nopad_bin */"
     return f"VARCHAR({type_.length}) CHARACTER SET utf8mb4 {collate}"
 
@@ -36,7 +36,7 @@ def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
 
     All times are UTC without a zone, as ShedLock for Java writes them with ``usingDbTime()``.
     """
-    # MySQL's DATETIME has whole seconds unless told; TIMESTAMP would move with the session's time zone.
+    # MySQL's DATETIME has whole seconds by default; TIMESTAMP follows the session's time zone.
     time = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
     return Table(
         name,
@@ -58,7 +58,7 @@ def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
 def create_table_sql(table: Table, dialect: Dialect) -> str:
     """The statement that creates ``table`` if it is missing, as ``dialect`` writes it."""
     statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
-    # Without tabs, which psql would take for a wish to complete a word when the statement is pasted into it.
+    # Without tabs: psql completes words at a tab when the statement is pasted into it.
     return "\n".join(re.sub(r"^\t", "    ", line).rstrip() for line in statement.strip().split("\n"))
 
 
@@ -75,6 +75,6 @@ def create_schema_sql(table: Table, dialect: Dialect) -> str:
     return f"DO {tag} {body} {tag}"
 
 
-_SCHEMA_LOCK = 7461353825  # any number that nobody else is likely to use
+_SCHEMA_LOCK = 7461353825  # a number that other programs are unlikely to use
 
 EXTRA_COLUMNS = ("fencing_token", "last_fire_time")

@@ -56,7 +56,7 @@ class SocketLimit:
         except BaseException as error:
             self.call_off()
             if isinstance(error, RuntimeError):
-                raise NotSent from OSError(f"nobody would notice a server that is silent: {error}")
+                raise NotSent from OSError(f"no thread would notice a server that is silent: {error}")
             raise
 
     def _end(self) -> None:

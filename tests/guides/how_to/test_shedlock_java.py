@@ -57,7 +57,7 @@ def execute(engine: Engine, script: str) -> None:
 
 
 def held(connection: Connection) -> list[tuple[str, str]]:
-    """The page's own question: names and holders."""
+    """The page's own query: names and holders."""
     return [
         (row.name, row.locked_by) for row in connection.execute(text(SELECT[connection.dialect.name].rstrip(";\n")))
     ]
@@ -69,7 +69,7 @@ def java_locks(engine: Engine) -> None:
 
 
 def check(engine: Engine, provider: SqlAlchemyLockProvider) -> None:
-    assert provider.acquire(LockRequest("java", "1m")) is None, "theirs keeps us out"
+    assert provider.acquire(LockRequest("java", "1m")) is None, "Java's lock keeps us out"
     lease = provider.acquire(REQUEST)
     assert lease is not None
     with engine.connect() as connection:
@@ -155,7 +155,7 @@ def change_columns(engine: Engine, zone: str) -> None:
             connection.execute(text(statement))
 
 
-@pytest.mark.parametrize(("zone", "is_held"), [(FAR_AWAY, True), ("+00:00", False)], ids=["theirs", "another"])
+@pytest.mark.parametrize(("zone", "is_held"), [(FAR_AWAY, True), ("+00:00", False)], ids=["the writers'", "another"])
 def test_the_columns_are_changed_in_the_zone_of_those_that_wrote_the_rows(
     engine: Engine, zone: str, is_held: bool
 ) -> None:

@@ -2,7 +2,7 @@
 
 The Python blocks of one page are one script, run in an empty directory where any warning is an error. The addresses in
 it are those of servers that do not exist; they are replaced by those of the tests' own. Blocks marked ``norun`` are not
-run: ``test_blocks.py`` says why, and runs the pages of the other providers.
+run: ``test_blocks.py`` has the reason, and runs the pages of the other providers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -14,55 +13,13 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.forks import in_child
 from tests.stores.sql import orphans
 from tests.stores.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
 from tests.support.forks import check_fork_by_c
 from tests.support.polling import wait_until
-
-
-def use_on_both_sides(provider: LockProvider, name: str) -> None:
-    held = acquired(provider, f"{name}-held")
-
-    def child() -> None:
-        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
-        lease = acquired(provider, f"{name}-child")
-        assert lease.holder.endswith(f":{os.getpid()}")
-        assert provider.extend(lease, "2m") is lease
-        assert provider.release(lease)
-
-    for _ in range(2):
-        in_child(child)
-        assert provider.extend(held, "2m") is held
-        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
-    assert provider.release(held)
-
-
-@pytest.mark.parametrize("kind", ["url", "engine"])
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
-def test_fork(driver: str, kind: str, store: Store, name: str) -> None:
-    engine = create_engine(store.url(), pool_size=1, max_overflow=0)
-    provider = SqlAlchemyLockProvider(store.url() if kind == "url" else engine)
-    session = "SELECT pg_backend_pid()" if store.is_postgres else "SELECT connection_id()"
-    with engine.connect() as connection:
-        before = connection.exec_driver_sql(session).scalar()
-    use_on_both_sides(provider, name)
-    provider.record(name)
-
-    def child() -> None:
-        provider.record(name)
-        with provider._engine.connect() as connection:
-            assert connection.exec_driver_sql(session).scalar() not in (before, parents)
-
-    with provider._engine.connect() as connection:
-        parents = connection.exec_driver_sql(session).scalar()
-    in_child(child)
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql(session).scalar() == before, "the parent's connection must have survived"
-    provider.close()
-    engine.dispose()
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
@@ -81,25 +38,6 @@ def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(driver: str, store
 
     in_child(child)
     assert provider.release(acquired(provider, name))
-
-
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
-def test_a_child_that_closes_does_not_close_the_parents(driver: str, store: Store, name: str) -> None:
-    provider = SqlAlchemyLockProvider(store.url())
-    session = "pg_backend_pid()" if store.is_postgres else "connection_id()"
-    with provider._engine.connect() as connection:
-        before = connection.exec_driver_sql(f"SELECT {session}").scalar()
-    in_child(provider.close)
-    with provider._engine.connect() as connection:
-        assert connection.exec_driver_sql(f"SELECT {session}").scalar() == before
-    provider.close()
-
-
-def test_fork_on_sqlite(name: str, tmp_path: Path) -> None:
-    provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
-    provider.create_schema()
-    use_on_both_sides(provider, name)
-    provider.close()
 
 
 @pytest.mark.parametrize("kind", orphans.KINDS)
@@ -189,51 +127,6 @@ def test_fork_by_c_between_event_loops(driver: str, store: Store, name: str) -> 
     check_fork_by_c("asyncio", store.url(), name)
 
 
-@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
-def test_fork_between_event_loops(driver: str, store: Store, name: str) -> None:
-    provider = AsyncSqlAlchemyLockProvider(store.url())
-
-    async def use(lock: str) -> None:
-        lease = await provider.acquire(LockRequest(lock, "1m"))
-        assert lease
-        assert await provider.release(lease)
-
-    async def main(lock: str) -> None:
-        await use(lock)
-        await provider.close()
-
-    asyncio.run(main(name))
-    in_child(lambda: asyncio.run(main(name)))
-    asyncio.run(main(name))
-
-
-URLS = [*ASYNC_DRIVERS, "sqlite+aiosqlite"]
-
-
-@pytest.fixture(params=URLS)
-def async_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite+aiosqlite":
-        return f"sqlite+aiosqlite:///{tmp_path}/locks.db"
-    server = request.getfixturevalue(ASYNC_DRIVERS[request.param])
-    return Store(server, request.param).url()
-
-
-def test_event_loops_one_after_the_other(async_url: str, name: str) -> None:
-    provider = AsyncSqlAlchemyLockProvider(async_url)
-
-    async def main() -> None:
-        await provider.create_schema()
-        lease = await provider.acquire(LockRequest(name, "1m"))
-        assert lease
-        assert await provider.acquire(LockRequest(name, "1m")) is None
-        assert await provider.extend(lease, "2m") is lease
-        assert await provider.release(lease)
-        await provider.close()
-
-    for _ in range(3):
-        asyncio.run(main())
-
-
 # Drivers complain of each connection whose loop was closed before it, as they would without us.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Exception ignored in.*Transport.__del__:pytest.PytestUnraisableExceptionWarning")
@@ -276,38 +169,6 @@ def test_event_loops_that_nobody_cleans_up_after_on_sqlite(name: str, tmp_path: 
     asyncio.run(provider.close())
     wait_until(lambda: threading.active_count() <= before, what="this one gone, too")
     gc.collect()
-
-
-def test_event_loops_at_once(async_url: str, name: str) -> None:
-    provider = AsyncSqlAlchemyLockProvider(async_url)
-    loops = 4
-    barrier = threading.Barrier(loops)
-    winners: list[int] = []
-    failures: list[BaseException] = []
-
-    async def main(number: int) -> None:
-        await provider.create_schema()
-        for i in range(5):
-            await asyncio.to_thread(barrier.wait, 30)
-            lease = await provider.acquire(LockRequest(f"{name}-{i}", "1m"))
-            winners.extend([i] if lease else [])
-            assert await provider.record(f"{name}-{i}")
-        await provider.close()
-
-    def run(number: int) -> None:
-        try:
-            asyncio.run(main(number))
-        except BaseException as error:
-            failures.append(error)
-            barrier.abort()
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(loops)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures
-    assert sorted(winners) == [0, 1, 2, 3, 4]
 
 
 # psycopg's connections belong to no loop. SQLAlchemy 2.0 loses those of the others, and complains.
