@@ -172,7 +172,7 @@ async def waiting() -> tuple[asyncio.Future[str], asyncio.Task[str], list[Any]]:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_i12_cancelled_when_it_has_just_been_told(times: int) -> None:
+async def test_i12_cancelled_when_the_operation_has_just_ended(times: int) -> None:
     """The operation is over, and the caller has not recorded of it yet."""
     outcome, task, undone = await waiting()
     outcome.set_result("granted")
@@ -197,7 +197,7 @@ async def test_an_error_after_a_cancellation_is_logged(caplog: pytest.LogCapture
     assert undone == []
 
 
-async def test_an_error_of_which_the_caller_has_just_been_told_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_that_the_cancelled_caller_would_have_got_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     outcome, task, undone = await waiting()
     outcome.set_exception(LookupError("the store's"))
     await iterations(1)

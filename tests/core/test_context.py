@@ -98,7 +98,7 @@ class TestCurrentLease:
 
 
 class TestReentrancy:
-    def test_the_store_is_asked_once(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
+    def test_the_store_gets_one_request(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         with hold("job") as enclosing:
             before = provider.record("job")
             for _ in range(3):
@@ -175,11 +175,11 @@ class TestReentrancy:
     @pytest.mark.anyio
     async def test_tasks_side_by_side_are_not_inside_of_each_other(self) -> None:
         configure(async_provider=AsyncInMemoryLockProvider())
-        everybody_asked = asyncio.Barrier(2)
+        both_requested = asyncio.Barrier(2)
 
         async def job() -> str:
             async with hold_async("job") as lease:
-                await everybody_asked.wait()
+                await both_requested.wait()
                 return "ran" if lease else "skipped"
 
         assert sorted(await asyncio.gather(job(), job())) == ["ran", "skipped"]

@@ -13,7 +13,7 @@ from tests.support.forks import check_fork_by_c
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 
 
-def test_a_child_asks_in_its_own_name_for_what_its_parent_has_asked_for() -> None:
+def test_a_child_requests_the_same_lock_under_its_own_name() -> None:
     configure(provider=InMemoryLockProvider())
     assert lock_request("job").holder.endswith(f":{os.getpid()}")
 
@@ -32,7 +32,7 @@ def test_a_child_asks_in_its_own_name_for_what_its_parent_has_asked_for() -> Non
     in_child(child)
 
 
-def test_a_child_that_is_forked_in_a_task_tells_nothing_of_its_end() -> None:
+def test_a_child_that_is_forked_in_a_task_reports_nothing_of_its_end() -> None:
     events: list[str] = []
     provider = InMemoryLockProvider()
     configure(provider=provider, listeners=[lambda event: events.append(type(event).__name__)])
@@ -65,9 +65,9 @@ def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered
     in_child(child)
 
 
-def test_a_child_of_which_python_was_not_told_frees_nothing() -> None:
+def test_a_child_that_c_code_forked_frees_nothing() -> None:
     check_fork_by_c("block", "memory://", "job")
 
 
-def test_children_of_which_python_was_not_told_do_not_all_ask_at_once() -> None:
+def test_children_that_c_code_forked_do_not_retry_at_the_same_moments() -> None:
     check_fork_by_c("jitter", "memory://", "job")

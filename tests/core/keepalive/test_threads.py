@@ -328,7 +328,7 @@ def test_no_heartbeat_where_nothing_is_locked(store: FaultyProvider, monkeypatch
         assert threading.active_count() == before
 
 
-def test_an_extension_that_is_refused_is_told_once(store: FaultyProvider, recorded: RecordingListener) -> None:
+def test_an_extension_that_is_refused_is_reported_once(store: FaultyProvider, recorded: RecordingListener) -> None:
     lost: list[LeaseLost] = []
     with hold("job", lock_at_most_for="1m", keep_alive=True, on_lost=lost.append, provider=store):
         store.take_over(LockRequest("job", "1m"))

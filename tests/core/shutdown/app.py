@@ -68,7 +68,7 @@ def main(url: str, kind: str) -> None:
         asyncio.run(loop_with_a_handler())
         return
     if kind != "default":
-        signal.signal(signal.SIGTERM, say_it) if kind.startswith("chained") else None
+        signal.signal(signal.SIGTERM, former_handler) if kind.startswith("chained") else None
         release_on_sigterm("500ms" if kind == "stubborn" else "20s")
     match kind:
         case "locked" | "log":
@@ -183,7 +183,7 @@ def later() -> None:
             print("a new task", "runs" if lease else "is skipped", flush=True)
 
 
-def say_it(number: int, frame: FrameType | None) -> None:
+def former_handler(number: int, frame: FrameType | None) -> None:
     print("the former handler", flush=True)
     raise SystemExit(7)
 
