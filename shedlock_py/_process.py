@@ -84,11 +84,10 @@ class PerLoop(Generic[T]):
         return self._loops.get().pop(asyncio.get_running_loop(), None)
 
 
-def at_fork(*, before: Callable[[], None] | None = None, in_child: Callable[[], None] | None = None) -> None:
-    """Call ``before`` and ``in_child`` whenever Python forks. A fork in C calls neither."""
-    hooks = {"before": before, "after_in_child": in_child}
+def before_fork(hook: Callable[[], object]) -> None:
+    """Call ``hook`` in the parent whenever Python forks. A fork in C does not call it."""
     if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-        os.register_at_fork(**{name: hook for name, hook in hooks.items() if hook is not None})
+        os.register_at_fork(before=hook)
 
 
 def is_from_signal(error: BaseException) -> bool:

@@ -190,10 +190,10 @@ class Timer:
             elif when < self._wakes_at:
                 self._changed.notify()
 
-    def cancel(self, callback: Callable[[], object]) -> bool:
-        """Do not run ``callback``. False: it was not scheduled any more, and may be running."""
+    def cancel(self, callback: Callable[[], object]) -> None:
+        """Do not run ``callback``, unless it is running already."""
         with self._changed:
-            return self._due.pop(callback, None) is not None
+            self._due.pop(callback, None)
 
     def _start(self) -> None:
         """Start the thread. The caller holds the lock, so the thread cannot run before its start has succeeded."""

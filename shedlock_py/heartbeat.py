@@ -199,7 +199,7 @@ class BaseKeepAlive:
         raise NotImplementedError
 
     def _schedule(self) -> None:
-        """Let :meth:`wake` be called when the plan says."""
+        """Let :meth:`wake` be called at the time that the plan gives."""
         raise NotImplementedError
 
     def _start_report(self) -> None:
@@ -220,7 +220,7 @@ class BaseKeepAlive:
                     self._react(event)
 
     def _react(self, lost: LeaseLost) -> None:
-        """Do what ``on_lost`` says."""
+        """Carry out ``on_lost``."""
         raise NotImplementedError
 
     def _call_on_lost(self, lost: LeaseLost) -> object:

@@ -116,7 +116,7 @@ def _require_file(store: str) -> None:
 
     name = make_url(store).database
     if not name or name == ":memory:" or name.startswith("file:"):
-        return  # in memory, which the provider refuses; or a URI, which says whether to create the file
+        return  # in memory, which the provider refuses; or a URI, which decides whether to create the file
     try:
         os.stat(name)
     except (FileNotFoundError, NotADirectoryError):
@@ -181,12 +181,7 @@ class Commands(click.Group):
 
 
 def one_line(error: BaseException | str) -> str:
-    text = " ".join(str(error).split())
-    if "create_schema()" in text:
-        return f"{text}; from here: shedlock schema --create"
-    if text.endswith("extra_columns=False"):
-        return f"{text}; from here: --store pkg.module:provider"
-    return text
+    return " ".join(str(error).split())
 
 
 # Output. Names and holders in the store may be hostile: nothing in them may control a terminal.

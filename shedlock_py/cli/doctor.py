@@ -95,19 +95,12 @@ def _print(check: Check) -> None:
 
 
 def _failed(check: str, error: ProviderError) -> Check:
-    message, hint = _parts(error)
+    hint = error.hint
     if hint is None and check == REACH:
         hint = "is the server running, and does the URL have the right host, port and database?"
         if isinstance(getattr(error.__cause__, "orig", error.__cause__), sqlite3.Error):
             hint = "is there room on its disk, and may this user write to the file and to its directory?"
-    if hint and "create_schema()" in hint:
-        hint = f"shedlock schema --create, or: {hint}"
-    return Check(check, "failed", message, hint)
-
-
-def _parts(error: ProviderError) -> tuple[str, str | None]:
-    message, _, hint = " ".join(str(error).split()).partition(" — ")
-    return message, hint or None
+    return Check(check, "failed", " ".join(error.message.split()), hint)
 
 
 def _expect(check: str, is_so: bool, good: str, bad: str) -> Check:
@@ -143,7 +136,7 @@ def _checks(provider: LockProvider) -> Iterator[Check]:
         for found in filter(None, map(future_fire_time, provider.records())):
             yield Check(check, "warning", *found)
     except ProviderError as error:
-        if _parts(error)[1] is not None and check in (REACH, "acquire"):  # the store is reached, but not set up
+        if error.hint is not None and check in (REACH, "acquire"):  # the store is reached, but not set up
             if check == REACH:
                 yield Check(check, "ok", "it answers")
             check = "schema"

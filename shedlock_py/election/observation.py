@@ -1,4 +1,4 @@
-"""What a node has observed of the lock record. With ``takeover="observed"`` this decides when a leader is gone."""
+"""What a node has observed of the lock record. With ``takeover="observed"`` this decides when a leader has died."""
 
 from __future__ import annotations
 

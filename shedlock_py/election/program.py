@@ -52,7 +52,7 @@ class Election:
     :param random: returns random numbers from 0 to 1.
     :param notify: gets the events.
     :param renewed: called after each renewal of a leader.
-    :param changed: called when a lease is gone.
+    :param changed: called when a lease is lost.
     :param is_busy: whether callbacks of the leadership are still running.
     """
 
@@ -138,7 +138,7 @@ class Election:
             self._end(self._term, "unreachable")
 
     def abandon(self) -> None:
-        """End the leadership without an event, because the event loop that carried the program out is gone."""
+        """End the leadership without an event, because the event loop that carried the program out was closed."""
         term, self._term = self._term, None
         if term is not None:
             term.lease.lose()
@@ -184,7 +184,7 @@ class Election:
                 self._renewed()
 
     def _end(self, term: _Term, reason: StopReason) -> None:
-        """Stop leading without a release: the lease is gone, or is left to expire."""
+        """Stop leading without a release: the lease is lost, or is left to expire."""
         self._term = None
         term.lease.lose()
         self._changed()

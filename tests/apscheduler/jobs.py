@@ -12,7 +12,7 @@ from typing import Any
 
 from shedlock_py import InMemoryLockProvider, Lease, LockRequest, ProviderUnreachable, scheduler_lock
 
-PATIENCE = 20.0  # seconds
+LONGEST_WAIT = 20.0  # seconds
 
 
 def runs(log: Path | str) -> int:
@@ -24,13 +24,13 @@ def _begin(log: str) -> float:
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, f"{os.getpid()}\n".encode())  # one write: whole lines from any number of processes
     os.close(file)
-    return time.monotonic() + PATIENCE
+    return time.monotonic() + LONGEST_WAIT
 
 
 def _waits(until: str | None, deadline: float) -> bool:
     if until is None or Path(until).exists():
         return False
-    assert time.monotonic() < deadline, f"nobody made {until}"
+    assert time.monotonic() < deadline, f"{until} was not created"
     return True
 
 
@@ -107,7 +107,7 @@ def partial_of_locked(lock: str) -> Any:
 
 
 class DownProvider(InMemoryLockProvider):
-    """A store that does not answer."""
+    """A store that is down."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         try:

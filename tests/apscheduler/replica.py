@@ -21,7 +21,7 @@ SKEW = 0.08  # seconds
 
 
 class LateProvider:
-    """A provider that is asked up to 80 ms late, as by a replica whose clock is behind."""
+    """Delays each acquire by up to 80 ms, like a replica whose clock is behind."""
 
     def __init__(self, provider: LockProvider) -> None:
         self._provider = provider

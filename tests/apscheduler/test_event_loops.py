@@ -1,4 +1,4 @@
-"""Other schedulers and their executors, by delegation; and what an event loop hands on from one job to the next."""
+"""Other schedulers and their executors; and contexts, which an event loop passes from one job to the next."""
 
 import asyncio
 import threading
@@ -129,19 +129,19 @@ def test_twisted(executor: str | None, tmp_path: Path) -> None:
 def test_i1_a_job_that_a_locked_job_wakes_is_not_inside_its_lock(kind: str, tmp_path: Path) -> None:
     """The timers of an event loop inherit the context of the job that set them, and its lease with it."""
     with running(tmp_path, kind) as app:
-        outer, inner = app.task(), app.task()
+        first, second = app.task(), app.task()
 
-        @scheduler_lock(outer.lock, "1m")
+        @scheduler_lock(first.lock, "1m")
         async def adds_a_job() -> str:
-            app.add(inner, args=(outer.lock, inner.log), next_run_time=now())
-            await jobs.unlocked_async(outer.log, until=outer.gate)
+            app.add(second, args=(first.lock, second.log), next_run_time=now())
+            await jobs.unlocked_async(first.log, until=first.gate)
             return "done"
 
-        app.add(outer, adds_a_job, args=())
-        [event] = app.wait(inner, *ENDS)
-        assert (event.code, inner.runs) == (EVENT_JOB_SKIPPED, 0)
-        outer.open_gate()
-        app.wait(outer, EVENT_JOB_EXECUTED)
+        app.add(first, adds_a_job, args=())
+        [event] = app.wait(second, *ENDS)
+        assert (event.code, second.runs) == (EVENT_JOB_SKIPPED, 0)
+        first.open_gate()
+        app.wait(first, EVENT_JOB_EXECUTED)
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "debug"])
@@ -151,15 +151,15 @@ def test_every_job_begins_in_a_fresh_context(kind: str, is_locked: bool, tmp_pat
         first, second = app.task(), app.task()
         seen: list[str | None] = []
 
-        def look() -> None:
+        def record() -> None:
             seen.append(variable.get())
 
-        async def look_async() -> None:
-            look()
+        async def record_async() -> None:
+            record()
 
         def change() -> None:
             variable.set("of the first job")
-            function: Any = look_async if kind == "coroutine" else look
+            function: Any = record_async if kind == "coroutine" else record
             if is_locked:
                 function = scheduler_lock(second.lock, "1m")(function)
             app.add(second, function, args=(), next_run_time=now())

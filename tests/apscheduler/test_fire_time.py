@@ -1,4 +1,4 @@
-"""once_per_fire_time: a scheduled time runs once, whoever comes first and however short the job."""
+"""once_per_fire_time: a scheduled time runs once, on whichever replica, however short the job."""
 
 import logging
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def test_without_it_a_fast_job_runs_on_each_replica(tmp_path: Path) -> None:
             assert fire(app, "lock", cron, MIDNIGHT).code == EVENT_JOB_EXECUTED
 
 
-def test_held_and_already_ran_are_told_apart(tmp_path: Path) -> None:
+def test_held_and_already_ran_are_different_reasons(tmp_path: Path) -> None:
     with two_replicas(tmp_path, "thread") as (one, other):
         task = one.task()
         one.add(task, None, "date", run_date=MIDNIGHT, kwargs={"until": task.gate})

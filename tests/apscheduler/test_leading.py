@@ -111,7 +111,7 @@ def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
             wait_until(follower.elector.is_leader)
             reads = leader.provider.calls["record"]
             leader.provider.recover()
-            wait_until(lambda view=leader.provider, reads=reads: view.calls["record"] > reads + 2)  # type: ignore[misc]  # likewise
+            wait_until(lambda provider=leader.provider, reads=reads: provider.calls["record"] > reads + 2)  # type: ignore[misc]  # likewise
         else:
             leader.elector.resign()
             wait_until(follower.elector.is_leader)

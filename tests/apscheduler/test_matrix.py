@@ -40,7 +40,7 @@ def test_runs(app: App) -> None:
     assert not record.is_held
 
 
-def test_a_job_without_a_lock_runs_as_ever(app: App) -> None:
+def test_a_job_without_a_lock_runs_as_usual(app: App) -> None:
     task = app.task()
     event = app.run_once(task, app.function("unlocked"), args=(task.log,))
     assert (event.code, event.retval, task.runs) == (EVENT_JOB_EXECUTED, "done", 1)
@@ -204,7 +204,7 @@ def test_shutdown(kind: str, store: str, tmp_path: Path) -> None:
         if kind not in ("coroutine", "asyncio"):
             threading.Timer(0.2, task.open_gate).start()
         stop(app)
-        if kind == "asyncio":  # its thread goes on, and nobody listens any more
+        if kind == "asyncio":  # its thread goes on, without listeners
             assert app.is_held(task)
             task.open_gate()
         else:

@@ -199,7 +199,7 @@ def test_an_executor_inside_itself_is_refused() -> None:
         ("nothing", ["nothing", "pkg.module:name"]),
         ("no.such.module:provider", ["no.such.module:provider", "pkg.module:name"]),
         ("nosql://user:s3cret@host/db", ["nosql", "sqlite"]),
-        ("tests.apscheduler.jobs:PATIENCE", ["provider"]),
+        ("tests.apscheduler.jobs:LONGEST_WAIT", ["provider"]),
         ("tests.apscheduler.jobs:name_by_first_argument", ["provider"]),
     ],
 )

@@ -1,4 +1,4 @@
-"""`python -m shedlock_py` and `shedlock`: the same, and what they say where the extra is missing."""
+"""`python -m shedlock_py` and `shedlock`: the same command, and its message where the extra is missing."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from tests.support.polling import wait_until
 from tests.support.processes import is_running
 from tests.support.redis import RedisEndpoint, RedisServer
 
-# Says what it gets. For a log of when, it writes to a file.
-SAYS = """
+# Reports the signal that it gets.
+REPORTS = """
 import os, signal, sys, time
 def trap(number, frame): os.write(1, b"got SIGTERM\\n"); sys.exit(0)
 signal.signal(signal.SIGTERM, trap)
@@ -29,15 +29,15 @@ STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready
 
 
 def test_an_overrun(runs: Runs) -> None:
-    python = SAYS.replace("def trap(number, frame):", "def trap(number, frame): print(time.time(), flush=True);")
+    python = REPORTS.replace("def trap(number, frame):", "def trap(number, frame): print(time.time(), flush=True);")
     process = runs.start_ready("job", "--at-most", "6s", python=python)
     record = runs.provider.record("job")
     code, out, err = runs.end(process)
-    at, _, said = out.partition("\n")
-    # The command was told before the store, which is a file, could give the lock away: 1 % of 6 s.
+    at, _, report = out.partition("\n")
+    # The command got SIGTERM before the store, which is a file, could give the lock away: 1 % of 6 s.
     assert record is not None
     assert float(at) < record.lock_until.timestamp()
-    assert (code, said) == (75, "got SIGTERM\n")
+    assert (code, report) == (75, "got SIGTERM\n")
     assert err == (
         "shedlock: lock 'job' was lost: the command takes longer than --at-most 6.0s; "
         "the command gets SIGTERM, and SIGKILL after 10s\n"
@@ -51,7 +51,7 @@ def test_revoked_where_the_store_is_a_reference_whose_module_configures_the_appl
         "configure(provider=provider, default_lock_at_most_for='1h')\n"
     )
     process = runs.start_ready(
-        "job", "--at-most", "3s", "--keep-alive", python=SAYS, variables={"SHEDLOCK_STORE": "app_locks:provider"}
+        "job", "--at-most", "3s", "--keep-alive", python=REPORTS, variables={"SHEDLOCK_STORE": "app_locks:provider"}
     )
     runs.provider.force_release("job")
     code, out, err = runs.end(process)
@@ -60,7 +60,7 @@ def test_revoked_where_the_store_is_a_reference_whose_module_configures_the_appl
 
 
 def test_revoked_under_keep_alive(runs: Runs) -> None:
-    process = runs.start_ready("job", "--at-most", "3s", "--keep-alive", python=SAYS)
+    process = runs.start_ready("job", "--at-most", "3s", "--keep-alive", python=REPORTS)
     runs.provider.force_release("job")
     code, out, err = runs.end(process)
     assert (code, out) == (75, "got SIGTERM\n")
@@ -152,7 +152,7 @@ def test_a_run_on_redis(redis_runs: Runs, request: pytest.FixtureRequest) -> Non
 def test_a_server_that_stands_still_ends_a_command_that_is_kept_alive_in_time(runs: Runs) -> None:
     with private_server("redis", RedisServer) as server:
         runs.store = f"{server.url()}?timeout=500ms"
-        process = runs.start_ready("job", "--at-most", "3s", "--keep-alive", python=SAYS)
+        process = runs.start_ready("job", "--at-most", "3s", "--keep-alive", python=REPORTS)
         server.pause()
         began = time.monotonic()
         assert process.stdout is not None

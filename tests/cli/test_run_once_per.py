@@ -63,7 +63,7 @@ def test_periods_follow_each_other(period: timedelta, now: datetime) -> None:
 
 
 def test_five_hosts_run_a_short_command_once(runs: Runs) -> None:
-    """Each starts when the one before is done: nothing is held when it asks."""
+    """Each starts when the one before is done: no lock is held then."""
     options = ("--at-most", "1m", "--once-per", "3000d", "--skip-exit-code", "9")
     ended = [runs.run("job", *options, "--holder", f"host-{number}", python="print('ran')") for number in range(5)]
     assert ended == [(0, "ran\n", ""), *[(9, "", "")] * 4]
@@ -96,7 +96,7 @@ def test_the_next_period_runs_again(runs: Runs) -> None:
 
 
 class Undoing(SqlAlchemyLockProvider):
-    """Says which operation gave the lease back; its `undo` is what a release is, so that the rest goes on."""
+    """Prints which operation gave the lease back; its `undo` is a release, so that the rest goes on."""
 
     undo_fails = False
 

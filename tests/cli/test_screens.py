@@ -49,7 +49,7 @@ def test_list(columns: int, store: str) -> None:
     assert max(map(len, lines)) <= columns
     titles = ["Lock", "State", "Holder", "Since", "Remaining"]
     assert re.split(r"  +", lines[0].strip()) == titles + (["Token", "Last fire time"] if columns == 120 else [])
-    # Folded and not cut: whoever puts the pieces together has the name.
+    # Folded and not cut: the pieces together are the whole name.
     names, holders = "".join(column(lines, "Lock")), "".join(column(lines, "Holder"))
     for whole in (LONG_NAME, "cleanup", "[red]markup[/red]", "clear\\x1b[2Jscreen"):
         assert whole in names

@@ -153,14 +153,14 @@ def test_show_a_demoted_election(store: str) -> None:
 def test_show_what_does_not_exist(store: str) -> None:
     take(store, "nightly-report")
     take(store, "Cleanup")
-    for asked, hint in [
+    for name, hint in [
         ("nightly_report", "did you mean 'nightly-report'?"),
         ("cleanup", "did you mean 'Cleanup'?"),
         ("zzz", "see: shedlock list"),
     ]:
-        done = run("show", asked, store=store)
+        done = run("show", name, store=store)
         assert (done.exit_code, done.stdout) == (1, "")
-        assert done.stderr == f"shedlock: the store has no lock {asked!r}; {hint}\n"
+        assert done.stderr == f"shedlock: the store has no lock {name!r}; {hint}\n"
 
 
 def test_hostile_records(store: str) -> None:

@@ -1,4 +1,4 @@
-"""All commands that look and mend, once on each kind of server."""
+"""All commands but run and watch, once on each kind of server."""
 
 from __future__ import annotations
 

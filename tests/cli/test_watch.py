@@ -1,4 +1,4 @@
-"""``shedlock watch``: what it says of each change, and how it ends."""
+"""``shedlock watch``: a line for each change, and how it ends."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.support.redis import RedisServer
 # What changed
 
 
-class Looks:
+class Reads:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.provider = InMemoryLockProvider(clock=self.clock)
         self.watch = Watch()
 
-    def look(self) -> list[tuple[str, str, str]]:
+    def update(self) -> list[tuple[str, str, str]]:
         changes = self.watch.update(self.provider.records())
         return [(change.kind, change.record.name, change.record.holder) for change in changes]
 
@@ -48,101 +48,101 @@ class Looks:
 
 
 @pytest.fixture
-def looks() -> Looks:
-    return Looks()
+def reads() -> Reads:
+    return Reads()
 
 
-def test_the_first_look_tells_what_is_held(looks: Looks) -> None:
-    looks.provider.release(looks.take("free"))
-    looks.take()
-    assert looks.look() == [("held", "job", "me")]
-    assert looks.look() == []
+def test_the_first_read_reports_what_is_held(reads: Reads) -> None:
+    reads.provider.release(reads.take("free"))
+    reads.take()
+    assert reads.update() == [("held", "job", "me")]
+    assert reads.update() == []
 
 
-def test_acquired_and_released(looks: Looks) -> None:
-    looks.look()
-    lease = looks.take()
-    assert looks.look() == [("acquired", "job", "me")]
-    looks.clock.advance(5)
-    assert looks.look() == []
-    looks.provider.release(lease)
-    assert looks.look() == [("released", "job", "me")]
-    assert looks.look() == []
+def test_acquired_and_released(reads: Reads) -> None:
+    reads.update()
+    lease = reads.take()
+    assert reads.update() == [("acquired", "job", "me")]
+    reads.clock.advance(5)
+    assert reads.update() == []
+    reads.provider.release(lease)
+    assert reads.update() == [("released", "job", "me")]
+    assert reads.update() == []
 
 
-def test_expired(looks: Looks) -> None:
-    looks.take()
-    looks.look()
-    looks.clock.advance(10)
-    assert looks.look() == [("expired", "job", "me")]
-    assert looks.look() == []
+def test_expired(reads: Reads) -> None:
+    reads.take()
+    reads.update()
+    reads.clock.advance(10)
+    assert reads.update() == [("expired", "job", "me")]
+    assert reads.update() == []
 
 
-def test_extended_and_expired(looks: Looks) -> None:
-    lease = looks.take()
-    looks.look()
-    looks.clock.advance(5)
-    looks.provider.extend(lease, "10s")
-    assert looks.look() == []
-    looks.clock.advance(10)
-    assert looks.look() == [("expired", "job", "me")]
+def test_extended_and_expired(reads: Reads) -> None:
+    lease = reads.take()
+    reads.update()
+    reads.clock.advance(5)
+    reads.provider.extend(lease, "10s")
+    assert reads.update() == []
+    reads.clock.advance(10)
+    assert reads.update() == [("expired", "job", "me")]
 
 
-def test_released_and_held_for_its_minimum(looks: Looks) -> None:
-    lease = looks.take(lock_at_least_for="5s")
-    looks.look()
-    looks.provider.release(lease)
-    assert looks.look() == []
-    looks.clock.advance(5)
-    assert looks.look() == [("released", "job", "me")]
+def test_released_and_held_for_its_minimum(reads: Reads) -> None:
+    lease = reads.take(lock_at_least_for="5s")
+    reads.update()
+    reads.provider.release(lease)
+    assert reads.update() == []
+    reads.clock.advance(5)
+    assert reads.update() == [("released", "job", "me")]
 
 
-def test_another_holder_between_two_looks(looks: Looks) -> None:
-    looks.provider.release(looks.take())
-    looks.look()
-    looks.provider.release(looks.take(holder="you"))
-    assert looks.look() == [("ran", "job", "you")]
-    looks.take(holder="she")
-    looks.look()
-    looks.provider.take_over(LockRequest("job", "1m", holder="he"))
-    assert looks.look() == [("acquired", "job", "he")]
+def test_another_holder_between_two_reads(reads: Reads) -> None:
+    reads.provider.release(reads.take())
+    reads.update()
+    reads.provider.release(reads.take(holder="you"))
+    assert reads.update() == [("ran", "job", "you")]
+    reads.take(holder="she")
+    reads.update()
+    reads.provider.take_over(LockRequest("job", "1m", holder="he"))
+    assert reads.update() == [("acquired", "job", "he")]
 
 
-def test_a_new_lock_that_ran_and_one_that_is_gone(looks: Looks) -> None:
-    looks.look()
-    looks.provider.release(looks.take())
-    assert looks.look() == [("ran", "job", "me")]
-    looks.provider.prune(0)
-    assert looks.look() == [("deleted", "job", "me")]
-    assert looks.look() == []
+def test_a_new_lock_that_ran_and_one_that_was_deleted(reads: Reads) -> None:
+    reads.update()
+    reads.provider.release(reads.take())
+    assert reads.update() == [("ran", "job", "me")]
+    reads.provider.prune(0)
+    assert reads.update() == [("deleted", "job", "me")]
+    assert reads.update() == []
 
 
-def test_demoted(looks: Looks) -> None:
-    looks.take()
-    looks.look()
-    looks.provider.take_over(Demotion("me", timedelta(0)).request("job", timedelta(seconds=5)))
-    assert looks.look() == [("demoted", "job", "demoted 0ms me")]
+def test_demoted(reads: Reads) -> None:
+    reads.take()
+    reads.update()
+    reads.provider.take_over(Demotion("me", timedelta(0)).request("job", timedelta(seconds=5)))
+    assert reads.update() == [("demoted", "job", "demoted 0ms me")]
 
 
-def test_the_part_that_is_left(looks: Looks) -> None:
-    lease = looks.take()
-    assert looks.part_left() == 1
-    looks.clock.advance(4)
-    assert looks.part_left() == pytest.approx(0.6)
+def test_the_part_that_is_left(reads: Reads) -> None:
+    lease = reads.take()
+    assert reads.part_left() == 1
+    reads.clock.advance(4)
+    assert reads.part_left() == pytest.approx(0.6)
     for _ in range(100):
-        looks.clock.advance(5)
-        looks.provider.extend(lease, "10s")
-    looks.look()
-    assert looks.part_left() < 0.03, "the record says when it was acquired, not when it was extended"
-    looks.clock.advance(5)
-    looks.provider.extend(lease, "10s")
-    looks.look()
-    assert looks.part_left() == pytest.approx(1)
-    looks.clock.advance(7)
-    looks.look()
-    assert looks.part_left() == pytest.approx(0.3)
-    looks.clock.advance(7)
-    assert looks.part_left() == 0
+        reads.clock.advance(5)
+        reads.provider.extend(lease, "10s")
+    reads.update()
+    assert reads.part_left() < 0.03, "the record has the time of the acquisition, not of the extension"
+    reads.clock.advance(5)
+    reads.provider.extend(lease, "10s")
+    reads.update()
+    assert reads.part_left() == pytest.approx(1)
+    reads.clock.advance(7)
+    reads.update()
+    assert reads.part_left() == pytest.approx(0.3)
+    reads.clock.advance(7)
+    assert reads.part_left() == 0
 
 
 # The command

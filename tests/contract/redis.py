@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
 from shedlock_py import LockProvider
 from shedlock_py.testing.contract import BlockingLockProvider, LockProviderFactory
+from shedlock_py.testing.proxy import TcpProxy
 from tests.support.redis import RedisCluster, RedisEndpoint
 
 
@@ -26,6 +27,7 @@ class RedisStore:
     ) -> None:
         self.servers = servers
         self.prefix = f"test-{uuid4().hex[:8]}"
+        self._make = make
         self.factory: Callable[[], Any] = partial(make, key_prefix=self.prefix)
         self._is_async = is_async
         self._resources = ExitStack()
@@ -36,7 +38,7 @@ class RedisStore:
     def provider(self, number: int) -> LockProvider:
         """The first provider, the second one, …; the same for all tests of the class, as in an application."""
         while len(self._providers) <= number:
-            self._providers.append(self._open())
+            self._providers.append(self.open(self._resources, self._make))
         return self._providers[number]
 
     def _start_quorum(self, provider: Any) -> None:
@@ -45,13 +47,14 @@ class RedisStore:
         else:
             provider.start_new_quorum()
 
-    def _open(self) -> LockProvider:
+    def open(self, resources: ExitStack, make: Callable[..., Any]) -> LockProvider:
+        """Another provider, which is closed with ``resources``."""
+        factory = partial(make, key_prefix=self.prefix)
         if self._is_async:
-            return self._resources.enter_context(BlockingLockProvider(self.factory))
-        provider = self.factory()
-        self._resources.callback(provider.close)
-        opened: LockProvider = provider
-        return opened
+            return resources.enter_context(BlockingLockProvider(factory))
+        provider: Any = factory()
+        resources.callback(provider.close)
+        return cast("LockProvider", provider)
 
     def delete(self, name: str) -> None:
         for server in self.servers:
@@ -60,7 +63,7 @@ class RedisStore:
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """The server holds back what would write. It would rather not be asked again meanwhile."""
+        """The server holds back what would write."""
         with ExitStack() as stack:
             for server in self.servers:
                 client = stack.enter_context(server.client())
@@ -90,6 +93,16 @@ class RedisContract:
 
     @pytest.fixture
     def process_factory(self, store: RedisStore) -> Any:
+        return store.factory
+
+    @pytest.fixture
+    def proxy(self, store: RedisStore) -> Iterator[TcpProxy]:
+        server: Any = store.servers[0]
+        with TcpProxy(server.address) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def make_loop_provider(self, store: RedisStore) -> Any:
         return store.factory
 
     def delete_record(self, provider: LockProvider, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What is begun under asyncio goes to its end, whoever is cancelled; nothing is lost, reported twice or left over."""
+"""An operation goes on to its end even if its caller is cancelled; nothing is lost, reported twice or left over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Work:
-    """An operation of a store that stands still until it is told to go on."""
+    """An operation of a store that waits until the test lets it go on."""
 
     def __init__(self, outcome: object = "done") -> None:
         self.outcome = outcome
@@ -41,18 +41,18 @@ class Work:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_reported() -> AsyncIterator[None]:
-    """Neither an exception that nobody has seen nor a task that was destroyed; and no task is left."""
+    """asyncio reports neither an unseen exception nor a destroyed task, and no task is left."""
     reports: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reports.append(context))
     yield
-    await turns(5)
+    await iterations(5)
     assert not [task for task in asyncio.all_tasks() if "/_aio.py" in repr(task)]
     gc.collect()
     assert not reports
 
 
-async def turns(number: int) -> None:
+async def iterations(number: int) -> None:
     for _ in range(number):
         await asyncio.sleep(0)
 
@@ -114,7 +114,7 @@ async def test_i12_cancelled_once() -> None:
     task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
     await work.begun.wait()
     task.cancel()
-    await turns(5)
+    await iterations(5)
     assert not task.done(), "it waits for the store"
     work.may_go_on.set()
     assert await cancelled(task)
@@ -135,7 +135,7 @@ async def test_i12_cancelled_before_it_began() -> None:
     work, undone = Work(), list[Any]()
     work.may_go_on.set()
     task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
-    await turns(1)
+    await iterations(1)
     assert not work.begun.is_set()
     task.cancel()
     assert await cancelled(task)
@@ -148,13 +148,13 @@ async def test_i12_cancelled_twice() -> None:
     await work.begun.wait()
     for _ in range(2):
         task.cancel()
-        await turns(5)
+        await iterations(5)
     assert task.cancelled(), "it does not wait"
     del task
     gc.collect()
     assert not work.ended
     work.may_go_on.set()
-    await turns(10)
+    await iterations(10)
     assert (work.ended, undone) == (True, ["done"])
 
 
@@ -167,21 +167,21 @@ async def waiting() -> tuple[asyncio.Future[str], asyncio.Task[str], list[Any]]:
         return await outcome
 
     task = asyncio.create_task(shielded(work(), abandoned_to(undone)))
-    await turns(3)
+    await iterations(3)
     return outcome, task, undone
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_i12_cancelled_when_it_has_just_been_told(times: int) -> None:
+async def test_i12_cancelled_when_the_operation_has_just_ended(times: int) -> None:
     """The operation is over, and the caller has not recorded of it yet."""
     outcome, task, undone = await waiting()
     outcome.set_result("granted")
-    await turns(1)  # the work has returned
+    await iterations(1)  # the work has returned
     assert not task.done()
     for _ in range(times):
         task.cancel()
     assert await cancelled(task)
-    await turns(5)
+    await iterations(5)
     assert undone == ["granted"]
 
 
@@ -190,17 +190,17 @@ async def test_an_error_after_a_cancellation_is_logged(caplog: pytest.LogCapture
     task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
     await work.begun.wait()
     task.cancel()
-    await turns(2)
+    await iterations(2)
     work.may_go_on.set()
     assert await cancelled(task)
     assert_logged(caplog)
     assert undone == []
 
 
-async def test_an_error_of_which_the_caller_has_just_been_told_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_that_the_cancelled_caller_would_have_got_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     outcome, task, undone = await waiting()
     outcome.set_exception(LookupError("the store's"))
-    await turns(1)
+    await iterations(1)
     task.cancel()
     assert await cancelled(task)
     assert_logged(caplog)
@@ -258,7 +258,7 @@ async def test_work_that_is_cancelled_before_its_first_step_cancels_its_caller()
     """By code that cancels all tasks but some when it shuts down. The caller must not wait for ever."""
     work = Work()
     caller = asyncio.create_task(shielded(work.run()))
-    await turns(1)
+    await iterations(1)
     [inner] = [task for task in asyncio.all_tasks() if "_outcome" in repr(task)]
     inner.cancel()
     await asyncio.wait({caller}, timeout=10)
@@ -267,14 +267,14 @@ async def test_work_that_is_cancelled_before_its_first_step_cancels_its_caller()
 
 
 async def test_an_event_loop_that_ends_when_work_was_just_begun(recwarn: pytest.WarningsRecorder) -> None:
-    """At any of its turns."""
+    """At any of its iterations."""
 
     async def work() -> None:
-        await turns(3)
+        await iterations(3)
 
     async def main(number: int) -> None:
         caller = asyncio.create_task(shielded(work()))
-        await turns(number)
+        await iterations(number)
         assert not caller.done()
 
     for number in range(1, 4):

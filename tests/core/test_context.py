@@ -67,11 +67,11 @@ class TestCurrentLease:
             assert current_lease() is None
 
     def test_nested_locks(self, provider: InMemoryLockProvider) -> None:
-        with hold("outer") as outer:
+        with hold("enclosing") as enclosing:
             with hold("inner") as inner:
                 assert current_lease() is inner
-                assert_locked("outer")
-            assert current_lease() is outer
+                assert_locked("enclosing")
+            assert current_lease() is enclosing
 
     def test_locks_that_do_not_nest(self, provider: InMemoryLockProvider) -> None:
         first, second = ExitStack(), ExitStack()
@@ -83,9 +83,9 @@ class TestCurrentLease:
         assert current_lease() is None
 
     def test_after_the_trust_window_code_is_not_inside(self, provider: InMemoryLockProvider, clock: FakeClock) -> None:
-        with hold("outer", lock_at_most_for="1h") as outer, hold("inner", lock_at_most_for="10s"):
+        with hold("enclosing", lock_at_most_for="1h") as enclosing, hold("inner", lock_at_most_for="10s"):
             clock.advance("9.9s")
-            assert current_lease() is outer
+            assert current_lease() is enclosing
             with pytest.raises(NotLocked):
                 assert_locked("inner")
 
@@ -98,28 +98,28 @@ class TestCurrentLease:
 
 
 class TestReentrancy:
-    def test_the_store_is_asked_once(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
-        with hold("job") as outer:
+    def test_the_store_gets_one_request(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
+        with hold("job") as enclosing:
             before = provider.record("job")
             for _ in range(3):
                 with hold("job", lock_at_most_for="1h", lock_at_least_for="1h") as inner:
-                    assert inner is outer
+                    assert inner is enclosing
             assert provider.record("job") == before
-            assert outer is not None
-            assert attempt("job", current_lease) == Executed(outer, outer)
+            assert enclosing is not None
+            assert attempt("job", current_lease) == Executed(enclosing, enclosing)
         assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
         assert not provider.records()[0].is_held
 
     def test_the_same_provider_named_and_configured(self, provider: InMemoryLockProvider) -> None:
-        with hold("job") as outer, hold("job", provider=provider) as inner:
-            assert inner is outer
-        with hold("job", provider=provider) as outer, hold("job") as inner:
-            assert inner is outer
+        with hold("job") as enclosing, hold("job", provider=provider) as inner:
+            assert inner is enclosing
+        with hold("job", provider=provider) as enclosing, hold("job") as inner:
+            assert inner is enclosing
 
     def test_another_provider_is_another_lock(self, provider: InMemoryLockProvider) -> None:
         other = InMemoryLockProvider()
-        with hold("job") as outer, hold("job", provider=other) as inner:
-            assert inner is not outer
+        with hold("job") as enclosing, hold("job", provider=other) as inner:
+            assert inner is not enclosing
             assert other.record("job")
 
     def test_the_configured_provider_is_another_lock_than_the_named_one_around(
@@ -127,8 +127,8 @@ class TestReentrancy:
     ) -> None:
         other = InMemoryLockProvider()
         provider.acquire(LockRequest("job", "10m"))
-        with hold("job", provider=other) as outer:
-            assert outer
+        with hold("job", provider=other) as enclosing:
+            assert enclosing
             assert attempt("job", pytest.fail) == Skipped("job")
 
     def test_a_lease_that_ended_is_no_pass(self, provider: InMemoryLockProvider, clock: FakeClock) -> None:
@@ -175,11 +175,11 @@ class TestReentrancy:
     @pytest.mark.anyio
     async def test_tasks_side_by_side_are_not_inside_of_each_other(self) -> None:
         configure(async_provider=AsyncInMemoryLockProvider())
-        everybody_asked = asyncio.Barrier(2)
+        both_requested = asyncio.Barrier(2)
 
         async def job() -> str:
             async with hold_async("job") as lease:
-                await everybody_asked.wait()
+                await both_requested.wait()
                 return "ran" if lease else "skipped"
 
         assert sorted(await asyncio.gather(job(), job())) == ["ran", "skipped"]
@@ -187,7 +187,7 @@ class TestReentrancy:
 
 class TestExtendLock:
     def test_it_extends_the_innermost(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
-        with hold("outer", lock_at_most_for="1m"), hold("inner", lock_at_most_for="1m") as inner:
+        with hold("enclosing", lock_at_most_for="1m"), hold("inner", lock_at_most_for="1m") as inner:
             assert extend_lock("1h") is inner
         assert [event.lock_name for event in recorded.of(LockExtended)] == ["inner"]
 

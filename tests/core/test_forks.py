@@ -1,4 +1,4 @@
-"""A child asks in its own name, and what its parent holds is not its own."""
+"""A forked child requests locks under its own name, and does not touch the leases of its parent."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from tests.support.forks import check_fork_by_c
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 
 
-def test_a_child_asks_in_its_own_name_for_what_its_parent_has_asked_for() -> None:
+def test_a_child_requests_the_same_lock_under_its_own_name() -> None:
     configure(provider=InMemoryLockProvider())
     assert lock_request("job").holder.endswith(f":{os.getpid()}")
 
@@ -32,25 +32,25 @@ def test_a_child_asks_in_its_own_name_for_what_its_parent_has_asked_for() -> Non
     in_child(child)
 
 
-def test_a_child_that_is_forked_in_a_task_tells_nothing_of_its_end() -> None:
-    told: list[str] = []
+def test_a_child_that_is_forked_in_a_task_reports_nothing_of_its_end() -> None:
+    events: list[str] = []
     provider = InMemoryLockProvider()
-    configure(provider=provider, listeners=[lambda event: told.append(type(event).__name__)])
+    configure(provider=provider, listeners=[lambda event: events.append(type(event).__name__)])
     block = hold("job")
     with block:
 
         def child() -> None:
-            del told[:]
+            del events[:]
             block.__exit__(None, None, None)
-            assert told == []
+            assert events == []
             record = provider.record("job")
             assert record is not None
             assert record.is_held
             attempt("other", lambda: 7)
-            assert told == ["LockAcquired", "TaskFinished", "LockReleased"]
+            assert events == ["LockAcquired", "TaskFinished", "LockReleased"]
 
         in_child(child)
-    assert told == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert events == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
 def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered() -> None:
@@ -65,9 +65,9 @@ def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered
     in_child(child)
 
 
-def test_a_child_of_which_python_was_not_told_frees_nothing() -> None:
+def test_a_child_that_c_code_forked_frees_nothing() -> None:
     check_fork_by_c("block", "memory://", "job")
 
 
-def test_children_of_which_python_was_not_told_do_not_all_ask_at_once() -> None:
+def test_children_that_c_code_forked_do_not_retry_at_the_same_moments() -> None:
     check_fork_by_c("jitter", "memory://", "job")

@@ -365,18 +365,18 @@ print("bye", flush=True)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "is_waited_for", "said"),
+    ("seconds", "is_waited_for", "output"),
     [
         (0.3, True, ["bye", "finished"]),  # a release that is under way
         (3600, True, ["bye"]),  # one at a store that hangs
         (3600, False, ["bye"]),  # anything else
     ],
 )
-def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, said: list[str]) -> None:
+def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, output: list[str]) -> None:
     script = EXIT.format(seconds=seconds, is_waited_for=is_waited_for)
     began = monotonic()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, said, "")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, output, "")
     assert monotonic() - began < 20
 
 

@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -15,30 +15,21 @@ import pytest
 from shedlock_py import provider_from_url
 from tests.election.fleet import Fleet, Node, now
 from tests.support.polling import wait_until
+from tests.support.stores import Store
 
 LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
 SLOW = 1.5
 """Seconds that a busy machine may add."""
-STORES = ["sqlite", "postgresql", "mariadb", "redis", "mongodb"]
+STORES = ["sqlite", "postgres", "mariadb", "redis", "mongodb"]
 ELECTIONS = [f"election-{number}" for number in range(20)]
 
 
 @pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    match request.param:
-        case "sqlite":
-            url = f"sqlite:///{tmp_path}/locks.db"
-        case "postgresql":
-            url = request.getfixturevalue("postgres_server").url("postgresql+psycopg")
-        case "mariadb":
-            url = request.getfixturevalue("mariadb_server").url("mysql+pymysql")
-        case "redis":
-            url = request.getfixturevalue("redis_server").url()
-        case _:
-            url = request.getfixturevalue("mongodb_server").url()
+def url(request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> str:
+    url = str(make_store(request.param).where())
     with closing(provider_from_url(url)) as provider:  # type: ignore[type-var]  # all of these can be closed
         provider.create_schema()
-    return str(url)
+    return url
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ class World:
             if self.leaders():
                 self.pass_time(2 * RETRY, *nodes)
                 return next(node for node in nodes if node.holder in self.leaders())
-        raise AssertionError("nobody leads")
+        raise AssertionError("no node leads")
 
 
 class Stepped:

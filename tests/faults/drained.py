@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.faults.fleet import PATIENCE, Fleet, WorkerProcess
+from tests.faults.fleet import TIMEOUT, Fleet, WorkerProcess
 from tests.faults.history import DISTURBED, EVERY_WORKER
 from tests.support.database import Address
 from tests.support.polling import wait_until
@@ -28,7 +28,7 @@ def disturbed(fleet: Fleet, worker: WorkerProcess, addresses: Iterable[Address])
     """
     with fleet.marked(DISTURBED, worker):
         yield
-        wait_until(lambda: unserved(addresses) == 0, timeout=PATIENCE, what="all that was held back has arrived")
+        wait_until(lambda: unserved(addresses) == 0, timeout=TIMEOUT, what="all that was held back has arrived")
 
 
 def unserved(addresses: Iterable[Address]) -> int:

@@ -27,7 +27,7 @@ from tests.support.polling import wait_until
 from tests.support.processes import is_running
 from tests.support.stores import Store
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds, on a busy machine."""
 
 
@@ -67,7 +67,7 @@ class ForkServer:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT)
         for file in (self._process.stdin, self._process.stdout, self._stderr):
             if file is not None:
                 file.close()
@@ -181,7 +181,7 @@ class Fleet:
         """SIGKILL, and wait until it is gone."""
         with self.marked("killed", worker):
             os.kill(worker.pid, signal.SIGKILL)
-            wait_until(lambda: not worker.is_alive, timeout=PATIENCE, what=f"{worker.name} dead")
+            wait_until(lambda: not worker.is_alive, timeout=TIMEOUT, what=f"{worker.name} dead")
         self.workers.remove(worker)
 
     def stop_at_work(self) -> WorkerProcess:
@@ -193,7 +193,7 @@ class Fleet:
             victim = self.wait_for_holder()
             before = monotonic()
             os.kill(victim.pid, signal.SIGSTOP)
-            wait_until(partial(is_stopped, victim.pid), timeout=PATIENCE, what=f"{victim.name} stopped")
+            wait_until(partial(is_stopped, victim.pid), timeout=TIMEOUT, what=f"{victim.name} stopped")
             if self.is_working(victim):
                 self._logbook.mark("stopped", victim.name, before)
                 return victim
@@ -232,7 +232,7 @@ class Fleet:
             if (of_kind, how) == (kind, outcome) and name != but and (worker is None or name == worker.name)
         )
 
-    def wait_for_holder(self, timeout: float = PATIENCE) -> WorkerProcess:
+    def wait_for_holder(self, timeout: float = TIMEOUT) -> WorkerProcess:
         wait_until(self.holders, timeout=timeout, what="a worker that holds a lease")
         return self.random.choice(self.holders() or self.workers)
 
@@ -253,7 +253,7 @@ class Fleet:
         what = f"{worker.name} {'holds a lease' if is_working else 'holds none'}"
         self.wait(lambda: self.is_working(worker) == is_working, what)
 
-    def wait(self, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
+    def wait(self, condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
         """Until it is so; fails, too, if a worker has died of something else than us."""
 
         def is_so() -> object:
@@ -273,7 +273,7 @@ class Fleet:
 
     def run_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() >= until, "the time", timeout=seconds + PATIENCE)
+        self.wait(lambda: time.monotonic() >= until, "the time", timeout=seconds + TIMEOUT)
 
     # The end
 
@@ -284,7 +284,7 @@ class Fleet:
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signum)
         wait_until(
-            lambda: not any(worker.is_alive for worker in self.workers), timeout=PATIENCE, what="all workers ended"
+            lambda: not any(worker.is_alive for worker in self.workers), timeout=TIMEOUT, what="all workers ended"
         )
         self._check_complaints()
         self.workers.clear()
@@ -295,7 +295,7 @@ class Fleet:
             if worker in self.workers and worker.is_alive:
                 os.kill(worker.pid, signal.SIGKILL)
         self._logbook.close()
-        wait_until(lambda: not any(worker.is_alive for worker in self._all), timeout=PATIENCE, what="all workers gone")
+        wait_until(lambda: not any(worker.is_alive for worker in self._all), timeout=TIMEOUT, what="all workers gone")
         self._temporary.cleanup()
 
     def _check_alive(self) -> None:

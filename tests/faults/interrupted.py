@@ -24,7 +24,7 @@ from tests.support.stores import Store, open_provider
 LONG = "1h"
 """As long as a lease on a quorum may be, unless it is told otherwise."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds, on a busy machine."""
 
 
@@ -63,17 +63,17 @@ def interrupt(store: Store, number: signal.Signals) -> str:
             proxy.hold_reply_to(name, skip=1 if store.family == "quorum" else 0)  # the first round grants nothing
         child.go_on()
         wait_until(
-            lambda: _is_held(observer, name) or child.has_ended(), timeout=PATIENCE, what="the store has granted it"
+            lambda: _is_held(observer, name) or child.has_ended(), timeout=TIMEOUT, what="the store has granted it"
         )
         child.process.send_signal(number)
         child.expect("interrupted")
-        child.process.wait(PATIENCE)
+        child.process.wait(TIMEOUT)
         return _what_is_left(observer, name, fire_time)
 
 
 def _what_is_left(observer: LockProvider, name: str, fire_time: datetime) -> str:
     try:
-        wait_until(lambda: not _is_held(observer, name), timeout=PATIENCE, what="free")
+        wait_until(lambda: not _is_held(observer, name), timeout=TIMEOUT, what="free")
     except AssertionError:
         return f"{observer.record(name)} is held for nobody"
     if observer.acquire(LockRequest(name, LONG, fire_time=fire_time)) is None:
@@ -117,7 +117,7 @@ class _Child:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
         for file in (self.process.stdin, self.process.stdout):
             if file is not None:
                 file.close()

@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, heartbeat
+from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable, heartbeat
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, in_milliseconds
 from shedlock_py.lease import Claim
@@ -94,26 +94,6 @@ class Sound(LockProvider):
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}:{name}"
-
-    # Workers do not ask for these.
-
-    def record(self, name: str) -> LockRecord | None:
-        raise NotImplementedError
-
-    def records(self, prefix: str = "") -> list[LockRecord]:
-        raise NotImplementedError
-
-    def force_release(self, name: str) -> bool:
-        raise NotImplementedError
-
-    def take_over(self, request: LockRequest) -> Lease:
-        raise NotImplementedError
-
-    def prune(self, unused_for: Duration) -> int:
-        raise NotImplementedError
-
-    def create_schema(self) -> None:
-        raise NotImplementedError
 
 
 class ReadThenWrite(Sound):

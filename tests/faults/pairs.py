@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.faulty import FaultyProxy
-from tests.faults.fleet import PATIENCE
+from tests.faults.fleet import TIMEOUT
 from tests.support.availability import private_server
 from tests.support.database import Address
 from tests.support.polling import wait_until
@@ -138,7 +138,7 @@ class PostgresPair(Pair[PostgresServer]):
             self._ask("SELECT pg_reload_conf()")
         state = "sync" if is_synchronous else "async"
         query = f"SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = '{state}'"
-        wait_until(lambda: self._ask(query), timeout=PATIENCE, what=f"a standby that is {state}")
+        wait_until(lambda: self._ask(query), timeout=TIMEOUT, what=f"a standby that is {state}")
         return standby
 
     def cancel_waiting(self, how: str = "cancel") -> int:
@@ -152,8 +152,8 @@ class PostgresPair(Pair[PostgresServer]):
 
     def _promote(self, standby: PostgresServer) -> None:
         with standby.connect() as connection:
-            connection.execute(text(f"SELECT pg_promote(true, {PATIENCE:.0f})"))
-        wait_until(lambda: not _is_in_recovery(standby), timeout=PATIENCE, what="the standby promoted")
+            connection.execute(text(f"SELECT pg_promote(true, {TIMEOUT:.0f})"))
+        wait_until(lambda: not _is_in_recovery(standby), timeout=TIMEOUT, what="the standby promoted")
 
     def _ask(self, statement: str) -> Any:
         return _ask(self.primary, statement)
@@ -192,7 +192,7 @@ class RedisPair(Pair[RedisServer]):
     def follow(self) -> RedisReplica:
         replica = RedisReplica(self.primary, self._stack)
         self.standbys.append(replica)
-        wait_until(lambda: _is_linked(replica.server), timeout=PATIENCE, what="a replica that follows")
+        wait_until(lambda: _is_linked(replica.server), timeout=TIMEOUT, what="a replica that follows")
         return replica
 
     def _promote(self, standby: RedisServer) -> None:

@@ -22,7 +22,7 @@ from typing import Any, cast
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from tests.faults.fleet import PATIENCE
+from tests.faults.fleet import TIMEOUT
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
@@ -89,7 +89,7 @@ def _full_file(directory: Path) -> Iterator[None]:
 
 def _empty_log(path: Path) -> None:
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-    wait_until(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, timeout=PATIENCE)
+    wait_until(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, timeout=TIMEOUT)
     connection.close()
 
 
@@ -122,7 +122,7 @@ def _full_table(server: DatabaseServer, table: str, directory: Path) -> Iterator
         name = old.exec_driver_sql(f"SELECT min(name) FROM {table}").scalar_one()
         filler = fill(directory)
         try:
-            wait_until(partial(_is_full, admin, table, name), timeout=PATIENCE, what="no room in the lock table")
+            wait_until(partial(_is_full, admin, table, name), timeout=TIMEOUT, what="no room in the lock table")
             yield
         finally:
             filler.unlink()
@@ -166,7 +166,7 @@ def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
                 admin.exec_driver_sql("CHECKPOINT")
                 admin.exec_driver_sql("SELECT pg_switch_wal()")
                 admin.exec_driver_sql("SELECT pg_logical_emit_message(true, 'shedlock', 'x')")
-        wait_until(lambda: server.pid is None, timeout=PATIENCE, what="the server has given up")
+        wait_until(lambda: server.pid is None, timeout=TIMEOUT, what="the server has given up")
         yield
     finally:
         filler.unlink()

@@ -61,6 +61,7 @@ async def opened(make_store: MakeStore, name: str) -> AsyncIterator[Any]:
             yield provider
         return
     provider = store.open_async()
+    await provider.create_schema()  # connects: what its driver starts then is not of a run
     yield provider
     await provider.close()
 

@@ -184,13 +184,13 @@ class AsyncMemoryMachine(MemoryMachine):
         self.loop.close()
 
 
-class BeliefMachine(RuleBasedStateMachine):
-    """One lease whose extensions are carried out at any time between question and answer, or later, or never.
+class TrustMachine(RuleBasedStateMachine):
+    """One lease whose extensions are carried out at any time between request and reply, or later, or never.
 
     I6: whatever happens, the holder never trusts its lease for longer than the store keeps the lock.
     """
 
-    questions = Bundle("questions")
+    requests = Bundle("requests")
 
     @initialize(at_most=lengths, part=st.integers(0, 100), before=lengths, after=lengths)
     def acquire(self, at_most: timedelta, part: int, before: timedelta, after: timedelta) -> None:
@@ -204,24 +204,24 @@ class BeliefMachine(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.answered: set[int] = set()
 
-    @rule(target=questions, length=lengths | st.sampled_from([timedelta(seconds=1), timedelta(hours=1)]))
+    @rule(target=requests, length=lengths | st.sampled_from([timedelta(seconds=1), timedelta(hours=1)]))
     def ask(self, length: timedelta) -> Extension:
         return self.lease.begin_extension(length)
 
     @precondition(lambda self: hasattr(self, "lease"))
-    @rule(question=questions)
-    def carried_out(self, question: Extension) -> None:
+    @rule(request_sent=requests)
+    def carried_out(self, request_sent: Extension) -> None:
         """By the store; perhaps a second time, or long after the answer was given up."""
-        if self.until > self.clock() and not (id(question) in self.done and id(question) in self.answered):
-            self.until = self.clock() + question.lock_for.total_seconds()
-            self.done.add(id(question))
+        if self.until > self.clock() and not (id(request_sent) in self.done and id(request_sent) in self.answered):
+            self.until = self.clock() + request_sent.lock_for.total_seconds()
+            self.done.add(id(request_sent))
             assert self.until >= self.kept_until - 1e-9, "I4"
 
-    @rule(question=questions)
-    def answered_with_yes(self, question: Extension) -> None:
-        if id(question) in self.done - self.answered:
-            self.answered.add(id(question))
-            assert question.granted() is self.lease
+    @rule(request_sent=requests)
+    def granted_by_the_reply(self, request_sent: Extension) -> None:
+        if id(request_sent) in self.done - self.answered:
+            self.answered.add(id(request_sent))
+            assert request_sent.granted() is self.lease
 
     @rule(seconds=st.integers(1, 8_000).map(lambda milliseconds: milliseconds / 1000))
     def time_goes_by(self, seconds: float) -> None:
@@ -244,8 +244,8 @@ TestMemory = MemoryMachine.TestCase
 TestMemory.settings = SETTINGS
 TestAsyncMemory = AsyncMemoryMachine.TestCase
 TestAsyncMemory.settings = SETTINGS
-TestBelief = BeliefMachine.TestCase
-TestBelief.settings = settings(SETTINGS, max_examples=5000 if FULL else 100)
+TestTrust = TrustMachine.TestCase
+TestTrust.settings = settings(SETTINGS, max_examples=5000 if FULL else 100)
 
 
 @SETTINGS
@@ -256,10 +256,10 @@ def test_i6_clocks_of_different_speed(at_most: timedelta, delay: float, drift: f
     claim = Claim(LockRequest("job", at_most), clock)
     clock.advance(delay)
     lease = claim.granted(1)
-    believed = lease.trusted_until - 1000.0  # seconds on the holder's clock since the question
-    assert believed * (1 + drift) <= at_most.total_seconds() - SLACK / 2
-    assert believed <= at_most.total_seconds() * (1 - TRUST_MARGIN)
-    assert lease.is_trusted() is (delay < believed)
+    trusted = lease.trusted_until - 1000.0  # seconds on the holder's clock since the request
+    assert trusted * (1 + drift) <= at_most.total_seconds() - SLACK / 2
+    assert trusted <= at_most.total_seconds() * (1 - TRUST_MARGIN)
+    assert lease.is_trusted() is (delay < trusted)
 
 
 @SETTINGS

@@ -204,7 +204,7 @@ def test_without_a_tolerance_a_clock_a_day_ahead_stops_the_job_everywhere(store:
 
 @pytest.mark.parametrize("store", ["redis async"], indirect=True)
 def test_a_release_in_place_of_the_undo_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(giving_up, "PATIENCE", 0.5)
+    monkeypatch.setattr(giving_up, "TIMEOUT", 0.5)
     monkeypatch.setattr(giving_up, "CALLERS", 5)
     assert rules(giving_up.run_trial(store, 1, undoes=False)) == {"fire time"}
 

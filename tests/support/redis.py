@@ -24,7 +24,7 @@ CLUSTER_TIMEOUT = 30.0
 
 
 class RedisEndpoint(Server):
-    """A Redis that the tests talk to, ours or not."""
+    """A Redis that the tests use, private or external."""
 
     @property
     @abstractmethod
@@ -42,7 +42,7 @@ class RedisEndpoint(Server):
 
     @contextmanager
     def client(self, db: int | None = None) -> Iterator[redis.Redis]:
-        """To look at the server from the side: it asks once and waits 5 seconds."""
+        """An administrator's client: without retries, and with a limit of 5 seconds."""
         once = Retry(NoBackoff(), 0)
         with redis.Redis.from_url(self.url(db), socket_timeout=5, socket_connect_timeout=5, retry=once) as client:
             yield client
@@ -139,7 +139,7 @@ class RedisTlsServer(RedisServer):
 class RedisSentinel(RedisProcess):
     """A sentinel that watches `master`, which must have been started; it finds the replicas by itself.
 
-    It asks the master for them every ten seconds: start the replicas first.
+    It reads them from the master every ten seconds: start the replicas first.
     """
 
     def __init__(self, master: RedisServer, *, name: str = "mymaster") -> None:
@@ -174,7 +174,7 @@ class RedisClusterNode(RedisServer):
     """One of the three of a `RedisCluster`."""
 
     def __init__(self) -> None:
-        timeout = "5000"  # milliseconds without an answer until the others call a node failed
+        timeout = "5000"  # milliseconds without a reply until the others call a node failed
         super().__init__(
             config={"cluster-enabled": "yes", "cluster-node-timeout": timeout, "cluster-announce-ip": LOOPBACK}
         )
@@ -219,7 +219,7 @@ class RedisCluster:
             yield client
 
     def start(self) -> None:
-        """Start the nodes, and tell them of each other."""
+        """Start the nodes, and introduce them to each other."""
         for number, node in enumerate(self._nodes):
             self._started.callback(node.close)
             node.start()

@@ -1,4 +1,4 @@
-"""What a job's listeners hear from us."""
+"""The events that ShedLockExecutor adds to APScheduler's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class JobSkippedEvent(JobExecutionEvent):
     """A fire time at which the job did not run here (code :data:`EVENT_JOB_SKIPPED`). The only event of that run.
 
     :ivar lock_name: the lock it did not get.
-    :ivar reason: ``"held"``: somebody else holds it. ``"already_ran"``: this fire time was granted before
+    :ivar reason: ``"held"``: another holder has it. ``"already_ran"``: this fire time was granted before
         (``once_per_fire_time``). ``"provider_error"``: the store failed (``on_provider_error="skip"``).
     """
 

@@ -49,13 +49,13 @@ class ShedLockExecutor(BaseExecutor):
 
     Which lock: ``locks[job.id]``, else the job's ``@scheduler_lock``, else ``lock_extractor(job)``, else the job's
     id with ``lock_all``. A job that none of these names runs as if this executor were not there, on every replica, and
-    one WARNING says so; ``locks={job.id: None}`` says that it is meant. The decorator's ``on_skip`` plays no part here:
-    a skip is an event.
+    one WARNING is logged; ``locks={job.id: None}`` means that it is intended. The decorator's ``on_skip`` is not
+    called: a skip is an event.
 
     :param executor: what runs the jobs: an executor, a plugin name ("threadpool"), a dict as in the scheduler's own
         configuration ({"type": "processpool", "max_workers": 4}), or None for the scheduler's default executor.
     :param provider: a provider, a URL as for ``provider_from_url``, ``"pkg.module:provider_or_factory"``, or None for
-        that of ``configure()``, looked up when a job runs. A decorator's own provider goes first. Process pools need
+        that of ``configure()``, resolved when a job runs. A decorator's own provider goes first. Process pools need
         one of the two texts, or an object that can be pickled: their workers do not inherit ``configure()``.
     :param default_lock_at_most_for: for locks without one ("10m", seconds, ``timedelta``); None: configure()'s.
     :param default_lock_at_least_for: likewise.
@@ -63,7 +63,7 @@ class ShedLockExecutor(BaseExecutor):
         None as a value: no lock taken here for that job (its decorator, if any, still takes its own when called), and
         no warning. An id that the scheduler has no job of is warned of.
     :param lock_all: lock jobs that nothing else names by their id. Such a job needs an explicit id; an automatic
-        one is different in each replica, so the job does not run and ``EVENT_JOB_ERROR`` says so.
+        one is different in each replica, so the job does not run, which is an ``EVENT_JOB_ERROR``.
     :param lock_extractor: called with the APScheduler job in the scheduler's thread, returns a :data:`Lock`; or
         "pkg.module:function".
     :param once_per_fire_time: each scheduled time runs once, well or not, however short the job and however much the
@@ -245,7 +245,7 @@ def _is_process_pool(executor: Any) -> bool:
 
 
 def install(scheduler: Any, provider: Provider | str | None = None, **options: Any) -> None:
-    """Wrap every executor of a scheduler that somebody else built, started or not, in a :class:`ShedLockExecutor`.
+    """Wrap every executor of a scheduler that was built elsewhere, started or not, in a :class:`ShedLockExecutor`.
 
     Runs that were submitted before go on without a lock; executors that are added later are not wrapped.
 

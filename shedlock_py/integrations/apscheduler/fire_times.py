@@ -17,7 +17,7 @@ _FIRST_DAY = _EPOCH.toordinal()
 
 
 def fire_time_of(trigger: Any, run_time: datetime) -> datetime:
-    """The time that stands for this run in every replica: for an interval the start of its slot."""
+    """The time by which every replica names this run: for an interval the start of its slot."""
     if isinstance(trigger, IntervalTrigger):
         interval: timedelta = trigger.interval
         return _EPOCH + (run_time - _EPOCH) // interval * interval
@@ -31,7 +31,7 @@ def is_calendar_interval(trigger: Any) -> bool:
 
 
 def _start_of_calendar_slot(trigger: Any, run_time: datetime) -> datetime:
-    """Midnight of the first day of the slot, where the trigger is: so never later than the run.
+    """Midnight of the first day of the slot, in the time zone of the trigger, so that it is never later than the run.
 
     Without a start date such a trigger counts from the day on which its process was started; slots count from 1970.
     """

@@ -15,7 +15,7 @@ T = TypeVar("T")
 Provider = LockProvider | AsyncLockProvider
 Lock = str | Mapping[str, Any] | LockRequest | None
 """A lock in `locks` or from `lock_extractor`: its name; a dict with "name" and perhaps "lock_at_most_for" and
-"lock_at_least_for"; a whole request; or None for no lock, which in `locks` says that none is meant."""
+"lock_at_least_for"; a whole request; or None for no lock, which in `locks` means that none is intended."""
 
 _AUTOMATIC_ID = re.compile(r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")  # uuid4().hex
 BOOLEANS = {"true": True, "false": False}
@@ -23,7 +23,7 @@ _LOCK_FIELDS = {"name", "lock_at_most_for", "lock_at_least_for"}
 
 
 def choose(option: str, value: object, choices: Mapping[str, T]) -> T:
-    """What ``value`` stands for: one of ``choices`` or, from a configuration file, its text."""
+    """The choice that ``value`` is, which may be a text from a configuration file."""
     chosen = str(value).strip().lower()
     if chosen not in choices:
         raise ConfigurationError(f"{option} must be one of {', '.join(choices)}; not {value!r}")

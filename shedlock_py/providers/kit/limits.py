@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import ReferenceType, ref
 
 from shedlock_py._clock import monotonic
+from shedlock_py._process import OwningProcess
 from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit.failures import TimedOut
 
@@ -58,7 +58,7 @@ class Permits:
         self._free: deque[_Permit] = deque()
         self._all: set[ReferenceType[_Permit]] = set()
         self._add_missing()
-        self._process = os.getpid()
+        self._owner = OwningProcess()
 
     def _add_missing(self) -> None:
         while len(self._all) < self._count:
@@ -69,8 +69,8 @@ class Permits:
     @contextmanager
     def one_until(self, until: float) -> Iterator[None]:
         """Hold a permit. :raises TimedOut: there was none until that moment, in monotonic seconds."""
-        if self._process != os.getpid():
-            self._refill()  # the threads of the parent process do not give theirs back here
+        if not self._owner.is_current():
+            self._refill()  # the threads of the parent process do not return their permits here
         permit = self._take(until)
         try:
             if not seconds_left(until):  # the threads that had it until now gave up at the same moment

@@ -15,7 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.util import greenlet_spawn
 
 from shedlock_py._clock import monotonic
-from shedlock_py._process import PerLoop, PerProcess, at_fork
+from shedlock_py._process import PerLoop, PerProcess, before_fork
 from shedlock_py.providers.kit import Permits, within
 from shedlock_py.providers.sqlalchemy.connections import SqlConnections
 from shedlock_py.providers.sqlalchemy.engines import FOR_ALL, POOL_SIZE, open_async_engine, open_engine
@@ -218,7 +218,7 @@ def _close_before_fork() -> None:
         connections.close_before_fork()
 
 
-at_fork(before=_close_before_fork)
+before_fork(_close_before_fork)
 
 
 class LoopLimit:

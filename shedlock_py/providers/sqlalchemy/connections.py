@@ -16,7 +16,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess, at_fork
+from shedlock_py._process import OwningProcess, before_fork
 from shedlock_py.providers.kit import NotSent, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import (
@@ -262,4 +262,4 @@ def _close_before_fork() -> None:
             connections.close()
 
 
-at_fork(before=_close_before_fork)
+before_fork(_close_before_fork)

@@ -175,7 +175,8 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None)
     if lack is Missing.TABLE:
         return (
             f"create the table {table} once, with provider.create_schema() or "
-            f"provider_from_url(url).create_schema(), or add lock_table(metadata) to your migrations"
+            f"provider_from_url(url).create_schema(), or add lock_table(metadata) to your migrations; "
+            f"from a shell: shedlock schema --create"
         )
     if lack is Missing.SCHEMA and schema is not None:
         return f"create the schema once: CREATE SCHEMA {dialect.identifier_preparer.quote_schema(schema)}"
@@ -184,7 +185,8 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None)
         return (
             f"add the missing columns: ALTER TABLE {table} ADD COLUMN fencing_token BIGINT; "
             f"ALTER TABLE {table} ADD COLUMN last_fire_time {time_type}; or go without fencing tokens "
-            f"and fire times on a table of ShedLock for Java: extra_columns=False"
+            f"and fire times on a table of ShedLock for Java: extra_columns=False "
+            f"(from a shell: --store pkg.module:provider)"
         )
     if isinstance(error, DBAPIError) and 'prepared statement "' in str(error.orig):
         return (

@@ -1,4 +1,4 @@
-"""Stalls, children and ends: whoever stops beating, however that comes about."""
+"""Heartbeats stop with the process, in forked children, and while the interpreter stands still."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ with hold("job", lock_at_most_for="1s", keep_alive=True, provider=provider) as l
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_neither_releases_nor_beats(url: str) -> None:
+def test_a_forked_child_neither_releases_nor_sends_heartbeats(url: str) -> None:
     process = run_script(FORK, url)
     try:
         assert process.stdout is not None
@@ -110,13 +110,13 @@ from shedlock_py import InMemoryLockProvider, hold
 
 class Hanging(InMemoryLockProvider):
     def extend(self, lease, lock_at_most_for):
-        asked.set()
+        requested.set()
         time.sleep(3600)
 
-asked = threading.Event()
+requested = threading.Event()
 block = hold("job", lock_at_most_for="3s", keep_alive=True, provider=Hanging())
-block.__enter__()  # and nobody leaves it
-asked.wait()
+block.__enter__()  # and it is never left
+requested.wait()
 print("bye", flush=True)
 """
 
@@ -147,7 +147,7 @@ def test_child_threads_are_inside_in_a_copied_context_only() -> None:
     store = FaultyProvider()
     seen: dict[str, object] = {}
 
-    def look(what: str) -> None:
+    def record_lease(what: str) -> None:
         lease = current_lease()
         seen[what] = lease
         if lease is not None:
@@ -156,13 +156,13 @@ def test_child_threads_are_inside_in_a_copied_context_only() -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         context = contextvars.copy_context()
         for thread in (
-            threading.Thread(target=look, args=("bare",)),
-            threading.Thread(target=context.run, args=(look, "copied")),
+            threading.Thread(target=record_lease, args=("bare",)),
+            threading.Thread(target=context.run, args=(record_lease, "copied")),
         ):
             thread.start()
             thread.join()
     assert seen == {"bare": None, "copied": lease}
-    late = threading.Thread(target=context.run, args=(look, "late"))
+    late = threading.Thread(target=context.run, args=(record_lease, "late"))
     late.start()
     late.join()
     assert seen["late"] is None

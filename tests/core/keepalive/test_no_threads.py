@@ -108,7 +108,7 @@ def test_a_lease_that_is_lost_for_want_of_threads_is_reported(until: str) -> Non
                     wait_until(lambda: lost, what="the report while the task runs")
         assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"], recorded.events
         assert lost == recorded.of(LeaseLost)
-        assert recorded.of(ProviderFailed), "nothing says why"
+        assert recorded.of(ProviderFailed), "no event has the reason"
         allow()
         with hold("job", lock_at_most_for="300ms", keep_alive=True, provider=store) as lease:
             last(0.8)

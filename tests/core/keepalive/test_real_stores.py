@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
@@ -18,50 +18,43 @@ from shedlock_py import (
     LockProvider,
     LockRequest,
     assert_locked,
-    async_provider_from_url,
     attempt,
     attempt_async,
     current_lease,
     hold,
-    provider_from_url,
 )
 from shedlock_py.testing import RecordingListener
 from tests.support.polling import wait_until
+from tests.support.stores import Store
 
 LEASE = 1.0
-# Fixture, and the driver of the URL for ordinary code and for asyncio, where there are several.
-STORES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "postgresql": ("postgres_server", ("postgresql+psycopg",), ("postgresql+asyncpg",)),
-    "mariadb": ("mariadb_server", ("mysql+pymysql",), ("mysql+asyncmy",)),
-    "redis": ("redis_server", (), ()),
-    "mongodb": ("mongodb_server", (), ()),
-}
+STORES = ("postgres", "mariadb", "redis", "mongodb")
 
 
-class Store:
-    def __init__(self, request: pytest.FixtureRequest, product: str) -> None:
-        fixture, driver, async_driver = STORES[product]
-        self.server: Any = request.getfixturevalue(fixture)
-        self.async_url: str = self.server.url(*async_driver)
-        self.provider: Any = provider_from_url(self.server.url(*driver))
-        self.provider.create_schema()
+class Opened:
+    """A store whose server a test pauses, and a provider."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.server = store.servers[0]
+        self.provider: Any = store.open()
 
     def close(self) -> None:
         self.server.resume()
         self.provider.close()
 
 
-@pytest.fixture(params=list(STORES))
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    with closing(Store(request, request.param)) as store:
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> Iterator[Opened]:
+    with closing(Opened(make_store(request.param))) as store:
         yield store
 
 
 @pytest.fixture
-def stores(request: pytest.FixtureRequest) -> Iterator[list[Store]]:
+def stores(make_store: Callable[..., Store]) -> Iterator[list[Opened]]:
     """All of them."""
     with ExitStack() as stack:
-        yield [stack.enter_context(closing(Store(request, product))) for product in STORES]
+        yield [stack.enter_context(closing(Opened(make_store(name)))) for name in STORES]
 
 
 @pytest.fixture
@@ -77,7 +70,7 @@ def work(lock: str, leases: float) -> None:
 
 
 def is_between_heartbeats(lease: Lease) -> bool:
-    """Half-way: there is a sixth of a lease to be told in time that it was lost."""
+    """Half-way: a sixth of a lease is left to report the loss in time."""
     return 0.75 < lease.trusted_for().total_seconds() / LEASE < 0.85
 
 
@@ -87,9 +80,9 @@ def is_held(provider: LockProvider, name: str) -> bool:
 
 
 def test_a_job_of_twenty_leases_with_the_store_away_in_the_middle(
-    stores: list[Store], name: str, recorded: RecordingListener
+    stores: list[Opened], name: str, recorded: RecordingListener
 ) -> None:
-    def run(store: Store) -> object:
+    def run(store: Opened) -> object:
         def job() -> str:
             work(name, 10)
             store.server.pause()
@@ -107,7 +100,7 @@ def test_a_job_of_twenty_leases_with_the_store_away_in_the_middle(
     assert not any(is_held(store.provider, name) for store in stores)
 
 
-def test_i6_a_store_that_is_away_for_two_leases(store: Store, name: str, recorded: RecordingListener) -> None:
+def test_i6_a_store_that_is_away_for_two_leases(store: Opened, name: str, recorded: RecordingListener) -> None:
     lost: list[float] = []
     with hold(
         name,
@@ -122,7 +115,7 @@ def test_i6_a_store_that_is_away_for_two_leases(store: Store, name: str, recorde
         paused_at = time.monotonic()
         wait_until(lambda: bool(lost))
         assert not lease.is_trusted()
-        # The last renewal was before the pause, so nobody else can have got the lease before it was a lease old.
+        # The last renewal was before the pause, so no other replica can have got the lease before it was a lease old.
         assert lost[0] - paused_at < LEASE
         until = paused_at + 2 * LEASE
         wait_until(lambda: time.monotonic() > until)
@@ -133,8 +126,8 @@ def test_i6_a_store_that_is_away_for_two_leases(store: Store, name: str, recorde
     assert is_held(store.provider, name)
 
 
-async def test_async_jobs_are_cancelled_in_time(store: Store, name: str, recorded: RecordingListener) -> None:
-    provider: Any = async_provider_from_url(store.async_url)
+async def test_async_jobs_are_cancelled_in_time(store: Opened, name: str, recorded: RecordingListener) -> None:
+    provider: Any = store.store.open_async()
     moments: dict[str, float] = {}
 
     async def job() -> None:

@@ -13,7 +13,6 @@ from shedlock_py import (
     LeaseLost,
     LeaseLostError,
     LockRequest,
-    ProviderFailed,
     TaskFinished,
     assert_locked,
     attempt_async,
@@ -70,20 +69,6 @@ async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListene
         await outlasts(4)
     assert store.calls["extend"] > 6
     assert not recorded.of(LeaseLost)
-
-
-@pytest.mark.parametrize("fault", ["fail", "hang"])
-async def test_a_store_that_is_away_for_half_a_lease(
-    store: AsyncFaultyProvider, recorded: RecordingListener, fault: str
-) -> None:
-    async with hold_async("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
-        await outlasts(1)
-        getattr(store, fault)("extend")
-        await outlasts(2)
-        store.recover()
-        await outlasts(6)
-    assert not recorded.of(LeaseLost)
-    assert bool(recorded.of(ProviderFailed)) is (fault == "fail")
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])
@@ -238,11 +223,11 @@ async def test_nothing_is_left_running(store: AsyncFaultyProvider) -> None:
 
 
 async def test_an_extension_in_doubt_does_not_hurry_the_heartbeats() -> None:
-    """Nobody knows whether the store will yet do it, so longer ones are believed for no longer than that."""
+    """The store may still carry it out, so a longer extension is trusted for no longer than that."""
     store = AsyncFaultyProvider()
     async with hold_async("job", lock_at_most_for="30s", keep_alive=True, provider=store) as lease:
         assert lease is not None
-        lease.begin_extension("30s")  # as a provider does whose store then does not answer
+        lease.begin_extension("30s")  # as a provider does whose store then does not reply
         await extend_lock_async("10m")
         assert lease.trusted_for() < timedelta(seconds=30)
         await outlasts(1)

@@ -41,7 +41,7 @@ LEASE = 0.3
 def store() -> Iterator[FaultyProvider]:
     store = FaultyProvider()
     yield store
-    store.recover()  # whoever still hangs
+    store.recover()  # for requests that still hang
 
 
 def outlasts(lease_lengths: float) -> None:
@@ -78,7 +78,7 @@ def test_a_task_outlasts_many_leases(store: FaultyProvider, recorded: RecordingL
 
 
 def test_a_lease_that_took_long_to_get_is_extended_in_time(recorded: RecordingListener) -> None:
-    """Its trust counts from the question, so the first heartbeat does as well."""
+    """The trust window counts from the request, and so does the first heartbeat."""
 
     class Slow(FaultyProvider):
         """Answers late; the trust window has begun long before."""
@@ -136,11 +136,11 @@ def test_a_store_that_is_away_for_half_a_lease(store: FaultyProvider, recorded: 
 def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_away(
     store: FaultyProvider, recorded: RecordingListener, fault: str
 ) -> None:
-    told = threading.Event()
-    with hold("job", lock_at_most_for=LEASE, keep_alive=True, on_lost=lambda _: told.set(), provider=store) as lease:
+    called = threading.Event()
+    with hold("job", lock_at_most_for=LEASE, keep_alive=True, on_lost=lambda _: called.set(), provider=store) as lease:
         assert lease is not None
         getattr(store, fault)("extend")
-        while not told.is_set():
+        while not called.is_set():
             record = store.record("job")
             assert record is not None
             assert record.is_held or not lease.is_trusted()  # in this order: the holder stops first
@@ -292,7 +292,7 @@ def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
         wait_until(lambda: time.monotonic() > until)
         assert not recorded.of(LeaseLost)
         ended_at = time.monotonic()
-    assert time.monotonic() - ended_at < 5, "releases wait for heartbeats that nobody has begun"
+    assert time.monotonic() - ended_at < 5, "releases wait for heartbeats that no worker has begun"
 
 
 def test_a_store_that_hangs_does_not_delay_another_one(recorded: RecordingListener, store: FaultyProvider) -> None:
@@ -328,7 +328,7 @@ def test_no_heartbeat_where_nothing_is_locked(store: FaultyProvider, monkeypatch
         assert threading.active_count() == before
 
 
-def test_an_extension_that_is_refused_is_told_once(store: FaultyProvider, recorded: RecordingListener) -> None:
+def test_an_extension_that_is_refused_is_reported_once(store: FaultyProvider, recorded: RecordingListener) -> None:
     lost: list[LeaseLost] = []
     with hold("job", lock_at_most_for="1m", keep_alive=True, on_lost=lost.append, provider=store):
         store.take_over(LockRequest("job", "1m"))

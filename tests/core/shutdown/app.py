@@ -6,8 +6,8 @@ KIND is where its guarded task runs: "main", "thread", "asyncio", "scheduler"; "
 While a task in a daemon thread is waited for: "locked" (the main thread holds a lock that the task needs), "log" (that
 is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
 main thread's event loop), "loop" (the event loop has a handler of its own), "ends" (the main thread ends by itself),
-"patient" (a thread that does not end for a long time), "chained-thread" (another handler was there), "wrapped" (another
-handler calls ours), "no-threads" (the
+"slow" (a thread that does not end for a long time), "chained-thread" (another handler was there), "wrapped" (another
+handler calls the one of shedlock_py), "no-threads" (the
 process cannot start any; its store is in memory).
 """
 
@@ -68,7 +68,7 @@ def main(url: str, kind: str) -> None:
         asyncio.run(loop_with_a_handler())
         return
     if kind != "default":
-        signal.signal(signal.SIGTERM, say_it) if kind.startswith("chained") else None
+        signal.signal(signal.SIGTERM, former_handler) if kind.startswith("chained") else None
         release_on_sigterm("500ms" if kind == "stubborn" else "20s")
     match kind:
         case "locked" | "log":
@@ -93,7 +93,7 @@ def main(url: str, kind: str) -> None:
                 wrap_handler()
             in_daemon_thread(job, STEP)
             later()
-        case "patient":
+        case "slow":
             in_daemon_thread(job, 30)
             has_begun.wait()
             while isinstance(attempt("other", time.monotonic, lock_at_most_for="1m"), Executed):
@@ -136,7 +136,7 @@ def needs(lock: AbstractContextManager[object]) -> None:
 
 async def both() -> None:
     in_daemon_thread(job, 5 * STEP)
-    async with hold_async("kept", lock_at_most_for=STEP, keep_alive=True) as lease:
+    async with hold_async("kept", lock_at_most_for=3 * STEP, keep_alive=True) as lease:
         assert lease is not None
         try:
             await asyncio.sleep(60)
@@ -158,10 +158,10 @@ async def loop_with_a_handler() -> None:
 
 
 def wrap_handler() -> None:
-    ours: Any = signal.getsignal(signal.SIGTERM)
+    wrapped: Any = signal.getsignal(signal.SIGTERM)
 
     def wrapper(number: int, frame: FrameType | None) -> None:
-        ours(number, frame)
+        wrapped(number, frame)
 
     signal.signal(signal.SIGTERM, wrapper)
 
@@ -183,7 +183,7 @@ def later() -> None:
             print("a new task", "runs" if lease else "is skipped", flush=True)
 
 
-def say_it(number: int, frame: FrameType | None) -> None:
+def former_handler(number: int, frame: FrameType | None) -> None:
     print("the former handler", flush=True)
     raise SystemExit(7)
 

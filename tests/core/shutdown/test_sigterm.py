@@ -47,7 +47,7 @@ def application(url: str, kind: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def terminated(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
-    """How it ended, and what it said after SIGTERM."""
+    """The exit code, and the output after SIGTERM."""
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
     return process.returncode, out.splitlines(), err
@@ -58,111 +58,68 @@ def is_free(provider: LockProvider) -> bool:
     return record is not None and not record.is_held
 
 
-@pytest.mark.parametrize("kind", ["main", "asyncio"])
-def test_a_task_of_the_main_thread_is_interrupted_and_released(url: str, kind: str) -> None:
+ENDED, SKIPPED = "task ended", "a new task is skipped"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "expected"),
+    [
+        # A task of the main thread is interrupted.
+        ("main", 143, []),
+        ("asyncio", 143, []),
+        ("chained", 7, ["the former handler"]),
+        # A task of another thread may end; meanwhile the main thread goes on.
+        ("thread", 143, [ENDED, SKIPPED]),
+        ("chained-thread", 7, [ENDED, "the former handler", SKIPPED]),
+        ("wrapped", 143, [ENDED, SKIPPED]),
+        # It needs a lock that the main thread holds: a handler that waited would wait for ever.
+        ("locked", 143, [ENDED, SKIPPED]),
+        ("log", 143, [ENDED, SKIPPED]),
+        ("blocked", 143, [ENDED]),
+        ("both", 143, [ENDED, "kept alive: True"]),
+        ("loop", 0, ["the loop's handler", ENDED]),
+        ("ends", 0, ["main thread ends", ENDED]),
+    ],
+)
+def test_leases_are_released_and_the_process_ends(url: str, kind: str, status: int, expected: list[str]) -> None:
+    began = time.monotonic()
     with application(url, kind) as process:
-        status, said, _ = terminated(process)
-    assert (status, said) == (143, [])
-    assert is_free(provider_from_url(url))
-
-
-def test_a_task_in_a_thread_may_end(url: str) -> None:
-    with application(url, "thread") as process:
-        status, said, err = terminated(process)
-    assert (status, said, err) == (143, ["task ended", "a new task is skipped"], "")
+        ended = terminated(process)
+    assert ended[:2] == (status, expected), ended
+    assert "left to expire" not in ended[2]
     assert is_free(provider_from_url(url))
     assert provider_from_url(url).record("late") is None
+    assert time.monotonic() - began < 15
 
 
 def test_the_recipe_for_apscheduler(url: str) -> None:
     with application(url, "scheduler") as process:
-        status, said, _ = terminated(process)
+        status, output, _ = terminated(process)
     assert status == 143
-    assert said.count("held") <= 1  # at most a run that had begun; none begins after the signal
-    assert said[-1] == "a new task is skipped"
+    assert output.count("held") <= 1  # at most a run that had begun; none begins after the signal
+    assert output[-1] == "a new task is skipped"
     assert is_free(provider_from_url(url))
 
 
 def test_what_does_not_end_in_time_keeps_its_lease(url: str) -> None:
     with application(url, "stubborn") as process:
-        status, said, err = terminated(process)
-    assert (status, said) == (143, ["a new task is skipped"])
+        status, output, err = terminated(process)
+    assert (status, output) == (143, ["a new task is skipped"])
     assert "their leases are left to expire: job" in err
     assert not is_free(provider_from_url(url))
 
 
-def test_the_former_handler_is_called(url: str) -> None:
-    with application(url, "chained") as process:
-        status, said, _ = terminated(process)
-    assert (status, said) == (7, ["the former handler"])
-    assert is_free(provider_from_url(url))
-
-
-# While a thread waits for tasks in other threads
-
-
-@pytest.mark.parametrize("kind", ["locked", "log"])
-def test_a_task_that_needs_what_the_main_thread_holds_can_end(url: str, kind: str) -> None:
-    """The handler runs in the main thread: if it waited there, neither would go on."""
-    began = time.monotonic()
-    with application(url, kind) as process:
-        status, said, err = terminated(process)
-    assert (status, said, err) == (143, ["task ended", "a new task is skipped"], "")
-    assert is_free(provider_from_url(url))
-    assert time.monotonic() - began < 15
-
-
-def test_a_main_thread_that_waits_for_a_lock_is_interrupted(url: str) -> None:
-    with application(url, "blocked") as process:
-        status, said, _ = terminated(process)
-    assert (status, said) == (143, ["task ended"])
-    assert is_free(provider_from_url(url))
-
-
-def test_the_event_loop_of_the_main_thread_goes_on(url: str) -> None:
-    with application(url, "both") as process:
-        status, said, err = terminated(process)
-    assert (status, said) == (143, ["task ended", "kept alive: True"]), err
-    assert is_free(provider_from_url(url))
-
-
-def test_an_event_loop_with_a_handler_is_notified_once_and_the_interpreter_waits(url: str) -> None:
-    with application(url, "loop") as process:
-        status, said, err = terminated(process)
-    assert (status, said, err) == (0, ["the loop's handler", "task ended"], "")
-    assert is_free(provider_from_url(url))
-
-
-def test_a_main_thread_that_ends_by_itself_lets_tasks_of_daemon_threads_end(url: str) -> None:
-    with application(url, "ends") as process:
-        status, said, err = terminated(process)
-    assert (status, said, err) == (0, ["main thread ends", "task ended"], "")
-    assert is_free(provider_from_url(url))
-
-
 def test_a_second_signal_does_not_wait(url: str) -> None:
     began = time.monotonic()
-    with application(url, "patient") as process:
+    with application(url, "slow") as process:
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
         assert process.stdout.readline() == "shutting down\n"  # two at the same time are one
-        status, said, err = terminated(process)
+        status, output, err = terminated(process)
     assert (status, err) == (143, "")
-    assert "task ended" not in said
+    assert "task ended" not in output
     assert time.monotonic() - began < 15
     assert not is_free(provider_from_url(url))
-
-
-def test_the_former_handler_is_called_once_and_after_the_wait(url: str) -> None:
-    with application(url, "chained-thread") as process:
-        status, said, _ = terminated(process)
-    assert (status, said) == (7, ["task ended", "the former handler", "a new task is skipped"])
-
-
-def test_a_handler_around_ours(url: str) -> None:
-    with application(url, "wrapped") as process:
-        status, said, err = terminated(process)
-    assert (status, said, err) == (143, ["task ended", "a new task is skipped"], "")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
@@ -170,8 +127,8 @@ def test_without_a_thread_to_wait_the_main_thread_waits(url: str) -> None:
     with application(url, "no-threads") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "no more threads\n"
-        status, said, err = terminated(process)
-    assert (status, said[0]) == (143, "task ended"), err
+        status, output, err = terminated(process)
+    assert (status, output[0]) == (143, "task ended"), err
 
 
 def test_without_it_the_lease_lasts(url: str) -> None:

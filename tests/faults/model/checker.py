@@ -1,7 +1,7 @@
 """All states that a few claimants and one lock record can get into, breadth first: the first violation is the shortest.
 
-Every question to the store is carried out at any time, in any order, or never; its reply may be lost, and it may be
-asked again. Claimants crash, or stand still for any time: all of them may do nothing while time goes by.
+Every operation to the store is carried out at any time, in any order, or never; its reply may be lost, and it may be
+sent again. Claimants crash, or stand still for any time: all of them may do nothing while time goes by.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.faults.model.claimant import Claimant
-from tests.faults.model.states import AWAITED_BY_NOBODY, Claim, Message, Question, State, with_claim
+from tests.faults.model.states import AWAITED_BY_NOBODY, Claim, Message, Operation, State, with_claim
 from tests.faults.model.store import Store, delete, force_release, passed, what_is_broken
 
 Step = tuple[str, State, str]
@@ -31,9 +31,9 @@ class Model:
     at_most: int = 3
     at_least: int = 0
     retries: int = 0
-    """How often the first claimant asks again after a broken connection; what it sent may still be carried out."""
+    """How often the first claimant retries after a broken connection; what it sent may still be carried out."""
     lengths: tuple[int, ...] = ()
-    """The extensions that the first claimant asks for, in this order; the others are there to take the lock."""
+    """The extensions that the first claimant sends, in this order; the others are there to take the lock."""
     forceful: frozenset[int] = frozenset()
     """Claims that take over."""
     by_hand: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Model:
 
     @property
     def by_flag(self) -> bool:
-        return "belief is a flag" in self.changes
+        return "trust is a flag" in self.changes
 
     def steps(self, state: State) -> Iterator[Step]:
         """All that can happen next."""
@@ -99,11 +99,11 @@ class Model:
         claim = following.claims[me]
         messages = list(claim.messages)
         messages.remove(message)
-        questions = tuple(
-            question._replace(reply=reply) if question.number == message.question else question
-            for question in claim.questions
+        operations = tuple(
+            operation._replace(reply=reply) if operation.number == message.operation else operation
+            for operation in claim.operations
         )
-        following = with_claim(following, me, claim._replace(messages=tuple(messages), questions=questions))
+        following = with_claim(following, me, claim._replace(messages=tuple(messages), operations=operations))
         label = f"the store carries out {message.kind} {message.length} of claim {me}: {reply}"
         return label, following, broken
 
@@ -127,7 +127,7 @@ def _essence(state: State) -> State:
 def _essence_of(claim: Claim, has_record: bool) -> Claim:
     messages = claim.messages
     if not has_record and not any(message.kind in ("acquire", "take over") for message in messages):
-        messages = tuple(message for message in messages if message.question != AWAITED_BY_NOBODY)
+        messages = tuple(message for message in messages if message.operation != AWAITED_BY_NOBODY)
     if claim.phase == "gone":
         return Claim(
             "gone",
@@ -139,4 +139,4 @@ def _essence_of(claim: Claim, has_record: bool) -> Claim:
     return claim._replace(messages=tuple(sorted(messages)))
 
 
-__all__ = ["Model", "Question", "Violation"]
+__all__ = ["Model", "Operation", "Violation"]

@@ -29,13 +29,13 @@ class Record(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A question to the store that is under way, and may stay so for any time."""
+    """A operation to the store that is under way, and may stay so for any time."""
 
     kind: str
     length: int = 0
     """The duration in it: a lease, or what is left of the minimum hold."""
-    question: int = AWAITED_BY_NOBODY
-    """Which question of the claimant it asks; nobody's if the connection for its reply is gone."""
+    operation: int = AWAITED_BY_NOBODY
+    """The operation of the claimant that it carries; none if the connection for its reply is gone."""
     token: int = 0
     """Of the acquisition that it extends."""
     order: int = NOBODY
@@ -44,41 +44,41 @@ class Message(NamedTuple):
     """Of a take-over: the token of the record that was read; 0 if there was none."""
 
 
-class Question(NamedTuple):
-    """What a claimant waits for an answer to."""
+class Operation(NamedTuple):
+    """An operation of which a claimant awaits the reply."""
 
     number: int
     kind: str
     length: int
-    believable: int
-    """Ticks left of what may be believed if the answer is yes, counted from when it was first asked."""
+    trustable: int
+    """Ticks left of what may be trusted if the reply is yes, counted from when it was first sent."""
     retries: int
     token: int = 0
     before: int = 0
     reply: int = NOBODY
-    """The answer that is on its way back: a token, 1 for yes, 0 for no."""
+    """The reply that is on its way back: a token, 1 for yes, 0 for no."""
 
 
 class Claim(NamedTuple):
-    """One acquisition, and the claimant that asks for it. ``phase``: "new", "asks", "holds", "releases" or "gone"."""
+    """One acquisition, and its claimant. ``phase``: "new", "sends", "holds", "releases" or "gone"."""
 
     phase: str = "new"
-    questions: tuple[Question, ...] = ()
+    operations: tuple[Operation, ...] = ()
     messages: tuple[Message, ...] = ()
-    belief: int = 0
+    trust: int = 0
     """Ticks left of the trust window."""
     is_flagged: bool = False
-    """Whether a watchdog has not yet cleared the flag of those who believe a flag instead of a clock."""
+    """Whether a watchdog has not yet cleared the flag of claimants that trust a flag instead of a clock."""
     minimum: int = 0
     """Ticks left of the minimum hold, as the claimant counts them."""
     token: int = 0
     doubts: tuple[tuple[int, int, int], ...] = ()
-    """Extensions, by number, that were asked for and not granted: how long each would let the lock last, and how short
+    """Extensions, by number, that were sent and not granted: how long each would let the lock last, and how short
     one is that was under way at the same time."""
     repeated: int = 0
-    """The shortest extension that was granted and asked for twice, so that it may be done again; 0 if there is none."""
+    """The shortest extension that was granted and sent twice, so that it may be done again; 0 if there is none."""
     latest: int = NOBODY
-    asked: int = 0
+    sent: int = 0
     extensions: int = 0
     """How many there were."""
     # Only for the checks.
@@ -94,7 +94,7 @@ class State(NamedTuple):
     record: Record | None
     claims: tuple[Claim, ...]
     by_hand: tuple[str, ...] = ()
-    """What somebody may still do by hand: "force release", "delete"."""
+    """What an operator may still do by hand: "force release", "delete"."""
     clock: int = 0
     """The store's clock in microseconds, of which only the order matters: it moves with each grant."""
 

@@ -1,7 +1,7 @@
-"""The store's part of the model: what each question does to the lock record, as the real statements and scripts decide.
+"""The store's part of the model: what an operation does to the lock record, as real statements and scripts decide.
 
 Three dialects of the same: "sql" (statements), "redis" (acquire.lua, …) and "mongodb" (commands.py). The last two mark
-a record as released, so that a question that comes late finds out.
+a record as released, so that a operation that comes late finds out.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Store:
         if message.kind == "acquire" and not reply and old.holder == me and old.left and not claim.has_released:
             return "a skip was faked: the lock is held for this very claim"
         if new.left > max(old.left, message.length, self.at_most if message.kind == "acquire" else 0):
-            return f"I3: free only after {new.left} ticks, asked for {message.length}"
+            return f"I3: free only after {new.left} ticks, {message.length}"
         if new.left > old.left and claim.is_revoked:
             return "a lease that was ended by hand is alive again"
         if new.left > old.left and claim.has_released and message.kind in self._must_find_it_released:
@@ -148,27 +148,27 @@ def passed(record: Record | None) -> Record | None:
     return record and record._replace(left=max(0, record.left - 1), kept=max(0, record.kept - 1))
 
 
-def believes(claim: Claim, by_flag: bool) -> bool:
-    return claim.is_flagged if by_flag else claim.belief > 0
+def trusts(claim: Claim, by_flag: bool) -> bool:
+    return claim.is_flagged if by_flag else claim.trust > 0
 
 
 def what_is_broken(state: State, by_flag: bool) -> str:
     """Which promise of the state itself."""
     record = state.record or Record()
     for me, claim in enumerate(state.claims):
-        if claim.is_revoked or not believes(claim, by_flag):
+        if claim.is_revoked or not trusts(claim, by_flag):
             continue
         if record.holder != me or not record.left:
-            return f"I6: claim {me} believes in its lease, and the store has {_told(record)}"
-        if claim.belief > record.left:
-            return f"I6: claim {me} will believe for {claim.belief} ticks, and the store keeps it {record.left}"
+            return f"I6: claim {me} trusts its lease, and the store has {_shown(record)}"
+        if claim.trust > record.left:
+            return f"I6: claim {me} will trust it for {claim.trust} ticks, and the store keeps it {record.left}"
         others = max((other.newest for number, other in enumerate(state.claims) if number != me), default=0)
         if others > claim.token:
-            return f"I2: claim {me} believes in token {claim.token} after {others} was given to another"
+            return f"I2: claim {me} trusts token {claim.token} after {others} was given to another"
     return ""
 
 
-def _told(record: Record) -> str:
+def _shown(record: Record) -> str:
     if record.holder == NOBODY or not record.left:
         return "a free lock"
     return f"claim {record.holder} as its holder"

@@ -2,96 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from shedlock_py import InMemoryLockProvider, LockRequest
-from shedlock_py._program import run
 from shedlock_py.lease import Claim
-from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing import FakeClock
+from shedlock_py.testing.proxy import TcpProxy
+from tests.support.late_copies import asked_twice
+from tests.support.stores import Store
 
-STORES = {"sqlite": "", "postgresql+psycopg": "postgres_server", "mysql+pymysql": "mariadb_server"}
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def behind(request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> Iterator[tuple[Any, TcpProxy]]:
+    """A provider, and the proxy in front of its store; the provider has its connection."""
+    store = make_store(request.param)
+    with TcpProxy(store.addresses[0]) as proxy, store.provider([proxy.address]) as provider:
+        provider.record("warm")
+        yield provider, proxy
+
+
+@pytest.fixture
+def name() -> str:
+    return f"twice-{uuid4().hex[:8]}"
 
 
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
-@pytest.mark.parametrize("driver", STORES)
-def test_i6_a_question_that_comes_twice_does_not_cut_an_extended_lease(
-    driver: str, operation: str, request: pytest.FixtureRequest, tmp_path: Any
+def test_i6_an_acquire_that_comes_twice_does_not_cut_an_extended_lease(
+    behind: tuple[Any, TcpProxy], operation: str, name: str
 ) -> None:
-    """Asked again after a broken connection; the first question, still under way, is carried out long after."""
-    url = request.getfixturevalue(STORES[driver]).url(driver) if STORES[driver] else f"sqlite:///{tmp_path}/locks.db"
-    provider, name = SqlAlchemyLockProvider(url), f"twice-{uuid4().hex[:8]}"
-    provider.create_schema()
-    asked = []
-
-    def execute(ask: Any) -> Any:
-        asked.append(ask)
-        return provider._client.execute(ask, 5.0)
-
-    lease = run(getattr(provider.programs, operation)(LockRequest(name, "10s")), execute)
-    assert lease is not None
+    """Sent again after a broken connection; the first copy, still under way, is carried out long after."""
+    provider, proxy = behind
+    lease = asked_twice(provider, proxy, name, operation)
     token = lease.fencing_token
-    assert provider.extend(lease, "10m")
-    provider._client.execute(asked[-1], 5.0)
+    assert provider.extend(lease, "10h")
+    proxy.deliver()
     record = provider.record(name)
-    assert record is not None
-    assert record.remaining > timedelta(minutes=9)
+    assert record.remaining > timedelta(hours=9)
     assert record.fencing_token == token
     assert lease.trusted_for() < record.remaining
     assert provider.release(lease) is True
-    provider.close()
 
 
-@pytest.mark.parametrize("driver", STORES)
-def test_i6_an_extension_that_was_asked_twice_may_yet_be_done_again(
-    driver: str, request: pytest.FixtureRequest, tmp_path: Any
-) -> None:
-    """Its first question, still under way, is carried out after a longer extension, which must not be believed."""
-    url = request.getfixturevalue(STORES[driver]).url(driver) if STORES[driver] else f"sqlite:///{tmp_path}/locks.db"
-    provider, name = SqlAlchemyLockProvider(url), f"twice-{uuid4().hex[:8]}"
-    provider.create_schema()
-    lease = provider.acquire(LockRequest(name, "10s"))
-    assert lease is not None
-    asked = []
-
-    def execute(ask: Any) -> Any:
-        asked.append(ask)
-        if len(asked) == 1:
-            raise OperationalError("", {}, Exception("gone"), connection_invalidated=True)
-        return provider._client.execute(ask, 5.0)
-
-    assert run(provider.programs.extend(lease, timedelta(minutes=1)), execute) is lease
-    assert len(asked) == 2
-    assert provider.extend(lease, "1h") is lease
-    provider._client.execute(asked[0], 5.0)
-    record = provider.record(name)
-    assert record is not None
-    assert record.remaining < timedelta(minutes=2)
-    assert lease.trusted_for() < record.remaining
-    assert provider.extend(lease, "1m") is lease, "of the same length: believed"
-    assert lease.trusted_for() > timedelta(seconds=50)
-    provider.close()
-
-
-@pytest.mark.parametrize("heard_first", ["shorter", "longer"])
-def test_i6_of_two_extensions_at_once_the_shorter_counts(heard_first: str) -> None:
-    """The store did the shorter one last; which one, the replies do not tell."""
+@pytest.mark.parametrize("received_first", ["shorter", "longer"])
+def test_i6_of_two_extensions_at_once_the_shorter_counts(received_first: str) -> None:
+    """The store did the shorter one last; the replies do not say which."""
     clock = FakeClock()
     lease = Claim(LockRequest("job", "1m"), clock).granted(1)
     shorter, longer = lease.begin_extension("1m"), lease.begin_extension("10m")
-    for extension in (shorter, longer) if heard_first == "shorter" else (longer, shorter):
+    for extension in (shorter, longer) if received_first == "shorter" else (longer, shorter):
         extension.granted()
     assert lease.trusted_for() <= timedelta(minutes=1)
     lease.begin_extension("10m").granted()
     assert lease.trusted_for() > timedelta(minutes=9), "nothing is in doubt any more"
 
 
-def test_extensions_one_after_the_other_are_believed() -> None:
+def test_extensions_one_after_the_other_are_trusted() -> None:
     clock = FakeClock()
     provider = InMemoryLockProvider(clock=clock)
     lease = provider.acquire(LockRequest("job", "1m"))

@@ -1,7 +1,7 @@
 """The model is of this code: random walks through it, done step by step by the real programs on a real SQLite.
 
-Each question of a program is a real statement. The walk says when it is carried out, whether its reply arrives, and
-when it is asked again; the database tells the time that the walk says. After each step both must agree.
+Each operation of a program is a real statement. The walk says when it is carried out, whether its reply arrives, and
+when it is sent again; the database has the time that the walk says. After each step both must agree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from shedlock_py.testing import FakeClock
 from tests.faults.model.checker import Model
-from tests.faults.model.states import NOBODY, Question, State
+from tests.faults.model.states import NOBODY, Operation, State
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
 WALKS = 5000 if FULL else 150
@@ -31,7 +31,7 @@ EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class Database:
-    """A SQLite file whose clock is ``clock``: its statements call functions of ours in place of SQLite's own."""
+    """A SQLite file whose clock is ``clock``: its statements call functions of the test in place of SQLite's own."""
 
     def __init__(self, path: Path, clock: FakeClock) -> None:
         self.clock = clock
@@ -57,8 +57,8 @@ class Database:
     def execute(self, command: SqlCommand) -> SqlReply:
         """At this moment of its clock, whenever the program made the command."""
         now = {"now_us": self.microseconds()} if "now_us" in command.values else {}
-        answer: SqlReply = self.provider._client.execute(command._replace(values={**command.values, **now}), 5.0)
-        return answer
+        reply: SqlReply = self.provider._client.execute(command._replace(values={**command.values, **now}), 5.0)
+        return reply
 
     def microseconds(self) -> int:
         self.ticks = getattr(self, "ticks", 0) + 1  # two statements never see the same microsecond
@@ -66,7 +66,7 @@ class Database:
 
 
 NOTHING = SqlReply(rows=[(0, 0, None, None, None, None)])
-"""What SQLite's look finds where there is no record."""
+"""What SQLite's read finds where there is no record."""
 
 
 def _parsed(modifier: str) -> timedelta:
@@ -87,7 +87,7 @@ def gone() -> OperationalError:
 
 
 class Actor:
-    """A claimant: the real programs, and what they have asked."""
+    """A claimant: the real programs, and their commands."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -100,32 +100,32 @@ class Actor:
         """The statements under way, by what the model calls them."""
         self.replies: dict[int, SqlReply] = {}
 
-    def ask(self, question: Question, request: LockRequest) -> None:
-        match question.kind:
+    def begin(self, operation: Operation, request: LockRequest) -> None:
+        match operation.kind:
             case "acquire":
                 program: Any = self.algorithm.acquire(request)
-                next(program)  # the look, which is to find nothing: time may pass between it and the claim
+                next(program)  # the read, which is to find nothing: time may pass between it and the claim
                 command = program.send(NOTHING)
             case "take over":
                 program = self.algorithm.take_over(request)
-                program.send(self.database.execute(next(program)))  # the record is read; then the look
+                program.send(self.database.execute(next(program)))  # the record is read; then the second read
                 command = program.send(NOTHING)
             case "extend":
-                program = self.algorithm.extend(self.of_lease(), question.length)
+                program = self.algorithm.extend(self.of_lease(), operation.length)
                 command = next(program)
             case _:
                 program = self.algorithm.release(self.of_lease())
                 command = next(program)
-        self.programs[question.number], self.kinds[question.number] = program, question.kind
-        self.commands[question.kind, question.length] = command
-        if question.kind in ("acquire", "take over"):
+        self.programs[operation.number], self.kinds[operation.number] = program, operation.kind
+        self.commands[operation.kind, operation.length] = command
+        if operation.kind in ("acquire", "take over"):
             self.commands["undo", 0] = None
 
     def of_lease(self) -> Lease:
         assert self.lease is not None
         return self.lease
 
-    def hear(self, number: int) -> object:
+    def receive(self, number: int) -> object:
         program, reply = self.programs.pop(number), self.replies.pop(number)
         if self.kinds[number] == "take over" and not reply.rows:
             program.send(reply)  # it reads again, which a walk does not
@@ -138,7 +138,7 @@ class Actor:
             self.lease = result
         return result
 
-    def ask_again(self, number: int) -> None:
+    def send_again(self, number: int) -> None:
         self.repeated.add(number)
         self.replies.pop(number, None)
         self.programs[number].throw(gone())  # it yields the same statement again
@@ -174,7 +174,7 @@ class Walk:
             weights = [1 if " crashes" in label else 3 if "tick" in label else 6 for label, _, _ in possible]
             [(label, following, broken)] = self.dice.choices(possible, weights)
             self.log.append(label)
-            assert not broken, self.told(broken)
+            assert not broken, self.way(broken)
             self.do(label, state, following)
             self.compare(following)
             state = following
@@ -195,19 +195,19 @@ class Walk:
 
     def claimant_does(self, me: int, what: str, before: State, after: State) -> None:
         actor = self.actors[me]
-        new = [question for question in after.claims[me].questions if question not in before.claims[me].questions]
-        if what == "asks" or what.startswith(("extends", "releases")):
-            actor.ask(new[-1], self.request)
-        elif what.startswith("asks again"):
-            actor.ask_again(int(what.split()[-1]))
+        new = [operation for operation in after.claims[me].operations if operation not in before.claims[me].operations]
+        if what == "sends" or what.startswith(("extends", "releases")):
+            actor.begin(new[-1], self.request)
+        elif what.startswith("sends again"):
+            actor.send_again(int(what.split()[-1]))
         elif what.startswith("gives up"):
             actor.give_up(int(what.split()[-1]))
-        elif what.startswith("hears"):
+        elif what.startswith("receives"):
             number, reply = (int(word.rstrip(":")) for word in what.split()[1:])
-            # A release that was asked again finds nothing to do if the first of the two did it: that counts as done.
+            # A release that was sent again finds nothing to do if the first of the two did it: that counts as done.
             is_repeated = actor.kinds[number] == "release" and number in actor.repeated
-            heard = actor.hear(number)
-            assert is_repeated or bool(heard) is bool(reply), self.told(f"heard {heard}")
+            result = actor.receive(number)
+            assert is_repeated or bool(result) is bool(reply), self.way(f"received {result}")
         elif what == "crashes":
             actor.lease = None
 
@@ -218,28 +218,28 @@ class Walk:
             messages.remove(message)
         [message] = messages
         command = actor.commands[message.kind, message.length]
-        answer = self.database.execute(command)
-        did = bool(answer.rows) or bool(answer.changed)
-        assert did is bool(reply), self.told(f"{answer}, not {reply}")
-        if message.question != NOBODY and message.question in actor.programs:
-            actor.replies[message.question] = answer
+        found = self.database.execute(command)
+        did = bool(found.rows) or bool(found.changed)
+        assert did is bool(reply), self.way(f"{found}, not {reply}")
+        if message.operation != NOBODY and message.operation in actor.programs:
+            actor.replies[message.operation] = found
 
     def compare(self, state: State) -> None:
         record = self.database.provider.record(self.name)
         expected = state.record
         if expected is None:
-            assert record is None, self.told(f"{record}")
+            assert record is None, self.way(f"{record}")
         else:
-            assert record is not None, self.told("no record")
-            assert record.is_held is (expected.left > 0), self.told(f"{record.remaining}, not {expected}")
-            assert record.remaining == timedelta(seconds=expected.left), self.told(f"{record.remaining}, {expected}")
+            assert record is not None, self.way("no record")
+            assert record.is_held is (expected.left > 0), self.way(f"{record.remaining}, not {expected}")
+            assert record.remaining == timedelta(seconds=expected.left), self.way(f"{record.remaining}, {expected}")
         for claim, actor in zip(state.claims, self.actors, strict=True):
             if claim.phase == "holds":
-                assert actor.of_lease().is_trusted() is (claim.belief > 0), self.told(f"{actor.lease}, not {claim}")
+                assert actor.of_lease().is_trusted() is (claim.trust > 0), self.way(f"{actor.lease}, not {claim}")
                 if expected is not None and expected.token == claim.token and record is not None:
                     assert record.fencing_token == actor.of_lease().fencing_token
 
-    def told(self, what: str) -> str:
+    def way(self, what: str) -> str:
         return "\n".join([*self.log, what])
 
 

@@ -23,7 +23,7 @@ from tests.support.stores import Store
 LEASE, DEADLINE, RETRY = 1.5, 1.0, 0.25
 DURATIONS = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}s", "retry_period": f"{RETRY}s"}
 NODES, ELECTIONS = 3, 8
-PATIENCE = 30.0
+TIMEOUT = 30.0
 MINUTE, HOUR = 60.0, 3600.0
 SIZES = (MINUTE, -MINUTE, HOUR, -HOUR)
 """Seconds by which the clock is set; and back."""
@@ -73,7 +73,7 @@ def elections(store: Store, budget: Budget, seed: int, takeover: str, sizes: Seq
             with Fleet(
                 url, path, names, NODES, options=options, environment=ours.environment, is_async=store.is_async
             ) as fleet:
-                fleet.wait_for_leaders(PATIENCE)
+                fleet.wait_for_leaders(TIMEOUT)
                 for size in choice.sample(sizes, len(sizes)):
                     for offset in (size, 0.0):
                         _jump(fleet, ours, offset, figures, choice)
@@ -95,7 +95,7 @@ def _jump(fleet: Fleet, ours: ClockedStore, offset: float, figures: Figures, cho
     ours.set(offset)
     begin = now()
     wait_until(lambda: now() > begin + 3 * RETRY)
-    fleet.wait_for_leaders(PATIENCE)
+    fleet.wait_for_leaders(TIMEOUT)
 
 
 def _orphans(fleet: Fleet, ours: ClockedStore, size: float, figures: Figures, takeover: str) -> list[float]:
@@ -103,22 +103,22 @@ def _orphans(fleet: Fleet, ours: ClockedStore, size: float, figures: Figures, ta
     ours.set(size)
     begin = now()
     wait_until(lambda: now() > begin + 3 * RETRY)
-    fleet.wait_for_leaders(PATIENCE)
+    fleet.wait_for_leaders(TIMEOUT)
     victim = fleet.busiest()
     orphans = victim.leads()
     victim.send(signal.SIGKILL)
     died = now()
     ours.set(0.0)
-    victim.process.wait(PATIENCE)
+    victim.process.wait(TIMEOUT)
     fleet.remove(victim)
     if takeover == "observed":
-        fleet.wait_for_leaders(PATIENCE)
+        fleet.wait_for_leaders(TIMEOUT)
     else:
         wait_until(lambda: now() > died + 3 * LEASE)
     figures.orphaned += len(orphans)
     figures.followed += len(orphans & set(fleet.leaders()))
     ours.set(size)
-    fleet.wait_for_leaders(PATIENCE)
+    fleet.wait_for_leaders(TIMEOUT)
     return fleet.successions(died, victim) if takeover == "observed" else []
 
 

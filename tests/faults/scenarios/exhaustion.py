@@ -24,7 +24,7 @@ from shedlock_py import AsyncLeaderElector, LeaderElector, LockRecord, LockReque
 from shedlock_py._clock import monotonic
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.faults.checker import Finding, Report, check
-from tests.faults.fleet import PATIENCE, Fleet, WorkerProcess
+from tests.faults.fleet import TIMEOUT, Fleet, WorkerProcess
 from tests.faults.history import Logbook, Operation, Reader
 from tests.faults.private import on_private_server
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
@@ -41,7 +41,7 @@ BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=
 EVERYBODY = WorkerProcess("everybody", 0)
 LATE = 8.0
 """Seconds: a commit hangs for so long, and may still be carried out, whoever has given up."""
-LONG_PATIENCE = 120.0
+LONG_TIMEOUT = 120.0
 """Seconds: an attempt whose commit hangs is asked again and undone, each of them until its time limit."""
 
 # A store that takes no writes for a while
@@ -90,7 +90,7 @@ def _refusing(store: Store, budget: Budget, seed: int, how: Refusing, *, late: f
                     since = monotonic()
                     target = fleet.count("acquire", "error") + 6
                     failed = partial(_has_failed, fleet, target)
-                    fleet.wait(failed, "attempts that fail", timeout=LONG_PATIENCE)
+                    fleet.wait(failed, "attempts that fail", timeout=LONG_TIMEOUT)
                     until = monotonic()
                 fleet.wait_for_each_name()
                 history = fleet.end()
@@ -156,7 +156,7 @@ def _postgres_setting(store: Store, name: str) -> Iterator[None]:
         try:
             connection.exec_driver_sql(f"ALTER SYSTEM SET {name} = on")
             connection.exec_driver_sql("SELECT pg_reload_conf()")
-            wait_until(is_on_in_a_new_session, timeout=PATIENCE, what=name)
+            wait_until(is_on_in_a_new_session, timeout=TIMEOUT, what=name)
             yield
         finally:
             connection.exec_driver_sql("SET default_transaction_read_only = off")
@@ -216,7 +216,7 @@ def _in_a_child(do: Callable[[], str | None]) -> str | None:
 
 
 def _starve(arguments: dict[str, Any]) -> str | None:
-    signal.alarm(int(2 * PATIENCE))  # a hang ends it, and is seen in its status
+    signal.alarm(int(2 * TIMEOUT))  # a hang ends it, and is seen in its status
     name = f"starved-{uuid4().hex[:8]}"
     with _opened(arguments) as warm, _opened(arguments) as cold:
         _must_work(warm, name)
@@ -304,7 +304,7 @@ def outage_of(store: Store, seconds: float) -> Report:
         stack.callback(logging.disable, logging.NOTSET)
         path = Path(directory, "history")
         leaders = stack.enter_context(_electors(store, path, f"outage-{uuid4().hex[:8]}"))
-        wait_until(lambda: leaders() == 1, timeout=PATIENCE, what="one leader")
+        wait_until(lambda: leaders() == 1, timeout=TIMEOUT, what="one leader")
         calm_from = monotonic()
         _let_pass(2 * RETRY)
         reader = Reader(path)
@@ -315,7 +315,7 @@ def outage_of(store: Store, seconds: float) -> Report:
             _let_pass(seconds)
             wait_until(
                 lambda: min((_failures(reader) - before).get(f"n{i}", 0) for i in range(WAITERS)) >= FAILURES,
-                timeout=PATIENCE * 2,
+                timeout=TIMEOUT * 2,
                 what=f"{FAILURES} failures of each elector",
             )
             # By now every renewal from before the outage has ended.
@@ -324,7 +324,7 @@ def outage_of(store: Store, seconds: float) -> Report:
         finally:
             back = monotonic()
             store.servers[0].start()
-        wait_until(lambda: leaders() == 1, timeout=PATIENCE, what="a leader after the outage")
+        wait_until(lambda: leaders() == 1, timeout=TIMEOUT, what="a leader after the outage")
         _let_pass(2 * RETRY)
         if leaders() > 1:
             report.findings.append(Finding("overlap", "", f"{leaders()} leaders", monotonic()))
@@ -389,7 +389,7 @@ def _count(moments: Sequence[float], begin: float, end: float) -> int:
 
 def _let_pass(seconds: float) -> None:
     until = monotonic() + seconds
-    wait_until(lambda: monotonic() >= until, timeout=seconds + PATIENCE, what="the time")
+    wait_until(lambda: monotonic() >= until, timeout=seconds + TIMEOUT, what="the time")
 
 
 _DURATIONS: Any = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}s", "retry_period": f"{RETRY}s"}
@@ -443,11 +443,11 @@ def _electors(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     try:
-        assert ready.wait(PATIENCE)
+        assert ready.wait(TIMEOUT)
         yield leaders
     finally:
         over.set()
-        thread.join(2 * PATIENCE)
+        thread.join(2 * TIMEOUT)
         for book in logbooks:
             book.close()
 

@@ -17,7 +17,7 @@ CALLERS = 20
 """That give up, in each trial."""
 AT_LEAST = "1m"
 """What the undo must not keep."""
-PATIENCE = 15.0
+TIMEOUT = 15.0
 """Seconds until the undo is done, which goes on in the background: much less than the minimum hold."""
 
 
@@ -68,7 +68,7 @@ async def _give_up(provider: Any, request: LockRequest, randomness: random.Rando
 
 
 async def _is_granted(provider: Any, request: LockRequest) -> bool:
-    until = asyncio.get_running_loop().time() + PATIENCE
+    until = asyncio.get_running_loop().time() + TIMEOUT
     while asyncio.get_running_loop().time() < until:
         try:
             lease = await provider.acquire(request)

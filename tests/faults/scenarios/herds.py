@@ -37,7 +37,7 @@ from tests.support.stores import Store, open_provider
 
 PROCESSES, EACH = 8, 25
 NAMES, FEW_NAMES, OF_A_ROUND = 5000, 300, 100
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds for a round, on a busy machine."""
 SHORTEST_LIMIT = 0.9
 """Seconds: no store gives up earlier than this for want of an answer."""
@@ -249,14 +249,14 @@ def _gather(herd: Herd) -> list[Outcome]:
             outcome.add(_hear(pipe))
         outcomes.append(outcome)
     for process, pipe in workers:
-        process.join(PATIENCE)
+        process.join(TIMEOUT)
         pipe.close()
     return outcomes
 
 
 def _hear(pipe: Any) -> Any:
     """What a worker sends; :raises TimeoutError: nothing, for too long."""
-    if not pipe.poll(PATIENCE):
+    if not pipe.poll(TIMEOUT):
         raise TimeoutError("a worker of the herd hangs")
     return pipe.recv()
 
@@ -277,7 +277,7 @@ def _worker(herd: Herd, pipe: Connection) -> None:
     opened: Any = BlockingLockProvider(make) if herd.arguments["is_async"] else closing(make())
     with opened as provider, ThreadPoolExecutor(herd.each) as threads:
         everybody = threading.Barrier(herd.each)
-        list(threads.map(lambda _: everybody.wait(PATIENCE), range(herd.each)))  # all threads are there
+        list(threads.map(lambda _: everybody.wait(TIMEOUT), range(herd.each)))  # all threads are there
         for names in herd.rounds:
             pipe.send("ready")
             moment = pipe.recv()

@@ -30,7 +30,7 @@ DURATIONS: dict[str, Any] = {"lease_duration": "10s", "renew_deadline": "8s", "r
 STEP = 0.25
 """Seconds between two fire times."""
 JOBS = ("one", "other")
-PATIENCE = 30.0
+TIMEOUT = 30.0
 FAILED = "could not be updated"
 
 
@@ -87,7 +87,7 @@ def job_store_fails(store: Store, seed: int, number: int) -> Report:
         for node in nodes:
             stack.callback(node.stop)
             node.start()
-        wait_until(lambda: any(node.elector.is_leader() for node in nodes), timeout=PATIENCE, what="a leader")
+        wait_until(lambda: any(node.elector.is_leader() for node in nodes), timeout=TIMEOUT, what="a leader")
         leader, follower = sorted(nodes, key=lambda node: not node.elector.is_leader())
         for job in JOBS:
             follower.scheduler.add_job(work, "interval", seconds=STEP, id=job)
@@ -95,7 +95,7 @@ def job_store_fails(store: Store, seed: int, number: int) -> Report:
         for _ in range(2):
             before = len(failures)
             with _broken(store, url, table):
-                wait_until(lambda before=before: len(failures) > before + 2, timeout=PATIENCE, what="errors")  # type: ignore[misc]  # a default binds it now
+                wait_until(lambda before=before: len(failures) > before + 2, timeout=TIMEOUT, what="errors")  # type: ignore[misc]  # a default binds it now
                 until = time.monotonic() + choice.uniform(0, 2 * STEP)
                 wait_until(lambda until=until: time.monotonic() > until)  # type: ignore[misc]  # likewise
             _wait_for_runs(nodes, 8)
@@ -103,7 +103,7 @@ def job_store_fails(store: Store, seed: int, number: int) -> Report:
         if leader.elector.is_leader():  # else a busy machine has kept it from renewing
             leader.jobs.ends_its_thread = True
             died = time.monotonic()
-            wait_until(follower.elector.is_leader, timeout=PATIENCE, what="another leader after the thread died")
+            wait_until(follower.elector.is_leader, timeout=TIMEOUT, what="another leader after the thread died")
             report.takeovers.append(time.monotonic() - died)
             report.counts["thread died"] += 1
         _wait_for_runs(nodes, 8)
@@ -114,7 +114,7 @@ def job_store_fails(store: Store, seed: int, number: int) -> Report:
 
 def _wait_for_runs(nodes: list[Node], more: int) -> None:
     begin = sum(len(node.runs) for node in nodes)
-    wait_until(lambda: sum(len(node.runs) for node in nodes) >= begin + more, timeout=PATIENCE, what="runs")
+    wait_until(lambda: sum(len(node.runs) for node in nodes) >= begin + more, timeout=TIMEOUT, what="runs")
 
 
 def _judge(job: str, nodes: list[Node]) -> Iterator[Finding]:
@@ -136,7 +136,7 @@ def _judge(job: str, nodes: list[Node]) -> Iterator[Finding]:
 def _broken(store: Store, url: str, table: str) -> Iterator[None]:
     """While the block runs, jobs can be read, and not updated."""
     if store.name == "sqlite":
-        with closing(sqlite3.connect(make_url(url).database or "", isolation_level=None, timeout=PATIENCE)) as other:
+        with closing(sqlite3.connect(make_url(url).database or "", isolation_level=None, timeout=TIMEOUT)) as other:
             other.execute("BEGIN IMMEDIATE")
             yield
             other.rollback()

@@ -33,7 +33,7 @@ BEFORE = 2.0
 """Seconds before the moment when workers and replicas begin."""
 SKEWS = (0.0, 0.08, -0.08)
 """Seconds by which the clocks of replicas differ."""
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds, on a busy machine."""
 
 
@@ -144,7 +144,7 @@ def _cron(store: Store, moment: Moment) -> Report:
             for clock, zone in zip(clocks, ZONES, strict=False)
         ]
         for replica in replicas:
-            wait_until(lambda replica=replica: replica.is_ready, timeout=PATIENCE, what="a replica ready")  # type: ignore[misc]  # bound
+            wait_until(lambda replica=replica: replica.is_ready, timeout=TIMEOUT, what="a replica ready")  # type: ignore[misc]  # bound
         offset = offset_to(start)
         for clock, skew in zip([*ours.clocks, *clocks], [*(0.0 for _ in ours.clocks), *skews], strict=True):
             clock.set(offset + skew)
@@ -152,7 +152,7 @@ def _cron(store: Store, moment: Moment) -> Report:
             replica.go()
         wait_until(
             lambda: all(last in [run.fire_time for run in replica.runs()] for replica in replicas),
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             what=f"each replica has fired at {last}",
         )
         for replica in replicas:
@@ -232,5 +232,5 @@ class _Replica:
         self._process.stdin.flush()
 
     def end(self) -> None:
-        self._process.communicate(timeout=PATIENCE)
+        self._process.communicate(timeout=TIMEOUT)
         assert self._process.returncode == 0, "a replica failed"

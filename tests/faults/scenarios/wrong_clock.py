@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.faults.checker import Report
-from tests.faults.fleet import PATIENCE, Fleet
+from tests.faults.fleet import TIMEOUT, Fleet
 from tests.faults.registry import by_trial, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios import fire_times
@@ -25,7 +25,7 @@ def wrong_clock(store: Store, seed: int, number: int) -> Report:
     return one_trial(store, seed)
 
 
-def one_trial(store: Store, seed: int, *, provider: str | None = None, patience: float = PATIENCE) -> Report:
+def one_trial(store: Store, seed: int, *, provider: str | None = None, patience: float = TIMEOUT) -> Report:
     """The wrong clock comes and goes; the right ones are granted fire times before, during and after."""
     behaviour = fire_times.BEHAVIOUR
     with Fleet(store, size=0, behaviour=behaviour, seed=seed, provider=provider) as fleet:

@@ -1,4 +1,4 @@
-"""Each numbered example, run as its docstring says; what it prints must mean what it claims."""
+"""Each numbered example, run as its docstring describes; its output must show what it claims."""
 
 from pathlib import Path
 

@@ -31,7 +31,7 @@ SECOND = timedelta(seconds=1)
 RUN = re.compile(r"^(\d+) (ran|skipped \(\w+\)) tick of (\S+)$", re.MULTILINE)
 
 
-# Clocks that differ by up to 80 ms: the store is asked so late. To be added to a program that has a provider.
+# As clocks that differ by up to 80 ms: each acquire is late. To be added to a program that has a provider.
 LATE = """
 import random as _random
 import time as _time
@@ -102,11 +102,11 @@ class Application:
         return last
 
     def check_rows(self, file: Path) -> None:
-        """After the end: each run that was told of has had its effect, once, and there are no others."""
+        """After the end: each run in the log has had its effect, once, and there are no others."""
         with closing(sqlite3.connect(file)) as connection:
             (rows,) = connection.execute("SELECT count(*) FROM tick").fetchone()
-        told = len([run for run in self.runs() if run.outcome == "ran"])
-        assert told <= rows <= told + 1, "at most one was cut off between its effect and its line in the log"
+        logged = len([run for run in self.runs() if run.outcome == "ran"])
+        assert logged <= rows <= logged + 1, "at most one was cut off between its effect and its line in the log"
 
     def terminate(self) -> list[int]:
         """Their exit codes."""

@@ -13,7 +13,7 @@ PROGRAM = Path(sys.executable).with_name("shedlock")
 
 
 def try_twice(words: list[str], directory: Path) -> tuple[LockRecord, str]:
-    """Run `words` two times, with `true` as the command: what the lock is like then, and what the second one said.
+    """Run `words` two times, with `true` as the command: the lock record then, and the second one's standard error.
 
     The host's own program and store are replaced, too.
     """
@@ -22,7 +22,7 @@ def try_twice(words: list[str], directory: Path) -> tuple[LockRecord, str]:
     url = f"sqlite:///{directory}/locks.db"
     provider = provider_from_url(url)
     provider.create_schema()
-    said = []
+    errors = []
     for _ in range(2):
         done = subprocess.run(
             [PROGRAM, *words[1 : words.index("--") + 1], "true"],
@@ -34,9 +34,9 @@ def try_twice(words: list[str], directory: Path) -> tuple[LockRecord, str]:
             check=False,
         )
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
-        said.append(done.stderr)
+        errors.append(done.stderr)
     (record,) = provider.records()
     assert not record.is_held
     assert record.fencing_token
-    assert said[0] == ""
-    return record, said[1]
+    assert errors[0] == ""
+    return record, errors[1]

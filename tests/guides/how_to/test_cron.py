@@ -25,7 +25,7 @@ PERIODS = {"5m": 300, "1h": 3600}
 
 @pytest.fixture
 def host(tmp_path: Path) -> dict[str, str]:
-    """The environment that cron gives its commands: little but what the crontab says. The programs note their runs."""
+    """The environment of cron's commands: little but the crontab's variables. The programs note their runs."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for program in PROGRAMS:

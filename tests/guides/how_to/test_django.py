@@ -141,5 +141,5 @@ def test_on_postgresql(project: Path, postgres_settings: str) -> None:
 
 
 def test_the_tests_on_postgresql(project: Path, postgres_settings: str) -> None:
-    """Django drops its test database at the end, which no connection of ours may keep it from."""
+    """Django drops its test database at the end, which no open connection of the library may prevent."""
     assert "\nOK\n" in run_tests(project, DJANGO_SETTINGS_MODULE=postgres_settings)

@@ -1,4 +1,4 @@
-"""docs/how-to/kubernetes.md: the manifests hold what the page says, and their commands run."""
+"""docs/how-to/kubernetes.md: the manifests agree with the page, and their commands run."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_the_cron_job(tmp_path: Path) -> None:
     job = document["spec"]["jobTemplate"]["spec"]
     assert "--once-per" in container["command"]
     assert job["backoffLimit"] == 0
-    record, said = try_twice([*container["command"], *container["args"]], tmp_path)
+    record, output = try_twice([*container["command"], *container["args"]], tmp_path)
     assert record.name == document["metadata"]["name"]
     assert record.last_fire_time is not None
-    assert said in [block.text for block in PAGE.of("text")]
+    assert output in [block.text for block in PAGE.of("text")]
 
 
 def test_the_deployment_gives_more_time_than_the_worker_waits() -> None:

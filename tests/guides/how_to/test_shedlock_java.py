@@ -57,7 +57,7 @@ def execute(engine: Engine, script: str) -> None:
 
 
 def held(connection: Connection) -> list[tuple[str, str]]:
-    """The page's own question: names and holders."""
+    """The page's own query: names and holders."""
     return [
         (row.name, row.locked_by) for row in connection.execute(text(SELECT[connection.dialect.name].rstrip(";\n")))
     ]
@@ -69,7 +69,7 @@ def java_locks(engine: Engine) -> None:
 
 
 def check(engine: Engine, provider: SqlAlchemyLockProvider) -> None:
-    assert provider.acquire(LockRequest("java", "1m")) is None, "theirs keeps us out"
+    assert provider.acquire(LockRequest("java", "1m")) is None, "Java's lock keeps us out"
     lease = provider.acquire(REQUEST)
     assert lease is not None
     with engine.connect() as connection:
@@ -103,7 +103,12 @@ def test_the_table_with_our_columns(engine: Engine) -> None:
 
 def test_the_table_of_mongodb(mongodb_server: MongoServer) -> None:
     (collection,) = re.findall(r'collection="(\w+)"', PAGE.text)
-    fields = re.findall(r"`(\w+)`", PAGE.text.partition("| Java's and our field | only ours |")[2].partition("\n\n")[0])
+    fields = re.findall(
+        r"`(\w+)`",
+        PAGE.text.partition("| Java's field and that of shedlock_py | only that of shedlock_py |")[2].partition("\n\n")[
+            0
+        ],
+    )
     provider = MongoLockProvider(mongodb_server.url(DATABASE), collection=collection)
     lease = provider.acquire(LockRequest("report", "1m"))
     assert lease is not None
@@ -116,7 +121,7 @@ def test_the_table_of_mongodb(mongodb_server: MongoServer) -> None:
 
 
 def test_the_key_of_redis(redis_server: RedisEndpoint) -> None:
-    (key,) = re.findall(r"ours a hash, `([^`]+)`", PAGE.text)
+    (key,) = re.findall(r"that of shedlock_py a hash, `([^`]+)`", PAGE.text)
     provider = provider_from_url(redis_server.url(13))
     lease = provider.acquire(LockRequest("name", "1m"))
     assert lease is not None
@@ -155,7 +160,7 @@ def change_columns(engine: Engine, zone: str) -> None:
             connection.execute(text(statement))
 
 
-@pytest.mark.parametrize(("zone", "is_held"), [(FAR_AWAY, True), ("+00:00", False)], ids=["theirs", "another"])
+@pytest.mark.parametrize(("zone", "is_held"), [(FAR_AWAY, True), ("+00:00", False)], ids=["the writers'", "another"])
 def test_the_columns_are_changed_in_the_zone_of_those_that_wrote_the_rows(
     engine: Engine, zone: str, is_held: bool
 ) -> None:

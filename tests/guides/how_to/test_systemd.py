@@ -19,7 +19,7 @@ SERVICE, TIMER = "nightly-report.service", "nightly-report.timer"
 
 def unit(name: str) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=True, interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]  # as its documentation says
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # as its documentation describes
     parser.read(PAGE.examples / name)
     return parser
 
@@ -41,10 +41,10 @@ def test_the_keys_are_in_the_right_sections() -> None:
 
 
 def test_shedlock_takes_the_command_line(tmp_path: Path) -> None:
-    record, said = try_twice(shlex.split(unit(SERVICE)["Service"]["ExecStart"]), tmp_path)
+    record, output = try_twice(shlex.split(unit(SERVICE)["Service"]["ExecStart"]), tmp_path)
     assert record.name == "nightly-report"
     assert record.last_fire_time is not None
-    assert said in [block.text for block in PAGE.of("text")]
+    assert output in [block.text for block in PAGE.of("text")]
 
 
 def test_a_catch_up_run_is_in_the_same_period() -> None:
@@ -57,7 +57,7 @@ def test_a_catch_up_run_is_in_the_same_period() -> None:
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        return  # not a machine with systemd: the tests above have looked at the keys
+        return  # not a machine with systemd: the tests above check the keys
     for name in (SERVICE, TIMER, "shedlock.env"):
         text = (PAGE.examples / name).read_text()
         text = text.replace("/srv/app/.venv/bin/shedlock", str(PROGRAM))
@@ -74,4 +74,4 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     assert verify() == ""
     service = tmp_path / SERVICE
     service.write_text(service.read_text().replace("KillMode", "KilMode"))
-    assert "KilMode" in verify(), "it would have told"
+    assert "KilMode" in verify(), "it would have been reported"

@@ -155,10 +155,10 @@ def listener_that_raises(event: object) -> None:
 
 
 def with_a_bad_listener() -> None:
-    heard = RecordingListener()
-    with configure(provider=InMemoryLockProvider(), listeners=[listener_that_raises, heard]):
+    recorder = RecordingListener()
+    with configure(provider=InMemoryLockProvider(), listeners=[listener_that_raises, recorder]):
         attempt("job", job)
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert recorder.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
 def with_a_bad_on_lost() -> None:

@@ -1,4 +1,4 @@
-"""Who installs what a page says can open the databases that its examples name: the driver is on the line, too."""
+"""The install line of a page has the drivers of the databases that its examples name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, done as it says: its programs, in two processes, with the output that it shows.
+"""docs/tutorial.md, step by step: its programs, in two processes, with the output that it shows.
 
 Only its durations are shorter here.
 """

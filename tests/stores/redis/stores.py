@@ -10,7 +10,7 @@ from typing import Any
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
+from redis.backoff import AbstractBackoff, NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 
@@ -76,9 +76,9 @@ class Store:
     def blocking(self, make: Callable[[], AsyncLockProvider]) -> BlockingLockProvider:
         return self.stack.enter_context(BlockingLockProvider(make))
 
-    def retry(self, times: int) -> Any:
+    def retry(self, times: int, backoff: AbstractBackoff | None = None) -> Any:
         """For a client that retries so often, without pauses."""
-        return (AsyncRetry if self.is_async else Retry)(NoBackoff(), times)
+        return (AsyncRetry if self.is_async else Retry)(backoff or NoBackoff(), times)
 
     def _user_supplied(self, url: str, options: dict[str, Any]) -> Any:
         if self.kind.endswith("once"):

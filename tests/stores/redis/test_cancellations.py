@@ -92,14 +92,6 @@ def caller(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-def caller_twice(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    asyncio.get_running_loop().call_soon(task.cancel)
-
-
-CALLERS = (caller, caller_twice)
-
-
 def everybody(task: asyncio.Task[Any]) -> None:
     """As the end of an event loop does, and some code that shuts down."""
     for each in asyncio.all_tasks() - {main}:
@@ -116,10 +108,6 @@ async def acquire(pool: Pool, lease: Lease) -> Lease | None:
     return await pool.provider.acquire(LockRequest(f"{lease.name}-new", "1h"))
 
 
-async def skip(pool: Pool, lease: Lease) -> None:
-    assert await pool.provider.acquire(LockRequest(lease.name, "1h")) is None
-
-
 async def extend(pool: Pool, lease: Lease) -> None:
     assert await pool.provider.extend(lease, "2h") is lease
 
@@ -130,10 +118,11 @@ async def release(pool: Pool, lease: Lease) -> None:
 
 async def all_at_once(pool: Pool, lease: Lease) -> None:
     """All but one of them wait for a permit."""
-    await asyncio.gather(skip(pool, lease), pool.provider.record(lease.name), extend(pool, lease))
+    skip = pool.provider.acquire(LockRequest(lease.name, "1h"))
+    await asyncio.gather(skip, pool.provider.record(lease.name), extend(pool, lease))
 
 
-OPERATIONS = (acquire, skip, extend, release, all_at_once)
+OPERATIONS = (acquire, extend, release, all_at_once)
 
 
 async def at_each_await(
@@ -165,17 +154,16 @@ async def at_each_await(
 
 
 async def check(pool: Pool, operation: Any, lease: Lease, task: asyncio.Task[Any], cancel: Cancel) -> None:
-    if cancel in CALLERS or not task.cancelled():
-        if not task.cancelled():
-            error = task.exception()
-            if error is not None and not (cancel is everybody and isinstance(error, ShedLockError)):
-                raise error
-        if operation is acquire and cancel in CALLERS:
-            granted = None if task.cancelled() else task.result()
-            following = granted or await pool.acquired(f"{lease.name}-new")
-            assert await pool.provider.release(following)
-        if operation is release and cancel in CALLERS:
-            assert await pool.provider.release(await pool.acquired(lease.name))
+    if not task.cancelled():
+        error = task.exception()
+        if error is not None and not (cancel is everybody and isinstance(error, ShedLockError)):
+            raise error
+    if operation is acquire and cancel is caller:
+        granted = None if task.cancelled() else task.result()
+        following = granted or await pool.acquired(f"{lease.name}-new")
+        assert await pool.provider.release(following)
+    if operation is release and cancel is caller:
+        assert await pool.provider.release(await pool.acquired(lease.name))
     if operation is not release:
         assert await pool.provider.release(lease) is True, "no other task may have released it"
     await pool.assert_as_good_as_new()
@@ -195,7 +183,7 @@ def reports(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("reports")
-@pytest.mark.parametrize("cancel", [*CALLERS, everybody], ids=lambda cancel: cancel.__name__)
+@pytest.mark.parametrize("cancel", [caller, everybody], ids=lambda cancel: cancel.__name__)
 @pytest.mark.parametrize("prepare", [warm, cold, closed_by_the_server], ids=lambda prepare: prepare.__name__)
 def test_i12_cancelled_at_each_await(pool: Pool, prepare: Any, cancel: Cancel) -> None:
     async def run() -> list[int]:

@@ -157,19 +157,6 @@ def test_many_records_without_keys(private: Store) -> None:
         assert "cmdstat_keys" not in client.info("commandstats")
 
 
-def test_prune_counts_from_the_end_of_the_lease(store: Store, client: redis.Redis, name: str) -> None:
-    provider = store.provider(key_prefix=name)
-    now = microseconds(client)
-    for lock, ended in (("old", 3_700), ("young", 3_500), ("held", -60)):
-        lease = acquired(provider, lock)
-        assert provider.release(lease)
-        client.hset(f"{name}:{{{lock}}}", "lock_until", now - ended * 1_000_000)
-    assert provider.prune("1h") == 1
-    assert [record.name for record in provider.records()] == ["held", "young"]
-    assert provider.prune(0) == 1
-    assert [record.name for record in provider.records()] == ["held"]
-
-
 def test_i7_a_token_from_the_future_is_counted_on(provider: LockProvider, client: redis.Redis, name: str) -> None:
     """As a clock that was set back leaves it."""
     key = f"shedlock:{{{name}}}"

@@ -3,7 +3,6 @@
 For time limits see test_time_limit.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,10 +11,9 @@ import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import KINDS, URL_KINDS, Store, acquired, record_of, send, token_of
+from tests.stores.redis.stores import KINDS, URL_KINDS, Store, acquired, token_of
 from tests.support.availability import private_server
 from tests.support.database import Address
-from tests.support.polling import wait_until
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 
@@ -106,29 +104,3 @@ def test_i5_a_refused_connection(store: Store, proxy: TcpProxy, name: str) -> No
         assert_unreachable(provider, name, r"(?i)refused|connection closed|connection reset|connect call failed")
     proxy.accept()
     assert provider.release(acquired(provider, name))
-
-
-def test_idle_connections_that_the_server_closed(private: Store, name: str) -> None:
-    with TcpProxy(private.server.address) as proxy, private.server.client() as client:
-        provider = private.provider(proxy.address)
-        proxy.stall()
-        threads = [threading.Thread(target=lambda i=i: acquired(provider, f"{name}-{i}")) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: proxy.open_connections >= 4, what="four connections")
-        proxy.resume()
-        for thread in threads:
-            thread.join(20)
-
-        def close_all() -> None:
-            assert send(client, "CLIENT KILL TYPE normal SKIPME yes") > 0
-
-        close_all()
-        lease = acquired(provider, name)
-        close_all()
-        assert provider.acquire(LockRequest(name, "1m")) is None
-        close_all()
-        assert provider.extend(lease, "2m") is lease
-        close_all()
-        assert provider.release(lease) is True
-        assert not record_of(provider, name).is_held

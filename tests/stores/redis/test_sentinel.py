@@ -118,7 +118,7 @@ def takes_writes(provider: LockProvider) -> bool:
 def test_i7_a_stale_replica_is_promoted(
     kind: str, master_and_replica: tuple[RedisServer, RedisServer], name: str
 ) -> None:
-    """Mutual exclusion is lost there, as is documented; tokens tell who came later."""
+    """Mutual exclusion is lost there, as is documented; tokens show who came later."""
     master, replica = master_and_replica
     before, after = Store(master, kind), Store(replica, kind)
     with before.stack, after.stack:

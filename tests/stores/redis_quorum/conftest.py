@@ -24,8 +24,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations wait for all servers that are up, however busy this machine is: what a test looks at next is done."""
+def long_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations wait for all servers that are up, however busy this machine is: what a test reads next is done."""
     monkeypatch.setattr(quorum_clients, "GRACE_SECONDS", 1.0)
 
 

@@ -13,30 +13,30 @@ from typing import NamedTuple
 
 SERVERS = range(3)
 MAJORITY = 2
-NOBODY = -1
+NO_CLAIM = -1
 
 
 class Server(NamedTuple):
     token: int = 0
-    holder: int = NOBODY
-    vote: int = NOBODY
+    holder: int = NO_CLAIM
+    vote: int = NO_CLAIM
     is_quarantined: bool = False
 
 
-NOT_READ = (-1, NOBODY, False)
+NOT_READ = (-1, NO_CLAIM, False)
 
 
 class Claim(NamedTuple):
-    """``phase``: "asks" or, to take over, "reads"; "confirms", "holds" or "ended". The sets are of servers."""
+    """``phase``: "collects" or, to take over, "reads"; "confirms", "holds" or "ended". The sets are of servers."""
 
-    phase: str = "asks"
+    phase: str = "collects"
     votes: tuple[int, ...] = (0, 0, 0)
     """The candidate token of each server that voted for this claim, or was read; or 0."""
     read: tuple[tuple[int, int, bool], ...] | None = None
     """To take over: the token and the holder that each server had, and whether it may have forgotten others."""
     token: int = 0
     to_confirm: frozenset[int] = frozenset()
-    """The confirmations that are on their way, also when nobody waits for them any more."""
+    """The confirmations that are on their way, also after the claim has given up."""
     confirmed: frozenset[int] = frozenset()
     to_release: frozenset[int] = frozenset()
 
@@ -60,7 +60,7 @@ class Model:
     claims: int = 2
     restarts: int = 1
     clocks: tuple[int, ...] = (9, 1, 1)
-    has_second_round: bool = True
+    has_second_broadcast: bool = True
     has_quarantine: bool = True
     needs_vote: bool = True
     take_overs: int = 0
@@ -93,8 +93,8 @@ class Model:
 
     def steps(self, state: State) -> Iterator[State]:
         for number, server in enumerate(state.servers):
-            if server.vote != NOBODY:
-                yield with_server(state, number, server._replace(vote=NOBODY))  # it expires
+            if server.vote != NO_CLAIM:
+                yield with_server(state, number, server._replace(vote=NO_CLAIM))  # it expires
             if state.restarts:
                 empty = Server(is_quarantined=self.has_quarantine)
                 yield with_server(state._replace(restarts=state.restarts - 1), number, empty)
@@ -128,24 +128,24 @@ class Model:
 
     # What a claimant does
 
-    def asks(self, state: State, me: int, claim: Claim) -> Iterator[State]:
+    def collects(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         for number, server in enumerate(state.servers):
             if not claim.votes[number] and self.may_vote(server, me):
                 candidate = max(server.token + 1, self.clocks[number])
                 votes = tuple(candidate if n == number else vote for n, vote in enumerate(claim.votes))
                 voted = server._replace(vote=me)
-                if not self.has_second_round:
-                    voted = Server(candidate, me, NOBODY, server.is_quarantined)
+                if not self.has_second_broadcast:
+                    voted = Server(candidate, me, NO_CLAIM, server.is_quarantined)
                 yield with_claim(with_server(state, number, voted), me, claim._replace(votes=votes))
         voters = frozenset(number for number in SERVERS if claim.votes[number])
         if len(voters) >= MAJORITY:
             won = Claim("confirms", token=max(claim.votes), to_confirm=voters)
-            if not self.has_second_round:
+            if not self.has_second_broadcast:
                 won = won._replace(to_confirm=frozenset(), confirmed=voters)
             yield with_claim(state, me, won)
 
     def may_vote(self, server: Server, me: int) -> bool:
-        return server.holder == NOBODY and server.vote in (NOBODY, me) and not server.is_quarantined
+        return server.holder == NO_CLAIM and server.vote in (NO_CLAIM, me) and not server.is_quarantined
 
     def reads(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         assert claim.read is not None
@@ -183,8 +183,8 @@ class Model:
             return self.take(state, me, claim, number)
         claim = claim._replace(to_confirm=claim.to_confirm - {number})
         is_wanted = server.vote == me or not self.needs_vote
-        if server.token < claim.token and server.holder == NOBODY and is_wanted:
-            state = with_server(state, number, server._replace(token=claim.token, holder=me, vote=NOBODY))
+        if server.token < claim.token and server.holder == NO_CLAIM and is_wanted:
+            state = with_server(state, number, server._replace(token=claim.token, holder=me, vote=NO_CLAIM))
             if claim.phase == "confirms":
                 claim = claim._replace(confirmed=claim.confirmed | {number})
         return with_claim(state, me, claim)
@@ -198,9 +198,9 @@ class Model:
             return state
         if self.checks_memory and server.is_quarantined != was_quarantined:
             return state
-        if server.holder not in (NOBODY, holder, me) and state.claims[server.holder].phase == "holds":
+        if server.holder not in (NO_CLAIM, holder, me) and state.claims[server.holder].phase == "holds":
             raise Violation(f"I2: a take-over takes from {server.holder} what it has not read")
-        state = with_server(state, number, server._replace(token=claim.token, holder=me, vote=NOBODY))
+        state = with_server(state, number, server._replace(token=claim.token, holder=me, vote=NO_CLAIM))
         if claim.phase == "confirms":
             claim = claim._replace(confirmed=claim.confirmed | {number})
         state = with_claim(state, me, claim)
@@ -223,9 +223,9 @@ class Model:
     def release(self, state: State, me: int, claim: Claim, number: int) -> State:
         server = state.servers[number]
         if server.vote == me:
-            server = server._replace(vote=NOBODY)
+            server = server._replace(vote=NO_CLAIM)
         if server.holder == me:
-            server = server._replace(holder=NOBODY)
+            server = server._replace(holder=NO_CLAIM)
         claim = claim._replace(to_release=claim.to_release - {number})
         return with_claim(with_server(state, number, server), me, claim)
 

@@ -15,7 +15,7 @@ from shedlock_py.providers.redis.quorum.programs import VOTE
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("long_grace")
 
 CLAIMANTS = 6
 REPEATS = 20

@@ -17,7 +17,7 @@ from tests.support.availability import private_server
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("long_grace")
 
 FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 DAY = 86_400_000_000

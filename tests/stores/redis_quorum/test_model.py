@@ -23,7 +23,7 @@ def test_i1_i2_and_i7_hold_with_take_overs(take_overs: int, restarts: int) -> No
 @pytest.mark.parametrize(
     ("left_out", "broken"),
     [
-        ({"has_second_round": False, "restarts": 0}, "I7"),
+        ({"has_second_broadcast": False, "restarts": 0}, "I7"),
         ({"has_quarantine": False}, "I1"),
         ({"needs_vote": False}, "I1"),
         ({"is_conditional": False, "take_overs": 1, "restarts": 0}, "I2"),

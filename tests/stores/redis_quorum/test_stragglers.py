@@ -12,7 +12,7 @@ from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.blocked_loops import block_when_redis_is_asked
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("long_grace")
 
 MINUTE = 60_000_000
 
@@ -66,27 +66,21 @@ def test_i12_a_server_that_froze_between_the_broadcasts(
     assert outcome(provider) == "lease"
 
 
-def test_i2_an_extension_after_the_release(quorum: Quorum) -> None:
+@pytest.mark.parametrize("at_least", ["0s", "30s"])
+def test_i2_i4_copies_after_the_release(quorum: Quorum, at_least: str) -> None:
     provider, hand = quorum.provider(), quorum.by_hand()
-    lease = acquired(provider)
-    extension = hand.extension(lease, "1h")
-    assert provider.release(lease)
-    assert hand.on(range(quorum.size), extension) == [0] * quorum.size
-    successor = acquired(provider)
-    assert hand.on(range(quorum.size), extension) == [0] * quorum.size
-    assert provider.extend(successor, "1m") is successor
-
-
-def test_i4_during_the_minimum_hold_it_is_released_all_the_same(quorum: Quorum) -> None:
-    provider, hand = quorum.provider(), quorum.by_hand()
-    lease = acquired(provider, lock_at_least_for="30s")
+    lease = acquired(provider, lock_at_least_for=at_least)
     extension, release = hand.extension(lease, "1h"), next(hand.programs.release(lease))
     assert provider.release(lease)
     before = [quorum.fields(number) for number in range(quorum.size)]
     assert hand.on(range(quorum.size), extension) == [0] * quorum.size
     assert hand.on(range(quorum.size), release) == [1] * quorum.size, "repeated because the reply was lost"
     assert [quorum.fields(number) for number in range(quorum.size)] == before
-    assert all(map(quorum.is_held, range(quorum.size)))
+    assert all(map(quorum.is_held, range(quorum.size))) is (at_least == "30s")
+    provider.force_release(NAME)
+    successor = acquired(provider)
+    assert hand.on(range(quorum.size), extension) == [0] * quorum.size
+    assert provider.extend(successor, "1m") is successor
 
 
 def test_i6_an_extension_that_a_later_one_has_overtaken(quorum: Quorum) -> None:

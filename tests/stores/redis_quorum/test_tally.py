@@ -47,7 +47,7 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
     ([held_a, held_b, voted], Verdict.SPLIT, True),
     ([vote_a, vote_a, voted], Verdict.SKIP, True),
     ([vote_a, vote_a, silent], Verdict.SKIP, True),
-    ([vote_a, voted, silent], Verdict.SPLIT, True),  # a vote that is not known gives nobody a lease
+    ([vote_a, voted, silent], Verdict.SPLIT, True),  # an unknown vote gives no claim a lease
     ([vote_a, voted, vote_b], Verdict.SPLIT, True),
     ([ran, ran, voted], Verdict.SKIP, True),
     ([ran, voted, silent], Verdict.IMPOSSIBLE, False),  # a claim that failed may have left it on the first

@@ -10,7 +10,7 @@ import pytest
 from shedlock_py import LockRequest
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, token_of
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("long_grace")
 
 DAY = 86_400_000_000
 

@@ -28,10 +28,10 @@ BROADCAST_SECONDS = 1.2
 """How long a short broadcast waits for a majority, if so much is left of the operation's time."""
 GRACE_SECONDS = 0.05
 """How long a broadcast waits for the other servers, after the replies have settled the matter."""
-ERROR_SECONDS = 0.06
-"""So much longer a broadcast waits than its requests, whose errors name what they waited for."""
-READ_SECONDS = 0.02
-"""In this time an event loop that something has blocked reads the replies that have arrived."""
+REQUEST_SHARE = 0.95
+"""The part of its time that a broadcast gives to its requests: so it receives their errors, which name the reason."""
+READ_SECONDS = 0.03
+"""Time that an event loop, after it was blocked, has to read the replies that have arrived."""
 THREADS_PER_SERVER = 16
 """For claims, and again for all else."""
 
@@ -148,15 +148,15 @@ class _Broadcast:
         self._servers = servers
         longest = DEFAULT_TIMEOUT.total_seconds() if command.is_long else BROADCAST_SECONDS
         self._seconds = timeout if command.is_long and timeout is not None else _shortest(longest, timeout)
-        self._requests_until = monotonic() + self._seconds
-        self._until = self._requests_until + ERROR_SECONDS
+        self._until = monotonic() + self._seconds
+        self._requests_until = self._until - (1 - REQUEST_SHARE) * self._seconds
         self._is_settled = False
 
     def seconds_for_request(self) -> float:
         """Seconds for the next request to a server."""
         seconds = self._requests_until - monotonic()
         if seconds <= 0:
-            raise TimedOut("a thread or the requests before", sent=False)
+            raise TimedOut("a thread", sent=False)
         return seconds
 
     def pending(self) -> list[Any]:

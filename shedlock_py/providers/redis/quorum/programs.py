@@ -213,11 +213,14 @@ class QuorumPrograms(StorePrograms):
         args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
         return (yield from self._done("undo", name, Call(script("undo"), (self._keys.of(name),), args)))
 
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
+        self._check_length(parse_duration(lock_at_most_for, "lock_at_most_for"))
+        return (yield from super().extend(lease, lock_at_most_for))
+
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
         key = self._keys.of(lease.name)
         if releasing:
             return (yield from self._done("release", lease.name, release_call(key, lease, lock_for)))
-        self._check_length(lock_for)
         on_each = self._on_each(extend_call("quorum_extend", key, lease, lock_for, self.clock()))
         replies = yield from self._majority.required("extend", lease.name, on_each)
         if replies.count(1) >= self._majority.count:
