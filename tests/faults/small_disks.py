@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from sqlalchemy import Connection
+import pytest
+from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import OperationalError
 
 from tests.faults.fleet import PATIENCE
@@ -202,10 +203,24 @@ def mariadb_log(store: Store) -> Iterator[Small]:
 @contextmanager
 def _full_binary_log(server: Any, directory: Path) -> Iterator[None]:
     """Nobody waits for the minute to be over: the server is killed and started again when there is room."""
+    with server.connect() as admin:
+        admin.exec_driver_sql("CREATE DATABASE IF NOT EXISTS filler")
+        admin.exec_driver_sql("CREATE TABLE IF NOT EXISTS filler.written (number INT)")
     filler = fill(directory)
     try:
+        _write_until_it_hangs(server)
         yield
     finally:
         server.kill()
         filler.unlink()
         server.start()
+
+
+def _write_until_it_hangs(server: Any) -> None:
+    """The last page of a file on a full disk has room left, for a few commits."""
+    engine = create_engine(
+        server.url("mysql+pymysql"), poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"read_timeout": 3}
+    )
+    with engine.connect() as connection, pytest.raises(OperationalError, match="timed out"):
+        while True:
+            connection.exec_driver_sql("INSERT INTO filler.written VALUES (1)")
