@@ -186,25 +186,26 @@ def scheduler_lock(
     }
     spec = LockSpec(name, LockOptions.parse("scheduler_lock", options))
 
-    def decorate(function: Any) -> Any:
-        if isinstance(function, staticmethod | classmethod):
-            return type(function)(decorate(function.__func__))
-        _check_function(function)
-        signature = inspect.signature(function)
-        spec.check_fields(signature)
-        is_async = inspect.iscoroutinefunction(function)
-        check_on_lost(on_lost, is_async=is_async)
-        guarded = _guard_async if is_async else _guard_sync
-        wrapper = guarded(spec, function, signature, on_skip)
-        # The original carries the spec too: a scheduler's decorator below this one registers the original.
-        for carrier in (function, wrapper):
-            with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
-                carrier.__shedlock__ = spec
-        bind_in_class(function, wrapper)
-        declare(spec)
-        return wrapper
+    return functools.partial(_decorate, spec, on_skip)
 
-    return decorate
+
+def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(_decorate(spec, on_skip, function.__func__))
+    _check_function(function)
+    signature = inspect.signature(function)
+    spec.check_fields(signature)
+    is_async = inspect.iscoroutinefunction(function)
+    check_on_lost(spec.options.on_lost, is_async=is_async)
+    guarded = _guard_async if is_async else _guard_sync
+    wrapper = guarded(spec, function, signature, on_skip)
+    # The original carries the spec too: a scheduler's decorator below this one registers the original.
+    for carrier in (function, wrapper):
+        with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
+            carrier.__shedlock__ = spec
+    bind_in_class(function, wrapper)
+    declare(spec)
+    return wrapper
 
 
 def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:

@@ -14,7 +14,7 @@ from shedlock_py.durations import Duration
 
 T = TypeVar("T")
 
-_PATIENCE = 60.0
+_LONGEST_WAIT = 60.0
 
 
 class BlockingLockProvider:
@@ -31,12 +31,12 @@ class BlockingLockProvider:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What ``work`` returns or raises, on the event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_LONGEST_WAIT)
 
     def close(self) -> None:
         self.run(_close(self.async_provider))
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_LONGEST_WAIT)
         self._loop.close()
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ E = TypeVar("E", bound=Event)
 
 
 class FakeClock:
-    """Monotonic seconds that pass only when told to::
+    """Monotonic seconds that pass only when a test advances them::
 
     clock = FakeClock()
     provider = InMemoryLockProvider(clock=clock)
@@ -44,10 +44,10 @@ class FakeClock:
 class RecordingListener:
     """A listener that keeps every event, in order::
 
-    heard = RecordingListener()
-    with configure(provider=InMemoryLockProvider(), listeners=[heard]):
+    events = RecordingListener()
+    with configure(provider=InMemoryLockProvider(), listeners=[events]):
         nightly_report()
-    assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+    assert events.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class RecordingListener:
         self.events.append(event)
 
     def of(self, kind: type[E]) -> list[E]:
-        """The events of one kind: ``heard.of(LeaseLost)``."""
+        """The events of one kind: ``events.of(LeaseLost)``."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def kinds(self) -> list[str]:

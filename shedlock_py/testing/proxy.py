@@ -41,6 +41,7 @@ class TcpProxy:
         self._hold_marker = b""
         self._hold_skip = 0
         self._late_request: tuple[_Link, bytes] | None = None
+        self._silent: set[_Link] = set()
         self._socket = _bind_free_port()
         self.address: Address = self._socket.getsockname()
         self._acceptor: threading.Thread | None = None
@@ -128,6 +129,11 @@ class TcpProxy:
         link.server.sendall(chunk)
         with self._changed:  # no client is there for the reply, which ends the link
             assert self._changed.wait_for(lambda: link not in self._links, _JOIN_TIMEOUT), "no reply to a late request"
+
+    def silence(self) -> None:
+        """Pass requests on, and no reply on any connection that is open now. New connections work."""
+        with self._changed:
+            self._silent = set(self._links)
 
     def stall(self) -> None:
         """Keep all connections, accept new ones, and pass nothing, until `resume()`. Nothing is lost."""
@@ -238,6 +244,8 @@ class TcpProxy:
                     self._dropping.add(link)  # on this connection: the reply to another may come before
                 self._bytes_to_server += len(chunk)
                 link.awaits_reply = link.awaits_reply or bool(chunk)
+            elif link in self._silent:
+                return False
             elif chunk:
                 if link.awaits_reply:
                     link.awaits_reply = False

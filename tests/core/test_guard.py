@@ -147,9 +147,9 @@ class TestI5FailClosed:
     ) -> None:
         class Broken(InMemoryLockProvider):
             def acquire(self, request: LockRequest) -> None:
-                raise kind("no answer", operation="acquire", lock_name=request.name) from OSError("cable")
+                raise kind("no reply", operation="acquire", lock_name=request.name) from OSError("cable")
 
-        with pytest.raises(kind, match="no answer") as caught:
+        with pytest.raises(kind, match="no reply") as caught:
             attempt("job", pytest.fail, provider=Broken())
         assert isinstance(caught.value.__cause__, OSError)
         (event,) = recorded.events
@@ -166,7 +166,7 @@ class TestI8TheResultIsSacred:
         assert result.value == "value"
         assert recorded.kinds() == ["LockAcquired", "TaskFinished", "ProviderFailed"]
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
-        assert "release failed: no answer" in caplog.text
+        assert "release failed: no reply" in caplog.text
 
     @pytest.mark.parametrize("error", [RuntimeError("a bug in the provider"), SystemExit(1)], ids=repr)
     def test_i8_a_release_that_raises_anything(self, provider: InMemoryLockProvider, error: BaseException) -> None:

@@ -126,36 +126,36 @@ async def test_i12_a_second_cancellation_does_not_wait_and_the_release_goes_on()
 
 
 async def test_i12_a_sync_provider_that_grants_after_the_caller_gave_up() -> None:
-    is_asked, may_answer = threading.Event(), threading.Event()
+    was_called, may_reply = threading.Event(), threading.Event()
 
     class Slow(InMemoryLockProvider):
         def acquire(self, request: LockRequest) -> Lease | None:
-            is_asked.set()
-            assert may_answer.wait(10)
+            was_called.set()
+            assert may_reply.wait(10)
             return super().acquire(request)
 
     store = Slow()
     task = asyncio.create_task(attempt_async("job", never, provider=store))
-    await asyncio.to_thread(is_asked.wait, 10)
+    await asyncio.to_thread(was_called.wait, 10)
     task.cancel()
     await asyncio.sleep(0)
-    may_answer.set()
+    may_reply.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     await asyncio.to_thread(eventually, lambda: not store.records()[0].is_held)
 
 
 async def test_a_sync_provider_does_not_stop_the_event_loop() -> None:
-    may_answer = threading.Event()
+    may_reply = threading.Event()
 
     class Slow(InMemoryLockProvider):
         def acquire(self, request: LockRequest) -> Lease | None:
-            assert may_answer.wait(10), "the event loop stood still"
+            assert may_reply.wait(10), "the event loop stood still"
             return super().acquire(request)
 
     task = asyncio.create_task(attempt_async("job", value, provider=Slow()))
     await asyncio.sleep(0.01)
-    may_answer.set()
+    may_reply.set()
     assert isinstance(await task, Executed)
 
 

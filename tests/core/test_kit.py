@@ -27,11 +27,11 @@ Line = tuple[asyncio.StreamReader, socket.socket]
 @pytest.fixture
 async def line() -> AsyncIterator[Line]:
     """What is read from, and the socket of the other side."""
-    mine, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=mine)
-    yield reader, theirs
+    near, far = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=near)
+    yield reader, far
     writer.close()
-    theirs.close()
+    far.close()
 
 
 async def limited(seconds: float | None, reader: asyncio.StreamReader, count: int) -> bytes:
@@ -40,10 +40,10 @@ async def limited(seconds: float | None, reader: asyncio.StreamReader, count: in
 
 
 async def test_i13_a_reply_that_arrived_while_the_event_loop_was_blocked_counts(line: Line) -> None:
-    reader, theirs = line
+    reader, far = line
     task = asyncio.create_task(limited(LIMIT, reader, 1))
     await asyncio.sleep(0)
-    theirs.send(b"!")
+    far.send(b"!")
     compute(2 * LIMIT)
     assert await task == b"!"
     assert task.cancelling() == 0
@@ -51,11 +51,11 @@ async def test_i13_a_reply_that_arrived_while_the_event_loop_was_blocked_counts(
 
 @pytest.mark.parametrize("is_blocked", [True, False])
 async def test_i13_a_reply_that_has_not_arrived_does_not(line: Line, is_blocked: bool) -> None:
-    reader, theirs = line
+    reader, far = line
     began = time.monotonic()
     task = asyncio.create_task(limited(LIMIT, reader, 2))
     await asyncio.sleep(0)
-    theirs.send(b"!")
+    far.send(b"!")
     if is_blocked:
         compute(2 * LIMIT)
     with pytest.raises(TimedOut, match="waited for a reply") as caught:

@@ -209,7 +209,7 @@ def test_i8_an_undo_that_fails_is_reported_and_does_not_replace_the_error(
     store: Store, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing_undo(lease: Lease) -> bool:
-        raise ProviderUnreachable("no answer", operation="undo", lock_name=lease.name)
+        raise ProviderUnreachable("no reply", operation="undo", lock_name=lease.name)
 
     store.undo = failing_undo  # type: ignore[method-assign]  # a fault
     monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
@@ -218,7 +218,7 @@ def test_i8_an_undo_that_fails_is_reported_and_does_not_replace_the_error(
     assert [event.operation for event in recorded.of(ProviderFailed)] == ["release"]
 
 
-@pytest.mark.parametrize("error", [ProviderUnreachable("no answer", operation="record"), OSError("odd"), KeyError("x")])
+@pytest.mark.parametrize("error", [ProviderUnreachable("no reply", operation="record"), OSError("odd"), KeyError("x")])
 class TestALookUpThatFails:
     """The record that explains a skip is read after the refusal; the task is skipped in any case."""
 

@@ -126,7 +126,7 @@ def test_failures_of_the_store(registry: CollectorRegistry) -> None:
     provider = InMemoryLockProvider()
     with configure(listeners=[PrometheusListener(registry)]):
         for operation in ("acquire", "extend"):
-            with pytest.raises(ProviderError, match="no answer"):
+            with pytest.raises(ProviderError, match="no reply"):
                 attempt("job", lambda: extend_lock("5m"), provider=failing(provider, operation))
         attempt("job", lambda: None, provider=failing(provider, "release"))
     scrape = scrape_of(registry)

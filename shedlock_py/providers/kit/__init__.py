@@ -1,9 +1,9 @@
 """The provider kit: what all stores share. Public, for built-in and third-party stores alike.
 
 A store supplies three things. :class:`StorePrograms` has a few small programs: generators that yield the store's
-commands and are sent the replies. A client carries a single command out, sync or async. ``classify`` says what an error
-means. The kit supplies the rest: acquire, take over, extend and release, the retry after a broken connection, the undo
-of an acquire whose outcome is unknown, the time limit of each operation, and the methods of both providers.
+commands and are sent the replies. A client carries a single command out, sync or async. ``classify`` returns what an
+error means. The kit supplies the rest: acquire, take over, extend and release, the retry after a broken connection, the
+undo of an acquire whose outcome is unknown, the time limit of each operation, and the methods of both providers.
 
 A program of a store only decides. The kit retries each command where that is safe, and throws a :class:`ProviderError`
 into the program where it is not::
@@ -24,7 +24,6 @@ from shedlock_py.providers.kit.failures import (
     Failure,
     NotSent,
     TimedOut,
-    describe,
     fire_time_too_late,
     refused,
     unreachable,
@@ -69,7 +68,6 @@ __all__ = [
     "TimedOut",
     "Undo",
     "call_within",
-    "describe",
     "fire_time_too_late",
     "parse_timeout",
     "parse_tolerance",

@@ -70,7 +70,7 @@ class ProgramProvider(LockProvider):
         return self.run(self.programs.release(lease))
 
     def undo(self, lease: Lease) -> bool:
-        """Give back an acquisition that nobody used: free at once, without minimum hold.
+        """Give back an unused acquisition: free at once, without minimum hold.
 
         Its fire time can be granted again. False: the lease had ended.
         """

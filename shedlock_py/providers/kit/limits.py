@@ -70,7 +70,7 @@ class Permits:
     def one_until(self, until: float) -> Iterator[None]:
         """Hold a permit. :raises TimedOut: there was none until that moment, in monotonic seconds."""
         if not self._owner.is_current():
-            self._refill()  # the threads of the parent process do not give theirs back here
+            self._refill()  # the threads of the parent process do not return their permits here
         permit = self._take(until)
         try:
             if not seconds_left(until):  # the threads that had it until now gave up at the same moment

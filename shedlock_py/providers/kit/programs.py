@@ -94,7 +94,7 @@ class StorePrograms(ABC):
         """Delete the records that are free and were last held longer than ``unused_for`` ago."""
 
     def create_schema(self) -> Program[Any, Any, None]:
-        """Create what the store needs. Nothing, unless a store says otherwise."""
+        """Create what the store needs. Nothing by default."""
         yield from ()
 
     @abstractmethod
@@ -176,7 +176,7 @@ class StorePrograms(ABC):
         return Undo(program, useful_for=claim.request.lock_at_most_for.total_seconds())
 
     def undo(self, lease: Lease) -> Program[Any, Any, bool]:
-        """Give back an acquisition that nobody used: free at once, and its fire time can be granted again."""
+        """Give back an unused acquisition: free at once, and its fire time can be granted again."""
         if lease.has_ended():
             return False
         lease.begin_release()
@@ -229,5 +229,5 @@ class StorePrograms(ABC):
         return is_done
 
     def carry_out(self, operation: str, lock_name: str | None, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
-        """A program of the store with retries, and with errors that say which ``operation`` failed."""
+        """A program of the store with retries, and with errors that name the ``operation``."""
         return Operation(self, operation, lock_name).carry_out(program)

@@ -173,7 +173,7 @@ def _parsed(query: str) -> Mapping[str, Any]:
 
 
 def _defaults(given: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
-    """What the URL does not say. PyMongo prefers keyword arguments to the URL.
+    """Options that the URL does not set. PyMongo prefers keyword arguments to the URL.
 
     Each command gets what is left of ``seconds`` (``pymongo.timeout``). The client's own limits are for what PyMongo
     does besides: its monitors, and connections that it opens in advance.

@@ -37,7 +37,7 @@ _OTHER_TYPE = (14, 241, 16554)  # an operator met a value of another type: $add 
 _INDEX_EXISTS = (85, 86)
 
 TOO_LATE = "shedlock_py: fire time too late"
-"""The text that the server cannot convert to a number: so it refuses the whole command, and says why."""
+"""The text that the server cannot convert to a number: so it refuses the whole command with this text."""
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class MongoLockProvider(ProgramProvider):
     Writes wait for a majority and reads go to the primary, whatever the client's defaults are.
 
     :param database_or_collection_or_url: a ``Database`` or ``Collection`` of the application's own ``MongoClient``,
-        which is never closed; or a ``mongodb://`` URL, for which a small client is opened. What the URL says wins;
+        which is never closed; or a ``mongodb://`` URL, for which a small client is opened. The URL's own options win;
         without a database in it, the locks are in ``shedlock``.
     :param collection: the collection of the lock records.
     :param expire_after: :meth:`create_schema` lets MongoDB remove records that were not held for so long.
@@ -62,10 +62,10 @@ class MongoLockProvider(ProgramProvider):
 
 
 class AsyncMongoLockProvider(AsyncProgramProvider):
-    """:class:`MongoLockProvider` for asyncio: an ``AsyncDatabase`` or ``AsyncCollection`` of yours, or a URL.
+    """:class:`MongoLockProvider` for asyncio: an ``AsyncDatabase``, an ``AsyncCollection``, or a URL.
 
     A provider made from a URL may be used from several event loops, one after the other or at once: each has its own
-    small client. An ``AsyncMongoClient`` of yours belongs to one loop, as PyMongo says.
+    small client. An ``AsyncMongoClient`` that the application supplies belongs to one loop, as in PyMongo.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What only async providers can be asked: what becomes of a lock when the caller is cancelled."""
+"""What only async providers can show: what becomes of a lock when the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOMENTS = 50
 
 
 async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
-    """Cancel ``work`` at one of fifty moments of its life: first turn by turn of the event loop, then in time."""
+    """Cancel ``work`` at one of fifty moments of its life: first by iterations of the event loop, then by time."""
     task = asyncio.ensure_future(work)
     for _ in range(min(moment, 25)):
         await asyncio.sleep(0)
@@ -84,7 +84,7 @@ class CancellationContract(AsyncContractBase):
             finally:
                 await asyncio.shield(asyncio.ensure_future(provider.release(lease)))
 
-        # A caller who was cancelled while it released is not told when that is done.
+        # A caller that was cancelled during its release does not learn when the release ends.
         async def work(lock: str) -> None:
             try:
                 await acquire_and_release(lock)
@@ -181,8 +181,8 @@ class CancellationContract(AsyncContractBase):
         provider = facade.async_provider
 
         async def work(index: int) -> None:
-            for turn in range(6):
-                lock = f"{name}/{'ab'[(turn + index) % 2]}"
+            for number in range(6):
+                lock = f"{name}/{'ab'[(number + index) % 2]}"
                 while (lease := await provider.acquire(LockRequest(lock, LONG))) is None:  # noqa: ASYNC110 (another task ends it)
                     await asyncio.sleep(0.002)
                 value = counters[lock]
@@ -208,7 +208,7 @@ class CancellationContract(AsyncContractBase):
             assert await extend_lock_async("1h") is lease
             return "value"
 
-        async def outer() -> None:
+        async def guarded() -> None:
             result = await attempt_async(name, inner, provider=provider)
             assert isinstance(result, Executed)
             assert result.value == "value"
@@ -216,7 +216,7 @@ class CancellationContract(AsyncContractBase):
             assert await provider.acquire(LockRequest(name, LONG)) is not None
             assert await attempt_async(name, never, provider=provider) == Skipped(name, "held")
 
-        facade.run(outer())
+        facade.run(guarded())
 
     def test_i5_async_no_answer_is_an_error(self, failing_provider: LockProvider, name: str) -> None:
         assert isinstance(failing_provider, BlockingLockProvider)
@@ -226,7 +226,7 @@ class CancellationContract(AsyncContractBase):
         assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
 
     def test_i8_async_lost_and_failing_release_keep_value_and_exception(
-        self, facade: BlockingLockProvider, other: LockProvider, name: str, heard: RecordingListener
+        self, facade: BlockingLockProvider, other: LockProvider, name: str, events: RecordingListener
     ) -> None:
         provider = facade.async_provider
 
@@ -245,27 +245,27 @@ class CancellationContract(AsyncContractBase):
                     await attempt_async(name, lambda: task(True), provider=store)
 
         facade.run(all_of_it())
-        assert [event.reason for event in heard.of(LeaseLost)] == ["revoked", "revoked"]
-        assert [event.operation for event in heard.of(ProviderFailed)] == ["release", "release"]
+        assert [event.reason for event in events.of(LeaseLost)] == ["revoked", "revoked"]
+        assert [event.operation for event in events.of(ProviderFailed)] == ["release", "release"]
         assert record_of(other, name).is_held
 
     def test_i9_async_a_lease_holds_nothing_but_its_record(self, facade: BlockingLockProvider, name: str) -> None:
         provider = facade.async_provider
-        everybody_is_in = asyncio.Event()
+        all_are_inside = asyncio.Event()
         inside: list[str] = []
 
         @asynccontextmanager
         async def noted(lock: str) -> AsyncIterator[None]:
             inside.append(lock)
             if len(inside) == 40:
-                everybody_is_in.set()
+                all_are_inside.set()
             yield
 
         async def task(lock: str) -> None:
             async with hold_async(lock, provider=provider) as lease, noted(lock):
                 assert lease is not None
                 async with asyncio.timeout(30):
-                    await everybody_is_in.wait()
+                    await all_are_inside.wait()
 
         async def all_at_once() -> None:
             await asyncio.gather(*(task(f"{name}/{number}") for number in range(40)))

@@ -1,4 +1,4 @@
-"""What a test module says about its store, and what the tests share."""
+"""What a test module defines for its store, and what the tests share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORT: Final = "100ms"
 
 So a task is guarded with :data:`LONG`, and its lease is cut to this by an extension.
 """
-PATIENCE: Final = 15.0
+LONGEST_WAIT: Final = 15.0
 
 
 class ContractBase:
@@ -53,7 +53,7 @@ class ContractBase:
 
     @pytest.fixture
     def failing_provider(self, provider: LockProvider) -> LockProvider:
-        """A provider whose store does not answer. Override it with one whose store really does not."""
+        """A provider whose store does not reply. Override it with one whose store really does not."""
         broken: LockProvider = failing(provider, "acquire", "record")
         return broken
 
@@ -63,15 +63,15 @@ class ContractBase:
         provider.prune(0)
 
     @pytest.fixture(autouse=True)
-    def heard(self) -> Iterator[RecordingListener]:
-        """Every event of the guards of one test. They are told the provider each time."""
-        heard = RecordingListener()
-        with configure(listeners=[heard]):
-            yield heard
+    def events(self) -> Iterator[RecordingListener]:
+        """Every event of the guards of one test, which get the provider as an argument."""
+        events = RecordingListener()
+        with configure(listeners=[events]):
+            yield events
 
     @pytest.fixture
     def name(self) -> str:
-        """A lock name that nobody else uses."""
+        """A lock name that no other test uses."""
         return f"contract-{uuid4().hex[:12]}"
 
 
@@ -96,31 +96,31 @@ class AsyncContractBase(ContractBase):
 
 
 def failing(provider: Any, *operations: str) -> Any:
-    """``provider``, but its store does not answer when asked for ``operations``."""
+    """``provider``, but its store does not reply to ``operations``."""
 
     def fail(operation: str, subject: object, *_: object) -> None:
         name: Any = getattr(subject, "name", subject)
-        raise ProviderUnreachable("no answer", operation=operation, lock_name=name) from OSError("no answer")
+        raise ProviderUnreachable("no reply", operation=operation, lock_name=name) from OSError("no reply")
 
     def failing_operation(operation: str) -> Callable[..., Any]:
-        async def ask_async(subject: object, *_: object) -> None:
+        async def fail_async(subject: object, *_: object) -> None:
             fail(operation, subject)
 
         is_async = inspect.iscoroutinefunction(getattr(provider, operation))
-        return ask_async if is_async else partial(fail, operation)
+        return fail_async if is_async else partial(fail, operation)
 
     methods = {name: getattr(provider, name) for name in dir(LockProvider) if not name.startswith("_")}
     return SimpleNamespace(**methods | {operation: failing_operation(operation) for operation in operations})
 
 
-def eventually(ask: Callable[[], T | None], what: str = "it") -> T:
-    """The first answer of ``ask`` that is not None or False."""
-    deadline = time.monotonic() + PATIENCE
+def eventually(get: Callable[[], T | None], what: str = "it") -> T:
+    """The first result of ``get`` that is not None or False."""
+    deadline = time.monotonic() + LONGEST_WAIT
     while True:
-        answer = ask()
-        if answer is not None and answer is not False:
-            return answer
-        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE:g} s"
+        result = get()
+        if result is not None and result is not False:
+            return result
+        assert time.monotonic() < deadline, f"{what} did not happen within {LONGEST_WAIT:g} s"
         time.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""One holder at a time, and nobody touches what is another's."""
+"""One holder at a time; no holder changes the lock of another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ExclusionContract(ContractBase):
     def test_i1_a_skip_changes_nothing(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, LONG))
         before = provider.record(name)
-        assert other.acquire(LockRequest(name, "1h", "1h", holder="somebody else")) is None
+        assert other.acquire(LockRequest(name, "1h", "1h", holder="another")) is None
         assert provider.record(name) == before
 
     def test_two_names_are_independent(self, provider: LockProvider, name: str) -> None:
@@ -42,8 +42,8 @@ class ExclusionContract(ContractBase):
         assert provider.release(second) is True
 
     def test_lock_right_after_unlock(self, provider: LockProvider, other: LockProvider, name: str) -> None:
-        for turn in range(10):
-            replica, rival = (provider, other) if turn % 2 else (other, provider)
+        for number in range(10):
+            replica, rival = (provider, other) if number % 2 else (other, provider)
             lease = acquired(replica, LockRequest(name, LONG))
             assert rival.acquire(LockRequest(name, LONG)) is None
             assert replica.release(lease) is True
@@ -106,7 +106,7 @@ class ExclusionContract(ContractBase):
         assert provider.record(name) == before
 
     def test_extended_after_release(self, provider: LockProvider, name: str) -> None:
-        for at_least in (0, LONG):  # under a minimum hold the record still says that it is ours
+        for at_least in (0, LONG):  # under a minimum hold the record still names this lease
             lease = acquired(provider, LockRequest(f"{name}-{at_least}", LONG, at_least))
             assert provider.release(lease) is True
             before = provider.record(lease.name)
@@ -120,7 +120,7 @@ class ExclusionContract(ContractBase):
         assert provider.release(foreign) is False
         assert provider.record(name) is None
         assert elsewhere.acquire(LockRequest(name, LONG)) is None
-        ours = acquired(provider, LockRequest(name, LONG))
+        lease = acquired(provider, LockRequest(name, LONG))
         before = provider.record(name)
         for lock_name in (name, f"{name}-unknown"):
             foreign = acquired(InMemoryLockProvider(), LockRequest(lock_name, LONG))
@@ -129,7 +129,7 @@ class ExclusionContract(ContractBase):
             assert provider.release(foreign) is False
         assert provider.record(name) == before
         assert provider.record(f"{name}-unknown") is None
-        assert provider.release(ours) is True
+        assert provider.release(lease) is True
 
     def test_a_deleted_record_does_not_stop_the_job(
         self, provider: LockProvider, other: LockProvider, name: str

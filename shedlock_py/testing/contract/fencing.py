@@ -57,15 +57,15 @@ class FencingContract(ContractBase):
             prune,
         ]
         last = 0
-        for turn in range(240):
-            replica = (provider, other)[turn % 2]
-            if turn % 3:
+        for number in range(240):
+            replica = (provider, other)[number % 2]
+            if number % 3:
                 lease = acquired(replica, LockRequest(name, LONG))
-                ends[turn % 4](lease) if replica is provider else other.release(lease)
+                ends[number % 4](lease) if replica is provider else other.release(lease)
             else:
                 lease = replica.take_over(LockRequest(name, LONG))
                 replica.release(lease)
-            assert token_of(lease) > last, f"turn {turn}"
+            assert token_of(lease) > last, f"number {number}"
             last = token_of(lease)
             if provider.record(name) is None:
                 time.sleep(self.clock_resolution)
@@ -81,7 +81,7 @@ class FencingContract(ContractBase):
     def test_i2_an_extension_carries_its_token(self, provider: LockProvider, name: str) -> None:
         """The record of a claim that the store has granted twice, long after its lease had ended, is not its lease's.
 
-        That happens to a claim that was asked for twice, as after a lost reply, if one of the two arrives after others
+        That happens to a claim that was sent twice, as after a lost reply, if one of the two arrives after others
         had the lock. The record then has its claim id, and a later token.
         """
         lease = acquired(provider, LockRequest(name, LONG))

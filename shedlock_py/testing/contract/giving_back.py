@@ -1,4 +1,4 @@
-"""An acquisition that nobody used is given back whole; fire times that a wrong clock made are refused."""
+"""An unused acquisition is given back whole; fire times from a wrong clock are refused."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ class GivingBackContract(ContractBase):
         """A replica whose clock is a day ahead must not stop the job on every other replica for a day."""
         now = self._now(provider, f"{name}/clock")
         wrong = LockRequest(name, LONG, fire_time=now + timedelta(days=1), holder="wrong-clock")
-        for ask in (provider.acquire, provider.take_over):
+        for grant in (provider.acquire, provider.take_over):
             with pytest.raises(
                 ProviderError, match=r"fire time .* later than the store's clock .*wrong-clock"
             ) as caught:
-                ask(wrong)
+                grant(wrong)
             assert not isinstance(caught.value, ProviderUnreachable)
             assert caught.value.lock_name == name
         assert provider.record(name) is None

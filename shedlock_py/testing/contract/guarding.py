@@ -34,31 +34,31 @@ from shedlock_py.testing.doubles import RecordingListener
 
 
 class GuardContract(ContractBase):
-    def test_runs_and_releases(self, provider: LockProvider, name: str, heard: RecordingListener) -> None:
+    def test_runs_and_releases(self, provider: LockProvider, name: str, events: RecordingListener) -> None:
         result = attempt(name, lambda: current_lease(), provider=provider)
         assert isinstance(result, Executed)
         assert result.value is result.lease
-        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+        assert events.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
         acquired(provider, LockRequest(name, LONG))
 
     def test_is_skipped_when_held(
-        self, provider: LockProvider, other: LockProvider, name: str, heard: RecordingListener
+        self, provider: LockProvider, other: LockProvider, name: str, events: RecordingListener
     ) -> None:
         acquired(other, LockRequest(name, LONG))
         assert attempt(name, pytest.fail, provider=provider) == Skipped(name, "held")
-        assert heard.kinds() == ["LockSkipped"]
+        assert events.kinds() == ["LockSkipped"]
 
     def test_nested_guards_of_one_name_share_the_lease(
-        self, provider: LockProvider, name: str, heard: RecordingListener
+        self, provider: LockProvider, name: str, events: RecordingListener
     ) -> None:
-        with hold(name, provider=provider) as outer:
+        with hold(name, provider=provider) as lease:
             with hold(name, provider=provider) as inner:
-                assert inner is outer
+                assert inner is lease
             assert record_of(provider, name).is_held
             with hold(name, provider=InMemoryLockProvider()) as elsewhere:
-                assert elsewhere is not outer
+                assert elsewhere is not lease
         assert not record_of(provider, name).is_held
-        assert len(heard.of(LockAcquired)) == 2
+        assert len(events.of(LockAcquired)) == 2
 
     def test_i4_minimum_hold_survives_a_failing_task(
         self, provider: LockProvider, other: LockProvider, name: str
@@ -69,17 +69,17 @@ class GuardContract(ContractBase):
         assert record_of(other, name).remaining <= timedelta(seconds=61)
 
     def test_i5_no_answer_is_an_error_and_the_task_does_not_run(
-        self, failing_provider: LockProvider, name: str, heard: RecordingListener
+        self, failing_provider: LockProvider, name: str, events: RecordingListener
     ) -> None:
         with pytest.raises(ProviderUnreachable) as caught:
             attempt(name, pytest.fail, provider=failing_provider)
         assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
         assert isinstance(caught.value.__cause__, Exception)
-        assert heard.kinds() == ["ProviderFailed"]
+        assert events.kinds() == ["ProviderFailed"]
         request = LockRequest(name, LONG, fire_time=datetime(2024, 1, 1, tzinfo=UTC))
         with pytest.raises(ProviderUnreachable):
             attempt(request, pytest.fail, provider=failing_provider)
-        assert heard.of(LockSkipped) == []
+        assert events.of(LockSkipped) == []
 
     def test_i5_each_operation_fails_loudly(self, failing_provider: LockProvider, name: str) -> None:
         with pytest.raises(ProviderUnreachable):
@@ -93,7 +93,7 @@ class GuardContract(ContractBase):
         assert attempt(request, pytest.fail, provider=failing(provider, "record")) == Skipped(name, "held")
 
     def test_i8_a_failing_release_keeps_value_and_exception(
-        self, provider: LockProvider, name: str, heard: RecordingListener
+        self, provider: LockProvider, name: str, events: RecordingListener
     ) -> None:
         faulty = failing(provider, "release")
         result = attempt(f"{name}/1", lambda: "value", provider=faulty)
@@ -101,10 +101,10 @@ class GuardContract(ContractBase):
         assert result.value == "value"
         with pytest.raises(ZeroDivisionError):
             attempt(f"{name}/2", lambda: 1 / 0, provider=faulty)
-        assert [event.operation for event in heard.of(ProviderFailed)] == ["release", "release"]
+        assert [event.operation for event in events.of(ProviderFailed)] == ["release", "release"]
 
     def test_i8_a_lease_taken_over_keeps_value_and_exception(
-        self, provider: LockProvider, other: LockProvider, name: str, heard: RecordingListener
+        self, provider: LockProvider, other: LockProvider, name: str, events: RecordingListener
     ) -> None:
         def task(fail: bool) -> str:
             other.take_over(LockRequest(name, LONG))
@@ -115,11 +115,11 @@ class GuardContract(ContractBase):
         other.force_release(name)
         with pytest.raises(ZeroDivisionError):
             attempt(name, lambda: task(True), provider=provider)
-        assert [event.reason for event in heard.of(LeaseLost)] == ["revoked", "revoked"]
+        assert [event.reason for event in events.of(LeaseLost)] == ["revoked", "revoked"]
         assert record_of(other, name).is_held
 
     def test_i8_an_overrun_keeps_the_value_and_is_told(
-        self, provider: LockProvider, other: LockProvider, name: str, heard: RecordingListener
+        self, provider: LockProvider, other: LockProvider, name: str, events: RecordingListener
     ) -> None:
         def task() -> str:
             lease = current_lease()
@@ -132,7 +132,7 @@ class GuardContract(ContractBase):
         result = attempt(name, task, provider=provider)
         assert isinstance(result, Executed)
         assert result.value == "value"
-        assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
+        assert [event.reason for event in events.of(LeaseLost)] == ["overrun"]
         assert record_of(other, name).is_held
 
     def test_i8_a_raising_listener_changes_nothing(self, provider: LockProvider, name: str) -> None:
@@ -203,11 +203,11 @@ class GuardContract(ContractBase):
         for steps in range(20):
             eventually(lambda: other.acquire(LockRequest(f"{name}/{steps}", LONG)), "a cancelled guard's end")
 
-    def test_extend_lock_from_inside(self, provider: LockProvider, name: str, heard: RecordingListener) -> None:
+    def test_extend_lock_from_inside(self, provider: LockProvider, name: str, events: RecordingListener) -> None:
         with hold(name, lock_at_most_for=LONG, provider=provider) as lease:
             assert extend_lock("1h") is lease
             assert record_of(provider, name).remaining > timedelta(minutes=50)
-        assert heard.kinds() == ["LockAcquired", "LockExtended", "TaskFinished", "LockReleased"]
+        assert events.kinds() == ["LockAcquired", "LockExtended", "TaskFinished", "LockReleased"]
 
     def test_a_lease_that_ended_is_not_current(self, provider: LockProvider, name: str) -> None:
         with hold(name, lock_at_most_for=LONG, provider=provider) as lease:
@@ -222,7 +222,7 @@ class GuardContract(ContractBase):
 
 
 def skew_wall_clock(patch: pytest.MonkeyPatch, skew: timedelta, provider: LockProvider) -> None:
-    """Let this process believe that it is another time, as far as Python code of the provider can see."""
+    """Give this process another time, as far as Python code of the provider can see."""
     true_time, true_time_ns, true_datetime = time.time, time.time_ns, datetime
 
     class IsDatetime(type):

@@ -1,4 +1,4 @@
-"""How long a lock is held, at most and at least, and until when the holder may believe it."""
+"""How long a lock is held, at most and at least, and until when the holder may trust it."""
 
 from __future__ import annotations
 
@@ -130,16 +130,16 @@ class HoldTimesContract(ContractBase):
         assert lease.trusted_for() == NOTHING
 
     def _check_trust(self, provider: LockProvider, lease: Lease) -> None:
-        """By the store's clock, the record outlasts the holder's belief in it."""
+        """By the store's clock, the record outlasts the holder's trust in it."""
         trusted_for = lease.trusted_for()
-        asked = time.monotonic()
+        started = time.monotonic()
         record = record_of(provider, lease.name)
-        unknown = seconds(time.monotonic() - asked)  # the record was read at some moment of this span
+        unknown = seconds(time.monotonic() - started)  # the record was read at some moment of this span
         assert trusted_for <= record.remaining + unknown - timedelta(milliseconds=1)
 
 
 class StallingStoreContract(ContractBase):
-    """For stores that a test can make wait before they answer."""
+    """For stores that a test can make wait before they reply."""
 
     def stalled(self, name: str) -> AbstractContextManager[None]:
         """A block during which every write of the record of ``name`` waits."""
@@ -156,17 +156,17 @@ class StallingStoreContract(ContractBase):
         leases: list[Lease | None] = []
         is_asking = threading.Event()
 
-        def ask() -> None:
+        def request() -> None:
             is_asking.set()
             request = LockRequest(name, LONG)
             leases.append(provider.acquire(request) if lease is None else provider.extend(lease, LONG))
 
-        asking = threading.Thread(target=ask)
+        requesting = threading.Thread(target=request)
         with self.stalled(name):
-            asking.start()
+            requesting.start()
             is_asking.wait()
-            asking.join(0.5)
-            assert asking.is_alive(), "the store did not stall"
-        asking.join()
+            requesting.join(0.5)
+            assert requesting.is_alive(), "the store did not stall"
+        requesting.join()
         assert leases[0] is not None
         return seconds(60) * 0.99 - leases[0].trusted_for()

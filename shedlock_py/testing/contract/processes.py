@@ -21,7 +21,7 @@ from shedlock_py import AsyncLockProvider, LockProvider, LockRequest
 from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.contract.base import (
     LONG,
-    PATIENCE,
+    LONGEST_WAIT,
     ContractBase,
     acquired,
     eventually,
@@ -52,14 +52,14 @@ class ProcessContract(ContractBase):
     def test_i3_a_killed_process_blocks_for_at_most(
         self, provider: LockProvider, process_factory: ProcessFactory, name: str
     ) -> None:
-        ours, theirs = _spawn.Pipe()
-        holder = _spawn.Process(target=hold_until_killed, args=(process_factory, name, theirs))
+        receiving, sending = _spawn.Pipe()
+        holder = _spawn.Process(target=hold_until_killed, args=(process_factory, name, sending))
         with running([holder]):
-            assert ours.poll(START_UP), "the holder did not start"
-            assert ours.recv() == "held"
+            assert receiving.poll(START_UP), "the holder did not start"
+            assert receiving.recv() == "held"
             assert holder.pid is not None
             os.kill(holder.pid, signal.SIGKILL)
-            holder.join(PATIENCE)
+            holder.join(LONGEST_WAIT)
             assert holder.exitcode == -signal.SIGKILL
         record = record_of(provider, name)
         assert (record.lock_until - record.locked_at).total_seconds() <= 2.002  # the last extension: 1 s, at once
@@ -95,7 +95,7 @@ def running(processes: list[Any]) -> Iterator[None]:
     finally:
         for process in started:
             process.kill()
-            process.join(PATIENCE)
+            process.join(LONGEST_WAIT)
 
 
 @contextmanager

@@ -36,8 +36,8 @@ class ThreadsContract(ContractBase):
 
         def work(index: int) -> None:
             replica = (provider, other)[index % 2]
-            for turn in range(rounds):
-                lock = f"{name}/{'ab'[(turn + index // 2) % 2]}"
+            for number in range(rounds):
+                lock = f"{name}/{'ab'[(number + index // 2) % 2]}"
                 lease = eventually(lambda: replica.acquire(LockRequest(lock, LONG)), "a grant")
                 value = counters[lock]
                 time.sleep(0.001)
@@ -50,18 +50,18 @@ class ThreadsContract(ContractBase):
     def test_i1_one_winner_at_the_first_use_of_a_name(
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
-        for turn in range(20):
-            request = LockRequest(f"{name}/{turn}", LONG)
+        for number in range(20):
+            request = LockRequest(f"{name}/{number}", LONG)
             leases = at_once(THREADS, lambda index: (provider, other)[index % 2].acquire(request))
             winners = [lease for lease in leases if lease]
-            assert len(winners) == 1, f"round {turn}"
+            assert len(winners) == 1, f"round {number}"
             assert record_of(provider, request.name).locked_by == f"{winners[0].holder}#{winners[0].claim_id}"
 
     def test_i1_one_winner_when_a_lock_gets_free(self, provider: LockProvider, other: LockProvider, name: str) -> None:
-        for turn in range(10):
+        for number in range(10):
             leases = at_once(THREADS, lambda index: (provider, other)[index % 2].acquire(LockRequest(name, LONG)))
             winners = [lease for lease in leases if lease]
-            assert len(winners) == 1, f"round {turn}"
+            assert len(winners) == 1, f"round {number}"
             assert provider.release(winners[0]) is True
 
     def test_i7_take_overs_at_once_get_different_tokens(self, provider: LockProvider, name: str) -> None:

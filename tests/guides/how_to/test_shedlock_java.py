@@ -103,7 +103,12 @@ def test_the_table_with_our_columns(engine: Engine) -> None:
 
 def test_the_table_of_mongodb(mongodb_server: MongoServer) -> None:
     (collection,) = re.findall(r'collection="(\w+)"', PAGE.text)
-    fields = re.findall(r"`(\w+)`", PAGE.text.partition("| Java's and our field | only ours |")[2].partition("\n\n")[0])
+    fields = re.findall(
+        r"`(\w+)`",
+        PAGE.text.partition("| Java's field and that of shedlock_py | only that of shedlock_py |")[2].partition("\n\n")[
+            0
+        ],
+    )
     provider = MongoLockProvider(mongodb_server.url(DATABASE), collection=collection)
     lease = provider.acquire(LockRequest("report", "1m"))
     assert lease is not None
@@ -116,7 +121,7 @@ def test_the_table_of_mongodb(mongodb_server: MongoServer) -> None:
 
 
 def test_the_key_of_redis(redis_server: RedisEndpoint) -> None:
-    (key,) = re.findall(r"ours a hash, `([^`]+)`", PAGE.text)
+    (key,) = re.findall(r"that of shedlock_py a hash, `([^`]+)`", PAGE.text)
     provider = provider_from_url(redis_server.url(13))
     lease = provider.acquire(LockRequest("name", "1m"))
     assert lease is not None

@@ -13,6 +13,8 @@ from shedlock_py import AsyncLockProvider, LockProvider
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
     BlockingLockProvider,
+    EventLoopContract,
+    ForkContract,
     LockProviderContract,
     LockProviderFactory,
     ProcessContract,
@@ -26,7 +28,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-class TestJsonFile(LockProviderContract, ProcessContract):
+class TestJsonFile(LockProviderContract, ProcessContract, ForkContract):
     @pytest.fixture
     def make_provider(self, path: Path) -> LockProviderFactory:
         return lambda: JsonFileLockProvider(path)
@@ -38,14 +40,18 @@ class TestJsonFile(LockProviderContract, ProcessContract):
     @pytest.fixture
     def failing_provider(self, path: Path) -> Iterator[LockProvider]:
         with open(f"{path}.lock") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # as a process that stands still in the middle of an operation
+            fcntl.flock(file, fcntl.LOCK_EX)  # as a process that was stopped in the middle of an operation
             yield JsonFileLockProvider(path, timeout="50ms")
 
 
-class TestAsyncJsonFile(AsyncLockProviderContract):
+class TestAsyncJsonFile(AsyncLockProviderContract, EventLoopContract):
     @pytest.fixture
     def make_async_provider(self, path: Path) -> Any:
         return lambda: AsyncJsonFileLockProvider(path)
+
+    @pytest.fixture
+    def make_loop_provider(self, make_async_provider: Any) -> Any:
+        return make_async_provider
 
     @pytest.fixture
     def failing_provider(self, path: Path) -> Iterator[LockProvider]:

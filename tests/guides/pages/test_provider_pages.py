@@ -169,7 +169,7 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
             "connecting to": lambda: acquire(f"redis://{dead}"),
             "bad Redis URL": lambda: acquire("redis://host:port"),
             "invalid username-password pair": lambda: acquire(f"redis://limited:wrong@{place}"),
-            "somebody else's key has this name": lambda: RedisLockProvider(server.url(), key_prefix="pages").acquire(
+            "another program uses this key": lambda: RedisLockProvider(server.url(), key_prefix="pages").acquire(
                 LockRequest("string", "1m")
             ),
             "can't run this command or subcommand": lambda: RedisLockProvider(

@@ -29,10 +29,5 @@ def proxy(store: Store) -> TcpProxy:
 
 
 @pytest.fixture
-def lossy(store: Store) -> TcpProxy:
-    return store.stack.enter_context(TcpProxy(store.server.address))
-
-
-@pytest.fixture
 def name() -> str:
     return f"job-{uuid4().hex[:12]}"

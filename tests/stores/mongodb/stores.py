@@ -1,4 +1,4 @@
-"""One collection on one server, asked sync or async; what is opened here is closed at the end of the test."""
+"""One collection on one server, through a sync or an async provider, which is closed at the end of the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATABASE = "tests_mongodb"
 
 QUIET: dict[str, Any] = {"serverMonitoringMode": "poll", "heartbeatFrequencyMS": 600_000}
 """URL options: the client's own look at the server, at its first use only."""
-PATIENT: dict[str, Any] = {"timeoutMS": 20_000}
+SLOW_SERVER: dict[str, Any] = {"timeoutMS": 20_000}
 """URL options, for tests that are not about time limits: the server is written in Python, on a busy machine."""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
-from tests.stores.mongodb.stores import PATIENT, Store
+from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.crowd import crowd
 from tests.stores.sql.stores import acquired
 
@@ -16,7 +16,7 @@ DAY = 86_400
 
 
 def provider_of(store: Store, expire_after: str | timedelta | float = "30d") -> LockProvider:
-    url = store.url(**PATIENT)
+    url = store.url(**SLOW_SERVER)
     if store.is_async:
         return store.blocking(
             lambda: AsyncMongoLockProvider(url, collection=store.collection, expire_after=expire_after)
@@ -92,7 +92,7 @@ def test_ten_processes_at_once(store: Store) -> None:
         for create in (create_in_process, create_in_process_async):
             for i in range(5):
                 collection = f"{store.collection}_{create.__name__}_{i}"
-                assert set(processes.call(create, store.url(**PATIENT), collection)) == {None}
+                assert set(processes.call(create, store.url(**SLOW_SERVER), collection)) == {None}
                 found = store.documents.database[collection]
                 assert found.index_information()["lockUntil_1"]["expireAfterSeconds"] == 30 * DAY
                 found.drop()

@@ -1,4 +1,4 @@
-"""What errors and replies mean to the programs. No server is asked."""
+"""What errors and replies mean to the programs. Without a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUEST = LockRequest("job", "1m", holder="me")
 
 
 def dns_error() -> ConfigurationError:
-    error = ConfigurationError("no answer from the name server")
+    error = ConfigurationError("no reply from the name server")
     error.__cause__ = type("Timeout", (Exception,), {"__module__": "dns.resolver"})()
     return error
 

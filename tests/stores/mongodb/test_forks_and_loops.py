@@ -12,7 +12,7 @@ from pymongo import AsyncMongoClient
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.mongodb.stores import DATABASE, PATIENT, Store
+from tests.stores.mongodb.stores import DATABASE, SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired
 from tests.support.polling import wait_until
 
@@ -23,7 +23,7 @@ only_async = pytest.mark.parametrize("store", ["async"], indirect=True)
 @only_async
 def test_event_loops_that_nobody_cleans_up_after(store: Store, proxy: TcpProxy, name: str) -> None:
     def many_loops() -> None:
-        provider = AsyncMongoLockProvider(store.url(proxy.address, **PATIENT), collection=store.collection)
+        provider = AsyncMongoLockProvider(store.url(proxy.address, **SLOW_SERVER), collection=store.collection)
 
         async def use(i: int) -> None:
             leases = await asyncio.gather(*(provider.acquire(LockRequest(f"{name}-{i}-{j}", "1m")) for j in range(2)))
@@ -61,7 +61,7 @@ def test_a_users_client_from_a_second_loop_is_an_error_not_a_skip(store: Store, 
 
 @only_sync
 def test_close_and_go_on(store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     lease = acquired(provider, name)
     assert isinstance(provider, MongoLockProvider)
     provider.close()

@@ -15,7 +15,7 @@ from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderE
 from shedlock_py import ProviderUnreachable as Unreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.stores.mongodb.stores import PATIENT, Store
+from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.servers import ServerError
@@ -108,15 +108,15 @@ def test_what_the_url_says_wins() -> None:
         store: Any = MongoLockProvider(url)._store
         return store.collection().database.client.options
 
-    ours = options("mongodb://h")
-    assert (ours.server_selection_timeout, ours.retry_writes) == (5, False)
-    pool = ours.pool_options
+    defaults = options("mongodb://h")
+    assert (defaults.server_selection_timeout, defaults.retry_writes) == (5, False)
+    pool = defaults.pool_options
     assert (pool.max_pool_size, pool.connect_timeout, pool.socket_timeout, pool.appname) == (20, 5, 5, "shedlock_py")
-    theirs = options("mongodb://h/?timeoutMS=700&maxPoolSize=3&appName=mine&retryWrites=true")
-    assert (theirs.timeout, theirs.server_selection_timeout, theirs.retry_writes) == (0.7, 0.7, True)
-    assert (theirs.pool_options.max_pool_size, theirs.pool_options.appname) == (3, "mine")
-    theirs = options("mongodb://h/?socketTimeoutMS=700")
-    assert (theirs.timeout, theirs.pool_options.socket_timeout, theirs.server_selection_timeout) == (None, 0.7, 5)
+    given = options("mongodb://h/?timeoutMS=700&maxPoolSize=3&appName=mine&retryWrites=true")
+    assert (given.timeout, given.server_selection_timeout, given.retry_writes) == (0.7, 0.7, True)
+    assert (given.pool_options.max_pool_size, given.pool_options.appname) == (3, "mine")
+    given = options("mongodb://h/?socketTimeoutMS=700")
+    assert (given.timeout, given.pool_options.socket_timeout, given.server_selection_timeout) == (None, 0.7, 5)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ EXPRESSIONS = ["$lockUntil", "$$NOW", "$$ROOT", "$$REMOVE", '{"$ne": 1}', "$", "
 
 
 def test_expressions_as_names_and_holders(store: Store) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     for text in EXPRESSIONS:
         lease = acquired(provider, text, holder=text)
         assert record_of(provider, text).holder == text
@@ -222,7 +222,7 @@ def test_expressions_as_names_and_holders(store: Store) -> None:
 
 
 def test_names_at_the_end_of_unicode(store: Store) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     names = ["a", "a\U0010ffff", "a\U0010ffff\U0010ffff", "a\U0010fffd", "b"]
     for name in names:
         acquired(provider, name)
@@ -247,7 +247,7 @@ def test_a_document_with_an_odd_value_is_an_error_for_its_name_only(
     store: Store, name: str, field: str, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A job must not be skipped for ever as held, because of a value that no lock record has."""
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     odd, sound = f"{name}-odd", f"{name}-sound"
     for lock in (odd, sound):
         assert provider.release(provider.take_over(LockRequest(lock, "1m")))
@@ -268,7 +268,7 @@ def test_a_document_with_an_odd_value_is_an_error_for_its_name_only(
 
 
 def test_documents_of_somebody_else_stay(store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     store.documents.insert_one({"_id": name, "text": "of somebody else"})
     provider.prune(0)
     acquired(provider, name)

@@ -15,7 +15,7 @@ from pymongo.errors import DuplicateKeyError
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.lease import Claim
 from shedlock_py.providers.mongodb.programs import take_over
-from tests.stores.mongodb.stores import PATIENT, Store
+from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.polling import wait_until
 
@@ -62,7 +62,7 @@ def java(store: Store) -> Java:
 
 @pytest.fixture
 def provider(store: Store) -> LockProvider:
-    return store.provider(**PATIENT)
+    return store.provider(**SLOW_SERVER)
 
 
 def test_what_we_write(provider: LockProvider, java: Java, name: str) -> None:
@@ -121,15 +121,15 @@ def test_i4_each_keeps_to_the_minimum_hold_of_the_other(provider: LockProvider, 
 
 def test_i3_each_gets_what_the_other_left(provider: LockProvider, java: Java, name: str) -> None:
     assert java.lock(name, at_most=0.15)
-    wait_until(lambda: provider.acquire(LockRequest(name, "150ms")), what="theirs ended")
-    wait_until(lambda: java.lock(name), what="ours ended")
+    wait_until(lambda: provider.acquire(LockRequest(name, "150ms")), what="the end of Java's lock")
+    wait_until(lambda: java.lock(name), what="the end of Python's lease")
     assert provider.force_release(name)
     assert not record_of(provider, name).is_held
 
 
 def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, name, "100ms")
-    wait_until(lambda: java.lock(name), what="ours ended")
+    wait_until(lambda: java.lock(name), what="the end of Python's lease")
     assert provider.release(lease) is False
     assert record_of(provider, name).locked_by == HOST
     taken = provider.take_over(LockRequest(name, "1m"))
@@ -170,7 +170,7 @@ def test_i11_their_writes_keep_the_fire_time(provider: LockProvider, java: Java,
 def test_i2_a_late_copy_of_a_take_over_takes_nothing_from_them(
     provider: LockProvider, java: Java, store: Store, name: str
 ) -> None:
-    """ShedLock for Java leaves our fencing token as it is, so the token alone does not tell its lock from ours."""
+    """ShedLock for Java does not change the fencing token, so the token alone does not identify the lock."""
     assert provider.release(acquired(provider, name))
     before = record_of(provider, name)
     late = take_over(Claim(LockRequest(name, "1h"), time.monotonic), before, timedelta(minutes=5))

@@ -13,10 +13,9 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.testing.proxy import TcpProxy, _Link
-from tests.stores.mongodb.stores import PATIENT, Store
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
-from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.timing import BUSY
 
@@ -38,7 +37,7 @@ def test_i5_a_restart_and_an_outage(store: Store, name: str) -> None:
     provider = store.provider(timeout=f"{LIMIT:g}s")
     lease = acquired(provider, name)
     store.server.restart()
-    # Pooled connections are dead now, and nobody notices.
+    # Pooled connections are dead now, and the caller does not notice.
     assert provider.acquire(LockRequest(name, "1m")) is None
     assert provider.release(lease) is True
     store.server.kill()
@@ -60,7 +59,7 @@ def test_i13_a_server_that_stands_still(store: Store, name: str) -> None:
             warm.extend(lease, "2m")
     finally:
         store.server.resume()
-    # What the server does of it later, it does for nobody; it ends by itself (I3, I12).
+    # What the server grants later has no holder; it ends by itself (I3, I12).
     for provider in (warm, cold):
         wait_until(lambda: provider.acquire(LockRequest(name, "3ms")), what="free again")  # noqa: B023 (called at once)
     assert warm.release(lease)
@@ -89,7 +88,7 @@ def test_the_time_limits_of_the_url_win(store: Store, proxy: TcpProxy, name: str
 def test_i5_a_step_down(store: Store, name: str) -> None:
     provider = store.provider(timeout=f"{LIMIT:g}s")
     lease = acquired(provider, name)
-    with suppress(AutoReconnect):  # a real server hangs up on everybody
+    with suppress(AutoReconnect):  # a real server closes all connections
         store.admin.admin.command("replSetStepDown", 6, secondaryCatchUpPeriodSecs=1, force=True)
     refused(provider, f"{name}-2")
     with pytest.raises(ProviderUnreachable):
@@ -99,11 +98,11 @@ def test_i5_a_step_down(store: Store, name: str) -> None:
     assert provider.release(lease) is True
 
 
-# Errors that the server answers with
+# Errors that the server replies with
 
 
 def test_i1_a_write_that_no_majority_confirms_is_an_error_and_undone(store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     unconfirmed: dict[str, Any] = {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
     for _ in range(2):  # a new record, and an old one
         with store.server.failing(["findAndModify"], **unconfirmed), pytest.raises(ProviderUnreachable) as error:
@@ -139,7 +138,7 @@ def test_i1_a_write_that_no_majority_confirms_is_an_error_and_undone(store: Stor
     ],
 )
 def test_i5_error_codes(code: int, kind: type[ProviderError], words: str, store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     with store.server.failing(["findAndModify"], errorCode=code), pytest.raises(kind) as error:
         provider.acquire(LockRequest(name, "1m"))
     assert type(error.value) is kind
@@ -151,7 +150,7 @@ def test_i5_error_codes(code: int, kind: type[ProviderError], words: str, store:
 
 @pytest.mark.parametrize("code", [91, 10107, 11602, 189])
 def test_a_server_that_shuts_down_or_is_no_primary_is_asked_again(code: int, store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT, heartbeatFrequencyMS=500)  # nothing has changed that it would be told of
+    provider = store.provider(**SLOW_SERVER, heartbeatFrequencyMS=500)  # no change that the server would report
     with store.server.failing(["findAndModify"], errorCode=code):
         lease = acquired(provider, name)
     with store.server.failing(["update"], errorCode=code):
@@ -159,23 +158,9 @@ def test_a_server_that_shuts_down_or_is_no_primary_is_asked_again(code: int, sto
 
 
 def test_a_concurrent_write_is_no_error(store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     with store.server.failing(["findAndModify"], times=3, errorCode=112):
         acquired(provider, name)
-
-
-class SilentProxy(TcpProxy):
-    """Lets requests pass; keeps back the replies on the connections that there are, for ever."""
-
-    def __init__(self, upstream: Address) -> None:
-        self._silent: set[_Link] = set()
-        super().__init__(upstream)
-
-    def fall_silent(self) -> None:
-        self._silent = set(self._links)
-
-    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
-        return super()._may_pass(link, chunk, to_server=to_server) and (to_server or link not in self._silent)
 
 
 class TooLong(Exception):
@@ -195,19 +180,19 @@ def _alarm() -> Iterator[None]:
 @pytest.mark.usefixtures("_alarm")
 @pytest.mark.parametrize("store", ["sync"], indirect=True)
 def test_i12_an_exception_of_a_signal_handler_is_raised_as_it_is_and_the_lock_undone(store: Store, name: str) -> None:
-    proxy = store.stack.enter_context(SilentProxy(store.server.address))
-    provider = store.provider(proxy.address, **PATIENT)
+    proxy = store.stack.enter_context(TcpProxy(store.server.address))
+    provider = store.provider(proxy.address, **SLOW_SERVER)
     assert provider.release(acquired(provider, name))
-    proxy.fall_silent()
+    proxy.silence()
 
     def interrupt() -> None:
-        wait_until(lambda: record_of(witness, name).is_held, what="the lock taken")
+        wait_until(lambda: record_of(observer, name).is_held, what="the lock taken")
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    witness = store.provider(**PATIENT)
+    observer = store.provider(**SLOW_SERVER)
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(TooLong):
         provider.acquire(LockRequest(name, "1m"))
     thread.join()
-    assert not record_of(witness, name).is_held
+    assert not record_of(observer, name).is_held

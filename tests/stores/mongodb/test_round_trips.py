@@ -6,7 +6,7 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.mongodb.stores import PATIENT, QUIET, Store
+from tests.stores.mongodb.stores import QUIET, SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired
 from tests.support.polling import wait_until
 
@@ -55,7 +55,7 @@ def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, set[i
 @pytest.mark.parametrize("kind", ["url", "client"])
 def test_each_operation_takes_one(kind: str, store: Store, proxy: TcpProxy, name: str) -> None:
     provider = (
-        store.provider(proxy.address, **QUIET, **PATIENT)
+        store.provider(proxy.address, **QUIET, **SLOW_SERVER)
         if kind == "url"
         else store.provider_of_client(proxy.address, **QUIET)
     )
@@ -64,7 +64,7 @@ def test_each_operation_takes_one(kind: str, store: Store, proxy: TcpProxy, name
 
 
 def test_the_first_use_of_a_name_takes_one(store: Store, proxy: TcpProxy, name: str) -> None:
-    provider = store.provider(proxy.address, **QUIET, **PATIENT)
+    provider = store.provider(proxy.address, **QUIET, **SLOW_SERVER)
     provider.record("warm")
     wait_for_the_monitor(proxy)
     for i in range(ROUNDS):

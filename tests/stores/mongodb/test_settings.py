@@ -1,4 +1,4 @@
-"""What is asked of the server does not depend on the client's defaults, nor does what we make of the reply."""
+"""Commands to the server and what becomes of the replies do not depend on the client's defaults."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -14,7 +14,7 @@ from tests.stores.mongodb.stores import DATABASE, Store
 from tests.stores.sql.stores import acquired, record_of
 
 
-class Heard(CommandListener):
+class Commands(CommandListener):
     def __init__(self) -> None:
         self.commands: list[dict[str, Any]] = []
 
@@ -27,8 +27,8 @@ class Heard(CommandListener):
     def failed(self, event: CommandFailedEvent) -> None: ...
 
 
-def provider_that_is_heard(store: Store, heard: Heard, **options: Any) -> LockProvider:
-    options |= {"event_listeners": [heard]}
+def observed_provider(store: Store, sent: Commands, **options: Any) -> LockProvider:
+    options |= {"event_listeners": [sent]}
     if not store.is_async:
         client = store.stack.enter_context(MongoClient[Any](store.url(), **options))
         return MongoLockProvider(client[DATABASE], collection=store.collection)
@@ -40,8 +40,8 @@ def provider_that_is_heard(store: Store, heard: Heard, **options: Any) -> LockPr
 
 @pytest.mark.parametrize("options", [HOSTILE, {"w": 1, "journal": False}, {"timeoutMS": 20_000}])
 def test_majority_primary_and_byte_by_byte(store: Store, options: dict[str, Any], name: str) -> None:
-    heard = Heard()
-    provider = provider_that_is_heard(store, heard, **options)
+    sent = Commands()
+    provider = observed_provider(store, sent, **options)
     lease = acquired(provider, name)
     assert provider.extend(lease, "2m")
     record = record_of(provider, name)
@@ -51,8 +51,8 @@ def test_majority_primary_and_byte_by_byte(store: Store, options: dict[str, Any]
     provider.take_over(LockRequest(name, "1m"))
     assert provider.force_release(name)
     assert provider.prune(0) == 1
-    assert {next(iter(command)) for command in heard.commands} == {"findAndModify", "update", "aggregate", "delete"}
-    for command in heard.commands:
+    assert {next(iter(command)) for command in sent.commands} == {"findAndModify", "update", "aggregate", "delete"}
+    for command in sent.commands:
         # "primaryPreferred" is what PyMongo says to a server that belongs to no replica set in place of "primary".
         assert command.get("$readPreference", {"mode": "primary"})["mode"] in ("primary", "primaryPreferred")
         if "aggregate" in command:
@@ -66,7 +66,7 @@ def test_majority_primary_and_byte_by_byte(store: Store, options: dict[str, Any]
 
 
 def test_never_in_a_session_or_under_a_time_limit_of_the_caller(store: Store, name: str) -> None:
-    """PyMongo keeps both in context variables, for whatever is asked in the same context."""
+    """PyMongo keeps both in context variables, for all commands in the same context."""
     if store.is_async:
         pytest.skip("its facade asks from another thread, in another context")
     client = store.stack.enter_context(MongoClient[Any](store.url()))

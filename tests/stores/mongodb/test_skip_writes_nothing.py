@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest
-from tests.stores.mongodb.stores import DATABASE, PATIENT, Store
+from tests.stores.mongodb.stores import DATABASE, SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired
 
 SKIPS = 100
@@ -23,7 +23,7 @@ def writes(store: Store) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("retries", [False, True])
 def test_nothing_is_written(store: Store, kind: str, retries: bool, name: str) -> None:
-    provider = store.provider(**PATIENT, retryWrites=str(retries).lower())
+    provider = store.provider(**SLOW_SERVER, retryWrites=str(retries).lower())
     fire_time = FIRE_TIME if kind in KINDS[1:3] else None
     if kind == KINDS[3]:
         now = datetime.now(UTC)
@@ -53,7 +53,7 @@ def document(store: Store, name: str) -> list[tuple[str, Any]]:
 
 
 def test_a_release_that_comes_late_writes_nothing(store: Store, name: str) -> None:
-    provider = store.provider(**PATIENT)
+    provider = store.provider(**SLOW_SERVER)
     lease = acquired(provider, name)
     assert provider.force_release(name)
     before, written = document(store, name), writes(store)
