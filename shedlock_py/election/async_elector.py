@@ -60,7 +60,7 @@ class AsyncLeaderElector(Elector):
         """See :meth:`LeaderElector.start`; in a task of the running event loop."""
         if self._takes_part():
             raise RuntimeError(f"{self!r} was started already")
-        if not self._is_here() and self._is_started:  # in a forked child, where the parent's event loops do not run
+        if not self._owner.is_current():  # the event loops of the parent process do not run here
             self._waiters = set()
         self._woken = _Signal()
         election = self._prepare_start()

@@ -93,10 +93,9 @@ class LeaderElector(Elector):
         :raises RuntimeError: the elector takes part already; or no thread could be started, and ``start()`` may be
             repeated.
         """
-        is_child = not self._is_here()
-        if not is_child and self._thread is not None and self._thread.is_alive():
+        if self._is_here() and self._thread is not None and self._thread.is_alive():
             raise RuntimeError(f"{self!r} was started already")
-        if is_child and self._is_started:  # a thread of the parent process may have locked it
+        if not self._owner.is_current():  # a thread of the parent process may have locked it
             self._changed = threading.Condition()
         self._woken = threading.Event()
         election = self._prepare_start()
