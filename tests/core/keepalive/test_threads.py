@@ -216,7 +216,7 @@ def test_a_task_that_extends_all_the_time(store: FaultyProvider, recorded: Recor
         for _ in range(300):
             extend_lock("10m")
             assert lease.trusted_for() > timedelta(minutes=9)
-            extend_lock(LEASE / 10)
+            extend_lock(LEASE)
     assert not recorded.of(LeaseLost)
 
 

@@ -95,7 +95,7 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
         for names, outcome in zip(rounds, outcomes, strict=True):
             slowest.append(max(outcome.seconds))
             judge(report, names, outcome, PROCESSES * EACH)
-        _judge_connections(report, store, connections)
+    _judge_connections(report, store, most)
     report.notes.append(
         f"{PROCESSES * EACH} attempts at one instant from {PROCESSES} processes: all answered after "
         f"{percentile(slowest, 0.5):.2f} s (median), {max(slowest):.2f} s at worst; {_connections(store, most)}; "
@@ -112,7 +112,7 @@ def many_names(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def race(store: Store, budget: Budget, number: int) -> Report:
-    report, processes = Report(), 4
+    report, processes, most = Report(), 4, 0
     for _ in budget.trials():
         prefix = f"many-{uuid4().hex[:8]}-"
         names = [f"{prefix}{i}" for i in range(number)]
@@ -122,7 +122,7 @@ def race(store: Store, budget: Budget, number: int) -> Report:
         seconds = sum(max(one.seconds) for one in outcomes)
         report.trials += 1
         judge(report, names, outcome, processes * number)
-        _judge_connections(report, store, connections, processes)
+        most = max(most, connections)
         provider = store.open()
         records = len(provider.records(prefix))
         provider.close()
@@ -133,6 +133,7 @@ def race(store: Store, budget: Budget, number: int) -> Report:
             f"{number} names from {processes} processes: {processes * number / seconds:.0f} attempts per second; "
             f"{outcome.slow} gave up after a time limit"
         )
+    _judge_connections(report, store, most, processes)
     return report
 
 
@@ -211,8 +212,9 @@ def judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int)
 
 
 def _judge_connections(report: Report, store: Store, connections: int, processes: int = PROCESSES) -> None:
+    """``connections``: the most in all trials. A herd may be over before the first count of them."""
     most = processes * MOST_CONNECTIONS[store.name]
-    if connections > most or (store.addresses and not connections):  # none at all: then we have not looked
+    if connections > most or (store.addresses and not connections):  # none: they were not counted at all
         report.findings.append(Finding("connections", "", f"{connections}; 1 to {most} are due", 0.0))
 
 

@@ -172,14 +172,22 @@ def test_start_new_quorum_while_a_server_restarts(make_quorum: MakeQuorum) -> No
     assert not quorum.votes(1)
 
 
+def test_start_new_quorum_refuses_the_same_server_under_two_names(redis_nodes: list[RedisServer]) -> None:
+    first, second = redis_nodes[:2]
+    urls = [first.url(), second.url(), f"redis://localhost:{first.address[1]}/0"]
+    with (
+        closing(RedisQuorumLockProvider(urls, key_prefix="test-same")) as provider,
+        pytest.raises(ProviderError, match="some of these servers are the same"),
+    ):
+        provider.start_new_quorum()
+
+
 def test_one_server_under_three_names_is_no_quorum(redis_nodes: list[RedisServer]) -> None:
     """Its one vote must not count three times, also without start_new_quorum()."""
     host, port = redis_nodes[0].address
     urls = [f"redis://{name}:{port}" for name in (host, "localhost", "127.0.0.2")]
     provider = RedisQuorumLockProvider(urls, key_prefix=f"test-{uuid4().hex[:8]}", longest_lease="3ms")
     with closing(provider):
-        with pytest.raises(ProviderError, match="some of these servers are the same"):
-            provider.start_new_quorum()
         with pytest.raises(ProviderUnreachable, match="quarantine"):
             provider.acquire(LockRequest(NAME, "3ms"))
         time.sleep(0.004)  # the quarantine
