@@ -198,4 +198,6 @@ def console() -> Console:
 
 
 def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))  # in ASCII, which every encoding has and which controls no terminal
+    is_utf8 = console().encoding.startswith("utf")  # another encoding may lack a character, and no JSON would be left
+    text = json.dumps(value, indent=2, ensure_ascii=not is_utf8)
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))

@@ -16,7 +16,7 @@ from shedlock_py.cli.show import name_argument
 from shedlock_py.cli.tables import holder_of, in_words
 from shedlock_py.config import Settings, is_active
 from shedlock_py.durations import LONGEST
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
 from shedlock_py.gates import Skipped
 from shedlock_py.provider import LockProvider
@@ -132,19 +132,17 @@ def run(
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock run needs Linux, macOS or another Unix")
     fire_time = None if once_per is None else period_of(datetime.now(UTC), once_per)
-    if at_least > at_most:
+    if is_active() and at_least > at_most:
         raise click.UsageError(f"--at-least ({at_least}) is longer than --at-most ({at_most})", ctx)
     try:
         request = LockRequest(name, at_most if is_active() else LONGEST, at_least, holder or None, fire_time)
     except ConfigurationError as error:
         raise click.UsageError(str(error), ctx) from error
     is_debug = bool(ctx.find_root().params.get("debug"))
-    result = _run(request, command, store, wait, keep_alive=keep_alive, grace=grace, is_debug=is_debug)
-    if isinstance(result, int):
-        sys.exit(result)
-    if verbose:
-        warn(result)
-    sys.exit(skip_exit_code)
+    code = _run(
+        request, command, store, wait, keep_alive=keep_alive, grace=grace, is_verbose=verbose, is_debug=is_debug
+    )
+    sys.exit(skip_exit_code if code is None else code)
 
 
 def _run(
@@ -155,9 +153,10 @@ def _run(
     *,
     keep_alive: bool,
     grace: timedelta,
+    is_verbose: bool,
     is_debug: bool,
-) -> int | str:
-    """The exit code, or why the command was skipped."""
+) -> int | None:
+    """The exit code; None if the command was skipped."""
     from shedlock_py.cli.child import CannotStart, find_program  # late: they name signals that Windows does not have
     from shedlock_py.cli.guarded import Guarded
 
@@ -168,9 +167,13 @@ def _run(
             # After the store is open: --store may name a module of the application, which may call configure().
             Settings(listeners=(guarded.messages.put, *((log_listener,) if is_debug else ()))).apply()
             done = guarded.run(provider, wait)
-            return _reason(done, provider) if isinstance(done, Skipped) else done
+            if not isinstance(done, Skipped):
+                return done
+            if is_verbose:
+                warn(_reason(done, provider))
     except CannotStart as error:
         fail(str(error), error.code)
+    return None
 
 
 @contextmanager
@@ -187,7 +190,7 @@ def _reason(skipped: Skipped, provider: LockProvider | None) -> str:
     lock = f"lock {skipped.lock_name!r}: skipped"
     if skipped.reason == "already_ran":
         return f"{lock}, it was granted in this period before (--once-per)"
-    with suppress(ProviderError):  # the skip is decided, whatever the store replies now
+    with suppress(Exception):  # the skip is decided, whatever the store replies now
         record = provider.record(skipped.lock_name) if provider else None
         if record and record.is_held:
             return f"{lock}, held by {holder_of(record)} for another {in_words(record.remaining)}"

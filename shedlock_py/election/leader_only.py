@@ -47,8 +47,6 @@ def leader_only(elector: LeaderElector | AsyncLeaderElector) -> _LeaderOnly:
 
     gates = [not_leader(elector.is_leader)]
 
-    gates = [not_leader(elector.is_leader)]
-
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
 

@@ -253,6 +253,13 @@ class ReleasesNothing(InMemoryLockProvider):
         return True
 
 
+class NeverGrantsAgain(InMemoryLockProvider):
+    """A lock that was released stays refused."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        return None if super().record(request.name) else super().acquire(request)
+
+
 class SkewedClock(InMemoryLockProvider):
     def record(self, name: str) -> LockRecord | None:
         record, hour = super().record(name), timedelta(hours=1)
@@ -276,6 +283,7 @@ class CountsBack(InMemoryLockProvider):
         (GrantsTwice, {"refuse": "failed", "extend": "failed", "release": "failed"}),
         (ExtendsNothing, {"extend": "failed"}),
         (ReleasesNothing, {"release": "failed", "fencing tokens": "failed", "round trip": "warning"}),
+        (NeverGrantsAgain, {"fencing tokens": "failed", "round trip": "warning"}),
         (Contested, {"fencing tokens": "warning", "round trip": "warning"}),
         (SkewedClock, {"clock": "warning"}),
         (

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,25 @@ def test_a_skip_is_silent_and_a_success_unless_one_asks(runs: Runs) -> None:
     assert re.fullmatch(r"shedlock: lock 'job': skipped, held by web-1:42 for another 9m \d+s\n", err)
 
 
+def test_a_skip_reads_the_record_only_to_print_it(runs: Runs) -> None:
+    """Otherwise a skip would cost two requests, and a store that fails after it would make an error of it."""
+    take(runs.provider, "job")
+    runs.path("mine.py").write_text(
+        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
+        "class Provider(SqlAlchemyLockProvider):\n"
+        "    def record(self, name):\n"
+        "        open('read', 'w').close()\n"
+        "        raise ValueError(name)\n"
+        f"provider = Provider({runs.store!r})\n"
+    )
+    options: dict[str, Any] = {"variables": {"SHEDLOCK_STORE": "mine:provider"}, "cwd": runs.directory}
+    assert runs.run("job", "--at-most", "1m", python="print('ran')", **options) == (0, "", "")
+    assert not runs.path("read").exists()
+    code, out, err = runs.run("job", "--at-most", "1m", "-v", python="print('ran')", **options)
+    assert (code, out, err) == (0, "", "shedlock: lock 'job': skipped, it was held\n")
+    assert runs.path("read").exists()
+
+
 def test_three_at_once_run_once(runs: Runs) -> None:
     python = "import time; print('ran', flush=True); time.sleep(1.5)"
     started = [runs.start("job", "--at-most", "1m", "--at-least", "20s", python=python) for _ in range(3)]
@@ -226,7 +246,7 @@ def test_help_and_the_page_name_every_variable_and_every_exit_code(runs: Runs) -
 
 def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> None:
     code, out, err = runs.run(
-        "job", "--at-most", "200ms", "--once-per", "1d",
+        "job", "--at-most", "200ms", "--at-least", "1m", "--once-per", "1d",
         python="import time; time.sleep(0.6); print('ran')",
         variables={"SHEDLOCK_ACTIVE": "0", "SHEDLOCK_STORE": None},
     )  # fmt: skip

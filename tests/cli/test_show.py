@@ -176,6 +176,14 @@ def test_hostile_records(store: str) -> None:
     assert (record["name"], record["holder"]) == (HOSTILE_NAME, HOSTILE_HOLDER)
 
 
+def test_json_is_readable_where_every_character_can_be_written(store: str) -> None:
+    take(store, "größe-\N{GRINNING FACE}")
+    words = [sys.executable, "-m", "shedlock_py", "list", "--json", "--store", store]
+    environ = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(words, cwd=PROJECT, env=environ, capture_output=True, timeout=30, check=True)
+    assert '"name": "größe-\N{GRINNING FACE}"' in done.stdout.decode()
+
+
 def test_json_is_json_also_where_not_every_character_can_be_written(store: str) -> None:
     take(store, "größe-\N{GRINNING FACE}")
     words = [sys.executable, "-m", "shedlock_py", "list", "--json", "--store", store]

@@ -251,8 +251,33 @@ def test_i2_a_take_over_is_confirmed_only_by_servers_whose_record_it_has_read(pr
     next(program)
     confirmation = program.send([[51, b"20", 51, 1, b""], SILENT, [40, b"70", 71, 1, b""]])
     assert confirmation.only == frozenset({0, 2})
-    assert isinstance(program.send([1, NotAddressed(), 0]), Pause), "the record of one has changed: read again"
-    assert isinstance(program.send(None), OnEach)
+    undo = program.send([1, NotAddressed(), 0])
+    assert isinstance(undo, Undo), "the record of one has changed: the other one is freed"
+    assert isinstance(program.send(None), Pause)
+    assert isinstance(program.send(None), OnEach), "read again"
+
+
+@pytest.mark.parametrize("replies", [[1, 0, 0], [0, 0, 0], [0, SILENT, 0], [1, NotAddressed(), 0]])
+def test_i12_a_take_over_that_was_not_confirmed_is_undone_and_gets_a_new_id(
+    programs: QuorumPrograms, replies: Any
+) -> None:
+    """The next reading may fail: then nothing else would free what a minority has granted."""
+    program = programs.take_over(REQUEST)
+    next(program)
+    reading: list[Any] = [[51, b"20", 51, 1, b""]] * 3
+    first = locked_by(program.send(reading))
+    undo: Any = program.send(replies)
+    assert isinstance(undo, Undo)
+    assert locked_by(next(undo.program)) == first
+    program.send(None)  # the pause
+    program.send(None)  # the reading
+    assert locked_by(program.send(reading)) != first, "the undo may arrive late"
+    program.close()
+
+
+def test_a_take_over_that_is_too_long_is_refused_before_anything_is_sent(programs: QuorumPrograms) -> None:
+    with pytest.raises(ConfigurationError, match="longest_lease"):
+        next(programs.take_over(LockRequest(NAME, "25h")))
 
 
 EARLY, LATE = ([clock, b"", clock, 1, b""] for clock in (1_700_000_000_000_000, 1_800_000_000_000_000))

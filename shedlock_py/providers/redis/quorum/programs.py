@@ -51,6 +51,7 @@ from shedlock_py.providers.redis.quorum.majority import Majority, failures, resu
 from shedlock_py.providers.redis.quorum.merged import are_decided, is_decided, merged_record, merged_records
 from shedlock_py.providers.redis.quorum.tally import Verdict, VoteTally
 from shedlock_py.providers.redis.scripts import script
+from shedlock_py.request import LockRequest
 
 VOTE = timedelta(seconds=3)
 """How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""
@@ -140,6 +141,10 @@ class QuorumPrograms(StorePrograms):
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
+    def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
+        self._check_length(request.lock_at_most_for)  # before the servers are read
+        return (yield from super().take_over(request))
+
     def read_before_take_over(self, name: str) -> QuorumProgram:
         read = Call(script("quorum_read"), (self._keys.of(name), self._node_key))
         replies = yield from self._majority.required("take_over", name, self._on_each(read, self._know_tokens))
@@ -158,6 +163,9 @@ class QuorumPrograms(StorePrograms):
                 raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
         if (yield from self._confirm("take_over", claim, reading.token, reading.former)):
             return reading.token
+        # A minority may have granted it, and the next reading may fail. The undo goes on after the time limit as well.
+        yield self.undo_of(claim, is_take_over=True)
+        claim.renew()  # a late undo must not match the next try
         yield _pause(5)
         return None
 
