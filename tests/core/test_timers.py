@@ -104,6 +104,36 @@ def test_a_callback_of_a_future_that_raises_ends_no_worker(
     assert pool.submit(threading.current_thread).result(SOON) is thread
 
 
+class NoMemory:
+    """Lets the next ``Condition.wait`` of the threads of one name fail: it allocates a lock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, thread_name: str) -> None:
+        self.has_failed = False
+        self._thread_name = thread_name
+        self._wait = threading.Condition.wait
+        monkeypatch.setattr(threading.Condition, "wait", self._replaced())
+
+    def _replaced(self) -> Callable[[threading.Condition, float | None], bool]:
+        def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
+            if threading.current_thread().name == self._thread_name and not self.has_failed:
+                self.has_failed = True
+                raise MemoryError
+            return self._wait(condition, timeout)
+
+        return wait
+
+
+def test_a_worker_survives_an_error_of_its_waiting(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = WorkerPool(1, name)
+    no_memory = NoMemory(monkeypatch, name)
+    thread = pool.submit(threading.current_thread).result(SOON)
+    wait_until(lambda: no_memory.has_failed)
+    assert pool.submit(threading.current_thread).result(SOON) is thread
+    assert "unexpected error" in caplog.text
+
+
 def test_at_most_so_many_threads_in_the_order_of_submission(pool: WorkerPool, name: str, gate: threading.Event) -> None:
     begun: list[int] = []
 
@@ -326,6 +356,19 @@ def test_the_timer_survives_a_target_that_raises_and_calls_it_again(
     timer.schedule(failing.wake, monotonic())
     timer.schedule(other.wake, monotonic() + 0.02)
     wait_until(lambda: failing.calls == 2 and other.calls == 1)
+    assert "unexpected error" in caplog.text
+
+
+def test_the_timer_survives_an_error_of_its_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its thread would be gone, and no lease of this process would be kept alive any more."""
+    wait_until(lambda: not workers("shedlock-timer"), what="the end of the timers of other tests")
+    no_memory = NoMemory(monkeypatch, "shedlock-timer")
+    timer, target = Timer(), Target()
+    timer.schedule(target.wake, monotonic() + 0.05)
+    wait_until(lambda: target.calls == 1)
+    assert no_memory.has_failed
     assert "unexpected error" in caplog.text
 
 
