@@ -201,8 +201,8 @@ async def test_the_task_extends_its_lease_itself(recorded: RecordingListener, is
         await extend("10m")
         before = store.calls["extend"]
         await outlasts(3)
-        # A shorter one may have been on its way to a worker thread; then the next restores the ten minutes.
-        assert store.calls["extend"] <= before + 2
+        # On a sync store, a shorter one may have been on its way to a worker thread; the next restores the ten minutes.
+        assert store.calls["extend"] <= before + (1 if is_async else 2)
         assert lease.trusted_for() > timedelta(minutes=9)
         for _ in range(100):
             await extend("10m")
