@@ -118,7 +118,8 @@ def declare(spec: LockSpec) -> None:
 
 def declared_lock_names() -> set[str]:
     """The lock names of the decorated functions of this process; templates are left out."""
-    specs = [reference() for reference in _declared.valuerefs()]  # one atomic step: other threads may decorate meanwhile
+    # valuerefs() is one atomic step: another thread may decorate a function meanwhile.
+    specs = [reference() for reference in _declared.valuerefs()]
     return {spec.name for spec in specs if spec is not None and spec.name is not None}
 
 

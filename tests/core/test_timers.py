@@ -105,17 +105,19 @@ def test_a_callback_of_a_future_that_raises_ends_no_worker(
 
 
 class NoMemory:
-    """Lets the next ``Condition.wait`` of the threads of one name fail: it allocates a lock."""
+    """Lets the next ``Condition.wait`` of a new thread of that name fail: it allocates a lock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, thread_name: str) -> None:
         self.has_failed = False
         self._thread_name = thread_name
+        self._older = workers(thread_name)
         self._wait = threading.Condition.wait
         monkeypatch.setattr(threading.Condition, "wait", self._replaced())
 
     def _replaced(self) -> Callable[[threading.Condition, float | None], bool]:
         def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
-            if threading.current_thread().name == self._thread_name and not self.has_failed:
+            thread = threading.current_thread()
+            if thread.name == self._thread_name and thread not in self._older and not self.has_failed:
                 self.has_failed = True
                 raise MemoryError
             return self._wait(condition, timeout)
@@ -363,7 +365,6 @@ def test_the_timer_survives_an_error_of_its_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its thread would be gone, and no lease of this process would be kept alive any more."""
-    wait_until(lambda: not workers("shedlock-timer"), what="the end of the timers of other tests")
     no_memory = NoMemory(monkeypatch, "shedlock-timer")
     timer, target = Timer(), Target()
     timer.schedule(target.wake, monotonic() + 0.05)

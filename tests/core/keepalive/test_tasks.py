@@ -13,6 +13,7 @@ from shedlock_py import (
     LeaseLost,
     LeaseLostError,
     LockRequest,
+    ProviderFailed,
     TaskFinished,
     assert_locked,
     attempt_async,
@@ -69,6 +70,20 @@ async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListene
         await outlasts(4)
     assert store.calls["extend"] > 6
     assert not recorded.of(LeaseLost)
+
+
+@pytest.mark.parametrize("fault", ["fail", "hang"])
+async def test_a_store_that_is_away_for_half_a_lease(
+    store: AsyncFaultyProvider, recorded: RecordingListener, fault: str
+) -> None:
+    async with hold_async("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
+        await outlasts(1)
+        getattr(store, fault)("extend")
+        await outlasts(2)
+        store.recover()
+        await outlasts(6)
+    assert not recorded.of(LeaseLost)
+    assert bool(recorded.of(ProviderFailed)) is (fault == "fail")
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])
