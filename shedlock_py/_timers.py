@@ -140,11 +140,17 @@ class WorkerPool:
             raise
 
     def _work(self, state: _PoolState) -> None:
-        while (item := self._next_item(state)) is not None:
+        while True:
+            item: _WorkItem[Any] | None = None
             try:
+                item = self._next_item(state)
+                if item is None:
+                    return
                 item.run()
-            except BaseException:  # a callback of the future raised it
+            except BaseException as error:  # of a future's callback, or of the waiting itself, such as MemoryError
                 logger.exception("a worker thread goes on after an unexpected error")
+                if item is not None and not item.future.done():
+                    item.future.set_exception(error)
             del item  # and with it everything that the function refers to
 
     def _next_item(self, state: _PoolState) -> _WorkItem[Any] | None:
@@ -205,13 +211,18 @@ class Timer:
             raise
 
     def _run(self) -> None:
-        while (callback := self._next_callback()) is not None:
+        while True:
+            callback: Callable[[], object] | None = None
             try:
+                callback = self._next_callback()
+                if callback is None:
+                    return
                 callback()
-            except BaseException:  # of any kind: without this thread no lease is kept alive
+            except BaseException:  # of any kind, also of the waiting: without this thread no lease is kept alive
                 logger.exception("the timer goes on after an unexpected error")
-                with self._changed:
-                    self._due.setdefault(callback, monotonic() + RETRY_SECONDS)
+                if callback is not None:
+                    with self._changed:
+                        self._due.setdefault(callback, monotonic() + RETRY_SECONDS)
             del callback
 
     def _next_callback(self) -> Callable[[], object] | None:

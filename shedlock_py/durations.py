@@ -42,7 +42,8 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
 
     :raises ConfigurationError: quoting the value and showing the accepted forms.
     """
-    if isinstance(value, timedelta) and _MILLISECOND <= value <= LONGEST and not value % _MILLISECOND:
+    shortest = timedelta(0) if zero else _MILLISECOND
+    if type(value) is timedelta and shortest <= value <= LONGEST and not value % _MILLISECOND:
         return value  # it was parsed before
     milliseconds = _milliseconds(value)
     if milliseconds is None:

@@ -106,7 +106,8 @@ class ThreadKeepAlive(BaseKeepAlive):
                 # A heartbeat after the release would prolong a minimum hold.
                 plan.changed.wait_for(lambda: not plan.in_flight, STOP_SECONDS)
         finally:
-            if self._pool is not None:
+            if self._pool is not None and self._is_reserved:  # Ctrl-C may come before the reservation
+                self._is_reserved = False
                 self._pool.unreserve()
         self._report()
 

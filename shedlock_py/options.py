@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from reprlib import repr as short_repr
 from typing import Any, Generic, TypedDict, TypeVar
@@ -58,23 +58,25 @@ class LockOptions:
         :raises TypeError: there is no such option.
         :raises ConfigurationError: a value that cannot work.
         """
-        names = [field.name for field in fields(cls)]
         for name in given:
-            if name not in names:
-                known = ", ".join(names)
+            if name not in _NAMES:
+                known = ", ".join(_NAMES)
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; its options are: {known}")
-        options = cls(**given)
-        at_most, at_least = options.lock_at_most_for, options.lock_at_least_for
+        at_most, at_least = given.get("lock_at_most_for"), given.get("lock_at_least_for")
         if at_most is not None:
             at_most = parse_duration(at_most, "lock_at_most_for")
         if at_least is not None:
             at_least = parse_duration(at_least, "lock_at_least_for", zero=True)
         if at_most is not None:
             check_hold_times(at_most, at_least or timedelta(0))
+        options = cls(**{**given, "lock_at_most_for": at_most, "lock_at_least_for": at_least})
         check_provider(options.provider)
         check_keep_alive(options.keep_alive)
         check_on_lost(options.on_lost, is_async=is_async)
-        return replace(options, lock_at_most_for=at_most, lock_at_least_for=at_least)
+        return options
+
+
+_NAMES = tuple(field.name for field in fields(LockOptions))
 
 
 def check_keep_alive(keep_alive: object) -> None:
@@ -85,6 +87,8 @@ def check_keep_alive(keep_alive: object) -> None:
 
 def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
     """:raises ConfigurationError: ``on_lost`` cannot be done, or not to an ordinary function."""
+    if on_lost == "continue":
+        return
     if on_lost == "cancel" and not is_async:
         raise ConfigurationError(
             "on_lost='cancel' needs an async task: Python cannot stop a thread. Give a callable that stops the task, "
@@ -92,7 +96,7 @@ def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
         )
     if inspect.iscoroutinefunction(on_lost) and not is_async:
         raise ConfigurationError("on_lost is a coroutine function, but the guarded task is an ordinary one")
-    if on_lost not in ("continue", "cancel") and not callable(on_lost):
+    if on_lost != "cancel" and not callable(on_lost):
         raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
 
 

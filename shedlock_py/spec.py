@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from types import MethodType, ModuleType
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from shedlock_py.block import Guard
 from shedlock_py.config import lock_request
@@ -108,17 +108,19 @@ class LockSpec:
             )
 
 
-_declared: WeakSet[LockSpec] = WeakSet()  # weak: a decorated closure may be garbage-collected
+_declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # a decorated closure may be garbage-collected
 
 
 def declare(spec: LockSpec) -> None:
     """Add ``spec`` to :func:`declared_lock_names`."""
-    _declared.add(spec)
+    _declared[id(spec)] = spec
 
 
 def declared_lock_names() -> set[str]:
     """The lock names of the decorated functions of this process; templates are left out."""
-    return {spec.name for spec in list(_declared) if spec.name is not None}
+    # valuerefs() is one atomic step: another thread may decorate a function meanwhile.
+    specs = [reference() for reference in _declared.valuerefs()]
+    return {spec.name for spec in specs if spec is not None and spec.name is not None}
 
 
 _FORMATTER = string.Formatter()

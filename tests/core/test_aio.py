@@ -173,7 +173,7 @@ async def waiting() -> tuple[asyncio.Future[str], asyncio.Task[str], list[Any]]:
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_i12_cancelled_when_the_operation_has_just_ended(times: int) -> None:
-    """The operation is over, and the caller has not recorded of it yet."""
+    """The operation is over, and the caller has not got its result yet."""
     outcome, task, undone = await waiting()
     outcome.set_result("granted")
     await iterations(1)  # the work has returned

@@ -274,6 +274,12 @@ class TestUrls:
         assert "postgresql://" in str(caught.value)
         assert "secret" not in str(caught.value)
 
+    @pytest.mark.parametrize("password", ["p[w", "p]w", "p#w", "p?w", "pw:8"])
+    def test_passwords_that_look_like_something_else(self, password: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            provider_from_url(f"redid://me:{password}@host/db")
+        assert password not in str(caught.value)
+
     @pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "mysql+pymysql://host/db", "sqlite:///locks.db"])
     def test_a_missing_package_comes_with_its_pip_install(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in [name for name in sys.modules if name.startswith("shedlock_py.providers.sqlalchemy")]:

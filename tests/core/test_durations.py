@@ -43,6 +43,15 @@ def test_forms(text: str, expected: timedelta) -> None:
     assert parse_duration(text) == expected
 
 
+def test_a_duration_of_another_package_becomes_an_ordinary_one() -> None:
+    """Such as a Timedelta of pandas, which has methods and a text of its own."""
+
+    class Other(timedelta):
+        pass
+
+    assert type(parse_duration(Other(minutes=3))) is timedelta
+
+
 @pytest.mark.parametrize(
     "value",
     [

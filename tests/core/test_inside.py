@@ -86,6 +86,14 @@ class TestForkedChildren:
             in_child(child)
             assert_locked("job")
 
+    async def test_i1_nor_is_one_that_is_forked_in_an_async_task(self, provider: InMemoryLockProvider) -> None:
+        def child() -> None:
+            assert current_lease() is None
+            assert attempt("job", lambda: pytest.fail("the child ran beside its parent")) == Skipped("job")
+
+        async with hold_async("job"):
+            in_child(child)
+
     @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: of a fork while threads run
     def test_i1_a_worker_of_a_pool_stays_outside_when_its_parent_has_released(self, tmp_path: Path) -> None:
         """It ran the lock's task beside the replica that had got the lock meanwhile."""

@@ -3,12 +3,15 @@
 import enum
 import functools
 import string
+import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shedlock_py import ConfigurationError, InMemoryLockProvider, current_lease, scheduler_lock
+from shedlock_py.spec import declared_lock_names
 
 
 def lock_name(*_: object, **__: object) -> str:
@@ -229,3 +232,24 @@ def test_a_text_that_is_the_same_in_each_process_is_fine(template: str, argument
 def test_a_bad_name_is_refused_at_decoration(name: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         scheduler_lock(name, "1m")
+
+
+def test_names_are_listed_while_another_thread_decorates() -> None:
+    """As an exporter of metrics does while the application imports its jobs."""
+    jobs: list[object] = []
+
+    def decorate() -> None:
+        for number in range(3000):
+            jobs.append(guarded(f"job-{number}"))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread = threading.Thread(target=decorate)
+        thread.start()
+        while thread.is_alive():
+            declared_lock_names()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert {f"job-{number}" for number in range(3000)} <= declared_lock_names()

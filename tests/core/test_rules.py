@@ -94,6 +94,10 @@ class TestRequest:
 
 
 class TestTrust:
+    def test_i6_it_counts_from_before_the_request(self, clock: FakeClock) -> None:
+        lease = granted(clock, reply_takes=3)
+        assert lease.trusted_for() == timedelta(seconds=9.898 - 3)
+
     def test_i6_it_ends_exactly(self, clock: FakeClock) -> None:
         assert trust_ends(1000.0, timedelta(seconds=10)) == pytest.approx(1009.898, abs=1e-9)
         lease = granted(clock)
@@ -120,6 +124,23 @@ class TestTrust:
         assert extension.granted() is lease
         assert lease.trusted_for() == timedelta(seconds=17.798)
         assert lease.lock_at_most_for == timedelta(seconds=20)
+
+    def test_i6_a_shorter_extension_narrows_before_it_is_sent(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        lease.begin_extension("1s")  # and the reply is lost
+        assert lease.trusted_for() == timedelta(seconds=0.988)
+        assert lease.lock_at_most_for == timedelta(seconds=10)
+
+    def test_a_longer_extension_whose_reply_is_lost_changes_nothing(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        lease.begin_extension("1h")
+        assert lease.trusted_for() == timedelta(seconds=9.898)
+
+    def test_i6_a_shorter_extension_whose_reply_was_lost_may_still_be_executed(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        lease.begin_extension("5s")  # it may reach the store after the next one
+        clock.advance("1s")
+        assert lease.begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_of_two_extensions_at_once_the_shorter_counts(self, clock: FakeClock, order: tuple[int, int]) -> None:
@@ -160,6 +181,12 @@ class TestMinimumHold:
         assert lease.begin_release() == timedelta(seconds=1)
         clock.advance("2s")
         assert lease.remaining_minimum() == timedelta(0)
+
+    def test_i4_an_extension_never_cuts_it(self, clock: FakeClock) -> None:
+        lease = granted(clock, "10s", "4s")
+        clock.advance("1s")
+        assert lease.begin_extension("1s").lock_for == timedelta(seconds=3)
+        assert lease.begin_extension("5s").lock_for == timedelta(seconds=5)
 
 
 class TestClaimAndLease:

@@ -104,6 +104,38 @@ def test_a_callback_of_a_future_that_raises_ends_no_worker(
     assert pool.submit(threading.current_thread).result(SOON) is thread
 
 
+class NoMemory:
+    """Lets the next ``Condition.wait`` of a new thread of that name fail: it allocates a lock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, thread_name: str) -> None:
+        self.has_failed = False
+        self._thread_name = thread_name
+        self._older = workers(thread_name)
+        self._wait = threading.Condition.wait
+        monkeypatch.setattr(threading.Condition, "wait", self._replaced())
+
+    def _replaced(self) -> Callable[[threading.Condition, float | None], bool]:
+        def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
+            thread = threading.current_thread()
+            if thread.name == self._thread_name and thread not in self._older and not self.has_failed:
+                self.has_failed = True
+                raise MemoryError
+            return self._wait(condition, timeout)
+
+        return wait
+
+
+def test_a_worker_survives_an_error_of_its_waiting(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = WorkerPool(1, name)
+    no_memory = NoMemory(monkeypatch, name)
+    thread = pool.submit(threading.current_thread).result(SOON)
+    wait_until(lambda: no_memory.has_failed)
+    assert pool.submit(threading.current_thread).result(SOON) is thread
+    assert "unexpected error" in caplog.text
+
+
 def test_at_most_so_many_threads_in_the_order_of_submission(pool: WorkerPool, name: str, gate: threading.Event) -> None:
     begun: list[int] = []
 
@@ -326,6 +358,18 @@ def test_the_timer_survives_a_target_that_raises_and_calls_it_again(
     timer.schedule(failing.wake, monotonic())
     timer.schedule(other.wake, monotonic() + 0.02)
     wait_until(lambda: failing.calls == 2 and other.calls == 1)
+    assert "unexpected error" in caplog.text
+
+
+def test_the_timer_survives_an_error_of_its_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its thread would be gone, and no lease of this process would be kept alive any more."""
+    no_memory = NoMemory(monkeypatch, "shedlock-timer")
+    timer, target = Timer(), Target()
+    timer.schedule(target.wake, monotonic() + 0.05)
+    wait_until(lambda: target.calls == 1)
+    assert no_memory.has_failed
     assert "unexpected error" in caplog.text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,7 +58,7 @@ class Operation:
 
     def _request(self, command: Any) -> Program[Any, Any, Any]:
         is_write = self._programs.is_write(command)
-        failures = Counter[Failure]()
+        failures: dict[Failure, int] = {}
         while True:
             self.has_written = self.has_written or is_write
             try:
@@ -68,7 +67,7 @@ class Operation:
                 raise
             except BaseException as error:
                 failure = self._classify(error)
-                failures[failure] += 1
+                failures[failure] = failures.get(failure, 0) + 1
                 self.is_in_doubt = self.is_in_doubt or (is_write and failure not in _OUTCOME_KNOWN)
                 if self._may_retry(failures):
                     self.was_repeated = self.was_repeated or failure is not Failure.CONFLICT
@@ -84,7 +83,7 @@ class Operation:
                 self.is_in_doubt = False
                 return reply
 
-    def _may_retry(self, failures: Counter[Failure]) -> bool:
+    def _may_retry(self, failures: dict[Failure, int]) -> bool:
         """Whether a command that failed like this may be sent once more."""
         if self._programs.clock() >= self._until:
             return False
