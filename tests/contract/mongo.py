@@ -30,12 +30,11 @@ HOSTILE: dict[str, Any] = {
     "document_class": SON,
     "type_registry": TypeRegistry(fallback_encoder=str),
     "unicode_decode_error_handler": "replace",
-    # PyMongo retries by itself in tests/stores/mongodb/test_lost_replies.py.
-    "retryWrites": False,
-    "retryReads": False,
     # With one connection in the pool, whatever keeps one while it asks for another stands still.
     "maxPoolSize": 1,
 }
+# Behind a proxy that loses replies; tests/stores/mongodb/test_lost_replies.py has a client that retries by itself.
+WITHOUT_RETRIES = {"retryWrites": False, "retryReads": False}
 
 
 class MongoStore:
@@ -65,6 +64,7 @@ class MongoStore:
         # Long limits: the server is written in Python, and shares a machine with the tests.
         url = self._server.url("contract", via=address, timeout="20s")
         users_url = self._server.url("contract", via=address, timeoutMS=20_000)
+        users_options = HOSTILE | WITHOUT_RETRIES if via else HOSTILE
         if not self._users_client:
             if self._is_async:
                 return resources.enter_context(BlockingLockProvider(lambda: self.async_provider(url)))
@@ -72,9 +72,9 @@ class MongoStore:
             resources.callback(provider.close)
             return provider
         if not self._is_async:
-            client = resources.enter_context(MongoClient[Any](users_url, **HOSTILE))
+            client = resources.enter_context(MongoClient[Any](users_url, **users_options))
             return MongoLockProvider(client["contract"], collection=self.collection)
-        async_client = AsyncMongoClient[Any](users_url, **HOSTILE)
+        async_client = AsyncMongoClient[Any](users_url, **users_options)
         facade = resources.enter_context(
             BlockingLockProvider(lambda: AsyncMongoLockProvider(async_client["contract"][self.collection]))
         )

@@ -24,9 +24,10 @@ from shedlock_py import (
     hold_async,
 )
 from shedlock_py.heartbeat import HeartbeatPlan
+from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from shedlock_py.testing import FakeClock
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
-from tests.support.stores import Store
+from tests.support.stores import MongoStore, Store
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
 
@@ -53,6 +54,14 @@ CASES = [
 MOST_AWAITS = 400
 
 
+def open_async(store: Store) -> Any:
+    if isinstance(store, MongoStore):
+        # A monitor of PyMongo that streams waits in two tasks, and starts new ones every ten seconds, for ever.
+        url = store.server.url(store.database, serverMonitoringMode="poll")
+        return AsyncMongoLockProvider(url, **store.options)
+    return store.open_async()
+
+
 @asynccontextmanager
 async def opened(make_store: MakeStore, name: str) -> AsyncIterator[Any]:
     store = make_store(*STORES[name])
@@ -60,7 +69,7 @@ async def opened(make_store: MakeStore, name: str) -> AsyncIterator[Any]:
         with closing(store.open()) as provider:
             yield provider
         return
-    provider = store.open_async()
+    provider = open_async(store)
     await provider.create_schema()  # connects: what its driver starts then is not of a run
     yield provider
     await provider.close()

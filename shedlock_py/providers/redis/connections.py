@@ -147,7 +147,10 @@ class AsyncConnections(_Connections):
         seconds = seconds_left(until)
         try:
             async with within(min(seconds, self._reply_seconds), REPLY, sent=True):
-                await connection.send_command(*words)
+                try:
+                    await connection.send_command(*words)
+                except RuntimeError as error:  # of uvloop: the connection was reset while it was idle
+                    raise redis.ConnectionError(str(error)) from error
                 return await connection.read_response(disable_decoding=True)
         except TimedOut:
             if seconds <= self._reply_seconds:

@@ -17,7 +17,9 @@ import pytest
 
 from shedlock_py import Lease, LockRequest, ShedLockError
 from shedlock_py.providers.redis import AsyncRedisLockProvider
+from shedlock_py.testing.forks import in_child
 from tests.faults.awaits import Moment, nothing_goes_on
+from tests.support.forks import in_a_loop_of_its_own
 from tests.support.redis import RedisEndpoint
 
 MOST_AWAITS = 200
@@ -92,6 +94,20 @@ def caller(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
+def caller_twice(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    asyncio.get_running_loop().call_soon(task.cancel)
+
+
+def caller_once_more_later(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: loop.call_soon(lambda: loop.call_soon(task.cancel)))
+
+
+CALLERS = (caller, caller_twice, caller_once_more_later)
+
+
 def everybody(task: asyncio.Task[Any]) -> None:
     """As the end of an event loop does, and some code that shuts down."""
     for each in asyncio.all_tasks() - {main}:
@@ -158,11 +174,11 @@ async def check(pool: Pool, operation: Any, lease: Lease, task: asyncio.Task[Any
         error = task.exception()
         if error is not None and not (cancel is everybody and isinstance(error, ShedLockError)):
             raise error
-    if operation is acquire and cancel is caller:
+    if operation is acquire and cancel in CALLERS:
         granted = None if task.cancelled() else task.result()
         following = granted or await pool.acquired(f"{lease.name}-new")
         assert await pool.provider.release(following)
-    if operation is release and cancel is caller:
+    if operation is release and cancel in CALLERS:
         assert await pool.provider.release(await pool.acquired(lease.name))
     if operation is not release:
         assert await pool.provider.release(lease) is True, "no other task may have released it"
@@ -183,7 +199,7 @@ def reports(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("reports")
-@pytest.mark.parametrize("cancel", [caller, everybody], ids=lambda cancel: cancel.__name__)
+@pytest.mark.parametrize("cancel", [*CALLERS, everybody], ids=lambda cancel: cancel.__name__)
 @pytest.mark.parametrize("prepare", [warm, cold, closed_by_the_server], ids=lambda prepare: prepare.__name__)
 def test_i12_cancelled_at_each_await(pool: Pool, prepare: Any, cancel: Cancel) -> None:
     async def run() -> list[int]:
@@ -219,3 +235,32 @@ def test_event_loops_that_end_meanwhile(pool: Pool) -> None:
             asyncio.run(main(number))
         gc.collect()
         asyncio.run(afterwards())
+
+
+def test_forks_meanwhile(pool: Pool) -> None:
+    """At any await: the child has connections of its own, and the operation of the parent goes on."""
+
+    def child() -> None:
+        async def use() -> None:
+            lease = await pool.acquired(f"{pool.name}-child")
+            assert await pool.provider.release(lease)
+            await pool.provider.close()
+
+        in_a_loop_of_its_own(use)
+
+    async def run() -> None:
+        for number in count():
+            lease, moment = await pool.acquired(f"{pool.name}-{number}"), AnyMoment(number)
+            await cold(pool)
+            loop = asyncio.get_running_loop()
+            loop.set_task_factory(moment.task_factory)
+            moment.strike(lambda: in_child(child))
+            await asyncio.create_task(release(pool, lease))
+            loop.set_task_factory(None)
+            if not moment.has_come:
+                assert number >= 2
+                break
+        await pool.assert_as_good_as_new()
+        await pool.provider.close()
+
+    asyncio.run(run())

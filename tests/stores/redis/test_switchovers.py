@@ -6,11 +6,16 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import monotonic
+from typing import Any
 
 import pytest
 import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.redis.connections import AsyncConnections
+from shedlock_py.providers.redis.errors import classify
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import URL_KINDS, Store, acquired, send
 from tests.support.availability import private_server
@@ -121,3 +126,24 @@ def test_idle_connections_that_the_server_closed(private: Store, name: str) -> N
         assert provider.extend(lease, "2m") is lease
         close_all()
         assert provider.release(lease) is True
+
+
+class Reset:
+    """A connection as uvloop has it after the server has reset it: the transport raises when it is written to."""
+
+    async def connect(self) -> None:
+        pass
+
+    async def send_command(self, *words: Any) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    async def disconnect(self, *, nowait: bool = False) -> None:
+        pass
+
+
+async def test_a_reset_connection_on_uvloop_counts_as_a_lost_one() -> None:
+    """Then the kit sends the command again, on a new connection."""
+    connections = AsyncConnections(Reset, 1, 5)
+    with pytest.raises(redis.ConnectionError, match="the handler is closed") as lost:
+        await connections.request(("PING",), monotonic() + 5, is_urgent=False)
+    assert classify(lost.value, has_retries=False) is Failure.CONNECTION_LOST
