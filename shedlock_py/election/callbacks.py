@@ -100,10 +100,12 @@ class Callbacks:
         _current_calls.set((*_current_calls.get(), call))
 
     def _end(self, call: CallbackCall, error: BaseException | None = None) -> None:
-        if error is not None:
-            logger.error("election %r: callback %r failed", self._name, call.callback, exc_info=error)
-        self._calls.discard(call)
-        self._wake()
+        try:
+            if error is not None:
+                logger.error("election %r: callback %r failed", self._name, call.callback, exc_info=error)
+        finally:  # also when a log handler raises: no leader is released while a call counts as running
+            self._calls.discard(call)
+            self._wake()
 
 
 class ThreadedCallbacks(Callbacks):

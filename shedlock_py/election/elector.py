@@ -81,8 +81,8 @@ class LeaderElector(Elector):
             )
         self._provider = as_provider(provider)
         self._thread: threading.Thread | None = None
-        self._woken = threading.Event()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # reentrant: a signal handler may interrupt resign() and call stop(0)
+        self._is_woken = False
         settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)
         self._threads = ThreadedCallbacks(name, self._wake, on_started_leading, on_stopped_leading, on_new_leader)
         super().__init__(settings, self._threads)
@@ -97,7 +97,7 @@ class LeaderElector(Elector):
             raise RuntimeError(f"{self!r} was started already")
         if not self._owner.is_current():  # a thread of the parent process may have locked it
             self._changed = threading.Condition()
-        self._woken = threading.Event()
+        self._is_woken = False
         election = self._prepare_start()
         name = f"shedlock-elector-{self.name}"
         self._thread = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
@@ -195,8 +195,9 @@ class LeaderElector(Elector):
         match command:
             case Wait(until):
                 self._threads.start_threads()
-                self._woken.wait(max(0.0, until - monotonic()))
-                self._woken.clear()
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_woken, max(0.0, until - monotonic()))
+                    self._is_woken = False
                 return None
             case Do(operation, args, seconds):
                 request = partial(getattr(self._provider, operation), *args)
@@ -213,8 +214,9 @@ class LeaderElector(Elector):
             self._changed.wait_for(condition, seconds)
 
     def _wake(self) -> None:
-        self._woken.set()
-        self._notify_waiters()
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
 
     def _notify_waiters(self) -> None:
         with self._changed:

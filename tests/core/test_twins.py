@@ -13,10 +13,15 @@ PACKAGE = Path(shedlock_py.__file__).parent
 FACADE = ("acquire", "extend", "release", "record", "records", "force_release", "take_over", "prune", "create_schema")
 
 
+# The module of the sync one, its name and the name of the async one, which may be in another "module:".
 PAIRS = [
     ("_program.py", "run", "run_async"),
     ("block.py", "Block", "AsyncBlock"),
     ("context.py", "extend_lock", "extend_lock_async"),
+    *(
+        ("election/elector.py", f"LeaderElector.{method}", f"election/async_elector.py:AsyncLeaderElector.{method}")
+        for method in ("leader", "demote")
+    ),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
@@ -127,7 +132,9 @@ def find(path: str, qualified_name: str) -> ast.AST:
     return node
 
 
-def sync_source(path: str, qualified_name: str) -> str:
+def sync_source(path: str, name: str) -> str:
+    other, _, qualified_name = name.rpartition(":")
+    path = other or path
     return ast.unparse(ast.fix_missing_locations(WithoutAsync().visit(find(path, qualified_name))))
 
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 import threading
+from typing import Any
 
 import pytest
 
-from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, LeaderElector, LeadershipStarted, configure
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    ConfigurationError,
+    InMemoryLockProvider,
+    LeaderElector,
+    LeadershipStarted,
+    configure,
+)
+from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
-from tests.election.electors import LONG
+from tests.election.electors import LONG, in_background
 from tests.election.test_elector import is_released, lead
+from tests.guides.examples.scripts import run_python
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
@@ -62,6 +74,91 @@ def test_a_callback_that_raises_anything_leaves_nobody_busy(
     assert elector.stop("10s")
     assert [str(record.exc_info[1]) for record in failures if record.exc_info] == ["of a callback"] * 2
     assert is_released(store)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_log_handler_that_raises_leaves_nobody_busy(make_elector: MakeElector, store: FaultyProvider) -> None:
+    class Failing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("no room for the log")
+
+    threads: list[threading.Thread] = []
+
+    def fail() -> None:
+        threads.append(threading.current_thread())
+        raise ValueError("of a callback")
+
+    logger, handler = logging.getLogger("shedlock_py"), Failing()
+    logger.addHandler(handler)
+    try:
+        elector = make_elector(on_stopped_leading=fail, **LONG)
+        lead(elector)
+        assert elector.stop("10s")
+        threads[0].join(10)
+    finally:
+        logger.removeHandler(handler)
+    assert is_released(store)
+
+
+class Blocking(LeaderElector):
+    """Blocks the thread ``waiter`` while it holds the condition on which callers wait for this node to lead."""
+
+    waiter: threading.Thread | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.is_waiting, self.may_go_on = threading.Event(), threading.Event()
+
+    def is_leader(self) -> bool:
+        if threading.current_thread() is self.waiter:
+            self.is_waiting.set()
+            self.may_go_on.wait(30)
+        return super().is_leader()
+
+
+def test_an_elector_that_the_parent_has_not_started_starts_in_a_forked_child(kind: str) -> None:
+    """Although a thread of the parent had its condition locked at the fork."""
+    elector = Blocking(InMemoryLockProvider(), "election", **LONG)
+
+    def wait() -> object:
+        elector.waiter = threading.current_thread()
+        return elector.wait_until_leader("0s")
+
+    waiter, results = in_background(wait)
+    assert elector.is_waiting.wait(10)
+
+    def child() -> None:
+        elector.start()
+        assert elector.wait_until_leader("10s")
+        assert elector.stop("10s")
+
+    in_child(child)
+    elector.may_go_on.set()
+    waiter.join(10)
+    assert results == [False]
+
+
+HANDLER = """
+import signal, time
+from shedlock_py import InMemoryLockProvider, LeaderElector
+
+elector = LeaderElector(InMemoryLockProvider(), "election", lease_duration="1h", renew_deadline="50m")
+elector.start()
+assert elector.wait_until_leader("20s")
+signal.signal(signal.SIGALRM, lambda number, frame: elector.resign())
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+until = time.monotonic() + 1
+while time.monotonic() < until:
+    elector.resign()
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(elector.stop("20s"))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Unix has it")
+def test_a_signal_handler_may_resign_while_the_program_resigns(kind: str) -> None:
+    """It must not wait for a lock that the interrupted code holds."""
+    assert run_python("-c", HANDLER, timeout=30).stdout == "True\n"
 
 
 # A machine that starts no more threads
