@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,6 +63,24 @@ async def test_i13_a_reply_that_has_not_arrived_does_not(line: Line, is_blocked:
         await task
     assert caught.value.sent
     assert time.monotonic() - began >= LIMIT
+    assert task.cancelling() == 0
+
+
+async def test_i13_a_driver_that_loses_the_cancellation(line: Line) -> None:
+    """As ``asyncio.wait_for`` of Python 3.11 does when what it waits for is done at that moment."""
+
+    async def request() -> None:
+        async with within(LIMIT, "a connection", sent=False):
+            with suppress(asyncio.CancelledError):
+                await line[0].readexactly(1)
+            await line[0].readexactly(1)
+
+    task = asyncio.create_task(request())
+    done, _ = await asyncio.wait({task}, timeout=5)
+    task.cancel()
+    assert done, "it waits for ever"
+    with pytest.raises(TimedOut, match="waited for a connection"):
+        await task
     assert task.cancelling() == 0
 
 

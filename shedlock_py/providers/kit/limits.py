@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _READ_SECONDS = 0.02
 """Time that an event loop, after it was blocked, has to read the replies that have arrived."""
+_AGAIN_SECONDS = 0.25
+"""Time after which a request is cancelled again that the first cancellation has not ended."""
 _POLL_SECONDS = 0.1
 """A waiting thread checks this often for a permit that another thread has lost."""
 
@@ -159,23 +161,32 @@ async def within(seconds: float | None, waiting_for: str, *, sent: bool) -> Asyn
     A reply counts that arrived while something else blocked the event loop: the loop reads it in the
     :data:`_READ_SECONDS` after the limit. ``asyncio.timeout`` alone would cancel the task that the reply has woken.
 
+    A driver may lose a cancellation: ``asyncio.wait_for`` of Python 3.11 does, if what it waits for has just been done.
+    ``asyncio.timeout`` cancels once; therefore a second one follows.
+
     :raises TimedOut: after ``seconds``.
     """
     import asyncio  # late: sync programs do without
 
-    limit = asyncio.timeout(None)
+    limit, second_limit = asyncio.timeout(None), asyncio.timeout(None)
     try:
-        async with limit:
+        async with second_limit, limit:
             if seconds is None:
                 yield limit
                 return
             loop = asyncio.get_running_loop()
-            timer = loop.call_later(seconds, lambda: limit.reschedule(loop.time() + _READ_SECONDS))
+
+            def end() -> None:
+                at = loop.time() + _READ_SECONDS
+                limit.reschedule(at)
+                second_limit.reschedule(at + _AGAIN_SECONDS)
+
+            timer = loop.call_later(seconds, end)
             try:
                 yield limit
             finally:
                 timer.cancel()
     except TimeoutError:
-        if not limit.expired():
+        if not limit.expired() and not second_limit.expired():
             raise  # the driver's own
         raise TimedOut(waiting_for, sent=sent) from None

@@ -16,7 +16,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import PerLoop, PerProcess, before_fork
-from shedlock_py.providers.kit import Permits, within
+from shedlock_py.providers.kit import Permits, TimedOut, within
 from shedlock_py.providers.sqlalchemy.connections import SqlConnections
 from shedlock_py.providers.sqlalchemy.engines import FOR_ALL, POOL_SIZE, open_async_engine, open_engine
 from shedlock_py.providers.sqlalchemy.opening import connect_in_time
@@ -140,6 +140,8 @@ class LoopConnections:
                 if not command.is_of_holder:
                     await permits.enter_async_context(self._free_for_all)
                 await permits.enter_async_context(self._free)
+            if until <= monotonic():  # the tasks that had the permit until now gave up at the same moment
+                raise TimedOut("a free connection", sent=False)
             async with within(until - monotonic(), "a connection", sent=False):
                 connection: PoolProxiedConnection = await greenlet_spawn(self._connections.take, until)
             # PostgreSQL's drivers have end_in_loop_at(), and SQLite its busy_timeout.

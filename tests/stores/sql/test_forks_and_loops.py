@@ -8,9 +8,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
@@ -20,6 +21,40 @@ from tests.stores.sql import orphans
 from tests.stores.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired
 from tests.support.forks import check_fork_by_c
 from tests.support.polling import wait_until
+
+
+def sessions(store: Store) -> set[int]:
+    """The ids of all sessions on the database, but that of this query."""
+    if store.is_postgres:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    else:
+        query = "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
+    with store.connect() as connection:
+        return set(connection.execute(text(query)).scalars())
+
+
+@pytest.mark.parametrize("is_url", [True, False])
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_a_child_neither_uses_nor_closes_the_sessions_of_its_parent(
+    driver: str, is_url: bool, store: Store, name: str
+) -> None:
+    """The parent would not notice: it opens another session and sends its request again."""
+    others = sessions(store)
+    provider: Any = store.provider() if is_url else store.provider_of_engine()
+    lease = acquired(provider, name)
+    parents = sessions(store) - others
+    assert parents
+
+    def child() -> None:
+        assert provider.record(name)
+        assert sessions(store) - others > parents, "the child has a session of its own"
+        provider.close()
+        gc.collect()
+
+    in_child(child)
+    in_child(provider.close)
+    assert provider.release(lease)
+    wait_until(lambda: sessions(store) - others == parents, what="the sessions of the parent, and no others")
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)

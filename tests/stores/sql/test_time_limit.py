@@ -1,5 +1,6 @@
 """I13: every operation of a provider from a URL ends within its ``timeout``, whatever the server does."""
 
+import asyncio
 import re
 import socket
 import sqlite3
@@ -13,8 +14,11 @@ from typing import Any
 import pytest
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
+from shedlock_py.providers.sqlalchemy.engines import FOR_ALL
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
+    ASYNC_DRIVERS,
     ONE_ASYNC_EACH,
     ONE_EACH,
     SQLITE_DRIVERS,
@@ -23,6 +27,7 @@ from tests.stores.sql.stores import (
     Store,
     acquired,
 )
+from tests.support.blocked_loops import compute
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port, free_port
@@ -166,6 +171,56 @@ def test_i13_two_hundred_threads_on_a_silent_server(store: Store, name: str) -> 
             thread.join()
     assert len(seconds) == 200
     assert max(seconds) <= 2.0 * 1.1 + BUSY_HERD
+
+
+async def failed_async(provider: AsyncSqlAlchemyLockProvider, name: str) -> float:
+    started = time.monotonic()
+    with pytest.raises(ProviderUnreachable):
+        await provider.acquire(LockRequest(name, "1m"))
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize("driver", ["mysql+aiomysql", "mysql+asyncmy"])
+async def test_i13_the_tcp_connection_is_made_at_the_moment_of_the_limit(
+    driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``asyncio.wait_for`` of Python 3.11, which the drivers use, then loses the cancellation."""
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def connect_late(*args: Any, **options: Any) -> Any:
+        connected = await connect(*args, **options)
+        await asyncio.sleep(TIMEOUT + 0.01)
+        compute(0.05)  # the loop finds both: the connection, and that the time is over
+        return connected
+
+    monkeypatch.setattr(loop, "create_connection", connect_late)
+    with silent() as address:
+        provider = AsyncSqlAlchemyLockProvider(store.url(address), timeout=TIMEOUT)
+        done, hanging = await asyncio.wait({asyncio.create_task(failed_async(provider, name))}, timeout=5)
+        for task in hanging:
+            task.cancel()
+        assert done, "it waits for ever"
+        assert done.pop().result() <= LONGEST
+
+
+@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
+async def test_i13_no_connection_is_opened_after_the_limit(driver: str, store: Store, name: str) -> None:
+    """The first tasks return their permits at their limit, and by then that of the next task is over as well."""
+    with bind_free_port() as listener:
+        listener.listen(512)
+        provider = AsyncSqlAlchemyLockProvider(store.url(listener.getsockname()), timeout=TIMEOUT)
+        first = [asyncio.create_task(failed_async(provider, f"{name}-{number}")) for number in range(FOR_ALL)]
+        await asyncio.sleep(0.01)
+        assert await failed_async(provider, name) <= LONGEST
+        await asyncio.gather(*first)
+        listener.setblocking(False)
+        opened = 0
+        with suppress(BlockingIOError):
+            while True:
+                listener.accept()[0].close()
+                opened += 1
+    assert opened == FOR_ALL
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
