@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
-from shedlock_py._timers import worker_pool
+from shedlock_py._timers import WorkerPool, worker_pool
 from shedlock_py.durations import Duration
 from shedlock_py.keepalive import ThreadKeepAlive
 from shedlock_py.testing import RecordingListener
@@ -277,6 +278,23 @@ def test_fifty_at_once_do_not_take_fifty_threads(store: FaultyProvider, recorded
     assert store.most_at_once["extend"] <= 4
     assert not recorded.of(LeaseLost)
     assert len(recorded.of(TaskFinished)) == 50
+
+
+def test_a_heartbeat_for_which_there_was_no_memory_is_tried_again(
+    store: FaultyProvider, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, errors = WorkerPool.submit, [MemoryError(), MemoryError()]
+
+    def failing_submit(pool: WorkerPool, function: Callable[[], Any]) -> Any:
+        if errors:
+            raise errors.pop()
+        return submit(pool, function)
+
+    with hold("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=store):
+        monkeypatch.setattr(WorkerPool, "submit", failing_submit)
+        wait_until(lambda: len(recorded.of(LockExtended)) >= 2)
+    assert [type(event.error) for event in recorded.of(ProviderFailed)] == [MemoryError] * 2
+    assert not recorded.of(LeaseLost)
 
 
 def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
