@@ -189,7 +189,11 @@ class BaseKeepAlive:
         plan = self._plan
         with plan.changed:
             if plan.wake():
-                self._start_heartbeat()
+                try:
+                    self._start_heartbeat()
+                except Exception as error:  # no thread or no memory; retried soon, as after an error of the store
+                    plan.is_queued = False
+                    plan.failed(error)
             if plan.is_over and plan.events:
                 self._start_report()
             else:

@@ -58,11 +58,7 @@ class ThreadKeepAlive(BaseKeepAlive):
 
     def _start_heartbeat(self) -> None:
         assert self._pool is not None
-        try:
-            self._pool.submit(self._heartbeat)
-        except RuntimeError as error:  # no thread could be started; retried soon, as after an error of the store
-            self._plan.is_queued = False
-            self._plan.failed(error)
+        self._pool.submit(self._heartbeat)
 
     def _heartbeat(self) -> None:
         try:

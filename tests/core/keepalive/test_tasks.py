@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from shedlock_py import (
     LeaseLost,
     LeaseLostError,
+    LockExtended,
     LockRequest,
     ProviderFailed,
     TaskFinished,
@@ -223,6 +225,28 @@ async def test_the_task_extends_its_lease_itself(recorded: RecordingListener, is
             await extend("10m")
             assert lease.trusted_for() > timedelta(minutes=9)
             await extend(LEASE / 3)
+    assert not recorded.of(LeaseLost)
+
+
+async def test_a_heartbeat_for_which_no_task_could_be_made_is_tried_again(
+    store: AsyncFaultyProvider, recorded: RecordingListener
+) -> None:
+    errors = [MemoryError(), MemoryError()]
+
+    def failing_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        if errors and "TaskKeepAlive" in repr(coro):
+            coro.close()
+            raise errors.pop()
+        return asyncio.Task(coro, loop=loop, **options)
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(failing_factory)
+    try:
+        async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=store):
+            await until(lambda: len(recorded.of(LockExtended)) >= 2)
+    finally:
+        loop.set_task_factory(None)
+    assert [type(event.error) for event in recorded.of(ProviderFailed)] == [MemoryError] * 2
     assert not recorded.of(LeaseLost)
 
 

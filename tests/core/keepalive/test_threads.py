@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
-from shedlock_py._timers import worker_pool
+from shedlock_py._timers import WorkerPool, worker_pool
 from shedlock_py.durations import Duration
 from shedlock_py.keepalive import ThreadKeepAlive
 from shedlock_py.testing import RecordingListener
@@ -212,14 +213,26 @@ def test_the_task_extends_its_lease_itself(store: FaultyProvider, recorded: Reco
     assert not recorded.of(LeaseLost)
 
 
-def test_a_task_that_extends_all_the_time(store: FaultyProvider, recorded: RecordingListener) -> None:
+def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingListener) -> None:
     """The heartbeat never has the last word with a shorter lease."""
-    with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
+    begun = threading.Event()
+
+    class SlowHeartbeats(FaultyProvider):
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+            if threading.current_thread() is not threading.main_thread():
+                begun.set()
+                time.sleep(0.03)
+            return super().extend(lease, lock_at_most_for)
+
+    with hold("job", lock_at_most_for=LEASE * 5, keep_alive=True, provider=SlowHeartbeats()) as lease:
         assert lease is not None
-        for _ in range(300):
+        for _ in range(4):
+            begun.clear()
+            assert begun.wait(10)
             extend_lock("10m")
+            time.sleep(0.06)  # longer than the heartbeat takes
             assert lease.trusted_for() > timedelta(minutes=9)
-            extend_lock(LEASE)
+            extend_lock(LEASE * 5)
     assert not recorded.of(LeaseLost)
 
 
@@ -277,6 +290,23 @@ def test_fifty_at_once_do_not_take_fifty_threads(store: FaultyProvider, recorded
     assert store.most_at_once["extend"] <= 4
     assert not recorded.of(LeaseLost)
     assert len(recorded.of(TaskFinished)) == 50
+
+
+def test_a_heartbeat_for_which_there_was_no_memory_is_tried_again(
+    store: FaultyProvider, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, errors = WorkerPool.submit, [MemoryError(), MemoryError()]
+
+    def failing_submit(pool: WorkerPool, function: Callable[[], Any]) -> Any:
+        if errors:
+            raise errors.pop()
+        return submit(pool, function)
+
+    with hold("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=store):
+        monkeypatch.setattr(WorkerPool, "submit", failing_submit)
+        wait_until(lambda: len(recorded.of(LockExtended)) >= 2)
+    assert [type(event.error) for event in recorded.of(ProviderFailed)] == [MemoryError] * 2
+    assert not recorded.of(LeaseLost)
 
 
 def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
