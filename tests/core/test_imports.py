@@ -22,6 +22,7 @@ LAYERS = [
     ["request", "_clock"],
     ["lease"],
     ["record"],
+    ["rules"],
     ["events"],
     ["provider", "_program", "_process"],
     ["_timers"],
@@ -243,6 +244,15 @@ def test_everything_public_is_exported() -> None:
         for name, value in vars(sys.modules[f"shedlock_py.{module}"]).items():
             is_its_own = isinstance(value, type) and value.__module__ == f"shedlock_py.{module}"
             assert not is_its_own or name in shedlock_py.__all__, name
+
+
+def test_providers_written_with_the_kit_before_find_its_names() -> None:
+    """The page "Writing your own provider" had them."""
+    from shedlock_py import lease, rules
+    from shedlock_py.providers import kit
+
+    assert rules.Claim is lease.Claim
+    assert kit.describe("record", "job", "no such file") == "record of lock 'job': no such file"
 
 
 def test_the_architecture_page_names_every_module_of_the_core() -> None:
