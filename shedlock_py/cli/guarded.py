@@ -10,6 +10,7 @@ import os
 import random
 import select
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -267,6 +268,7 @@ class ErrorLines:
 
     def __init__(self) -> None:
         self._unwritten = b""
+        self._file: int | None = None
 
     def write(self, text: str) -> None:
         """Write a line, or as much of it as there is room for now."""
@@ -279,9 +281,28 @@ class ErrorLines:
         if sys.stderr is None:
             return
         with suppress(OSError):
-            # Not through Python's buffer, which the interpreter would wait for at its end.
-            file = sys.stderr.fileno()
-            while self._unwritten and select.select([], [file], [], max(0.0, until - monotonic()))[1]:
-                # POSIX: a pipe that is ready takes so many bytes without blocking.
-                written = os.write(file, self._unwritten[: select.PIPE_BUF])
+            if self._file is None:
+                # Not through Python's buffer, which the interpreter would wait for at its end.
+                self._file = _without_blocking(sys.stderr.fileno())
+            while self._unwritten and select.select([], [self._file], [], max(0.0, until - monotonic()))[1]:
+                # POSIX: a pipe takes so many bytes at once, not mixed with those of the command.
+                written = os.write(self._file, self._unwritten[: select.PIPE_BUF])
                 self._unwritten = self._unwritten[written:]
+
+
+def _without_blocking(file: int) -> int:
+    """Another descriptor of a pipe or terminal, on which a write never blocks; where there is none, ``file`` itself.
+
+    That a file is ready does not suffice: a terminal may have too little room, and the command may fill a pipe at any
+    moment. O_NONBLOCK on ``file`` itself would hold for the command, too.
+    """
+    try:
+        if os.isatty(file):
+            path = os.ttyname(file)
+        elif stat.S_ISFIFO(os.fstat(file).st_mode):
+            path = f"/proc/self/fd/{file}"
+        else:
+            return file
+        return os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:  # the terminal of another user, or no /proc
+        return file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shedlock_py.durations import in_milliseconds
+from shedlock_py.durations import LONGEST, in_milliseconds
 from shedlock_py.election.settings import DRIFT_FACTOR
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LONGEST_HOLDER, LockRequest
@@ -36,7 +36,8 @@ class Demotion:
         milliseconds, _, leader = rest.partition("ms ")
         if prefix != _PREFIX or not milliseconds.isdecimal():
             return None
-        return cls(leader, timedelta(milliseconds=int(milliseconds)))
+        # Another program may have written any number.
+        return cls(leader, timedelta(milliseconds=min(int(milliseconds), in_milliseconds(LONGEST))))
 
     def request(self, name: str, renew_deadline: timedelta) -> LockRequest:
         """The request that takes the lease until the demoted leader has stopped trusting its own."""

@@ -150,6 +150,14 @@ def test_show_a_demoted_election(store: str) -> None:
     assert "demoted  " in run("list", store=store).stdout
 
 
+def test_a_holder_that_looks_like_a_demotion_without_end(store: str) -> None:
+    take(store, "election", holder=f"demoted {10**30}ms node-1")
+    for arguments in (("list",), ("show", "election"), ("leader", "election")):
+        done = run(*arguments, store=store)
+        assert "internal error" not in done.stderr
+        assert "node-1" in done.output
+
+
 def test_show_what_does_not_exist(store: str) -> None:
     take(store, "nightly-report")
     take(store, "Cleanup")

@@ -223,6 +223,16 @@ def test_demote_with_a_cooldown(make_elector: MakeElector) -> None:
     assert not first.wait_until_leader("1s")
 
 
+def test_a_holder_that_looks_like_a_demotion_without_end(make_elector: MakeElector, store: FaultyProvider) -> None:
+    lease = store.inner.acquire(LockRequest("election", "1m", holder=f"demoted {10**30}ms other"))
+    elector = make_elector()
+    elector.start()
+    assert elector.leader() is None
+    wait_until(lambda: store.calls["record"] > 2, what="the elector has read the record")
+    store.inner.release(lease)
+    assert elector.wait_until_leader("10s")
+
+
 def test_a_demoted_node_alone_leads_again(make_elector: MakeElector) -> None:
     elector = make_elector()
     term = lead(elector)
