@@ -42,7 +42,7 @@ async def shielded(
     If ``work`` results in a lease that the cancelled caller will not get, ``when_abandoned`` is awaited with it. After
     a second cancellation, or :data:`ABANDON_SECONDS`, the rest goes on in the background.
     """
-    task = start_task(_outcome(work))
+    task = asyncio.create_task(_outcome(work))
     task.add_done_callback(lambda _: work.close())  # if the task was cancelled before its first step
     try:
         outcome = await asyncio.shield(task)

@@ -7,6 +7,7 @@ import gc
 import logging
 import socket
 import traceback
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -281,3 +282,23 @@ async def test_an_event_loop_that_ends_when_work_was_just_begun(recwarn: pytest.
         await asyncio.to_thread(asyncio.run, main(number))
     gc.collect()
     assert [str(warning.message) for warning in recwarn] == []
+
+
+async def test_an_event_loop_that_is_closed_in_the_middle_is_not_kept() -> None:
+    """With its tasks: a program that makes a loop for each job would keep them all."""
+
+    async def main() -> None:
+        caller = asyncio.create_task(shielded(Work().run()))
+        await iterations(3)
+        assert not caller.done()
+
+    def run() -> weakref.ref[asyncio.AbstractEventLoop]:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda _, __: None)  # "Task was destroyed but it is pending!"
+        loop.run_until_complete(main())
+        loop.close()
+        return weakref.ref(loop)
+
+    kept = await asyncio.to_thread(run)
+    gc.collect()
+    assert kept() is None
