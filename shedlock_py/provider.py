@@ -70,4 +70,4 @@ class AsyncLockProvider(Protocol):
 
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:
     """``provider.undo``, which gives an unused acquisition back; ``release`` if the provider cannot undo."""
-    return cast(Callable[[Lease], Any], getattr(provider, "undo", provider.release))
+    return cast(Callable[[Lease], Any], getattr(provider, "undo", None) or provider.release)

@@ -197,8 +197,15 @@ def test_an_interruption_of_the_acquire_itself_is_no_event(
     assert not running
 
 
-def test_a_provider_without_undo_releases(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(ProgramProvider, "undo")
+@pytest.mark.parametrize("has_name", [False, True])
+def test_a_provider_without_undo_releases(
+    has_name: bool, provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``undo = None`` in a class says that it has none, as ``__hash__ = None`` does."""
+    if has_name:
+        monkeypatch.setattr(ProgramProvider, "undo", None)
+    else:
+        monkeypatch.delattr(ProgramProvider, "undo")
     monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt("job", never, keep_alive=True)
