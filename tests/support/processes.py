@@ -9,10 +9,22 @@ from tests.support.polling import wait_until
 
 
 def signal_tree(root: int, signum: signal.Signals) -> None:
-    """Send `signum` to `root` and its descendants, the root first, so that it starts no more of them."""
+    """Send `signum` to `root` and its descendants, the root first, so that it starts no more of them.
+
+    After SIGSTOP all of them have stopped: a process that is forking stops a moment later, and its child may run.
+    """
     _send(root, signum)
+    if signum == signal.SIGSTOP:
+        wait_until(lambda: not _may_run(root), what=f"process {root} stopped")
     for pid in descendants(root):
         _send(pid, signum)
+    if signum == signal.SIGSTOP:
+        wait_until(lambda: not any(map(_may_run, descendants(root))), what=f"the children of process {root} stopped")
+
+
+def _may_run(pid: int) -> bool:
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in ("T", "t", "Z", "X")
 
 
 def kill_tree(root: int) -> None:

@@ -190,6 +190,9 @@ def reports(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Neither a coroutine that was never awaited, nor an exception never retrieved, nor a task destroyed."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        gc.collect()  # what earlier tests have left is reported before this one begins
+        caught.clear()
+        caplog.clear()
         # redis-py and asyncio warn of each connection whose loop was closed before it.
         warnings.simplefilter("ignore", ResourceWarning)
         yield
