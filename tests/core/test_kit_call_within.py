@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import TimedOut, call_within
 from tests.support.polling import wait_until
+from tests.support.signals import Interrupted, raised_by
 
 
 class Exhausted(WorkerPool):
@@ -29,18 +29,10 @@ def test_without_a_thread_it_is_called_without_the_limit() -> None:
     assert (thread, discarded) == (threading.get_ident(), [])
 
 
-class Interrupted(BaseException):
-    """As KeyboardInterrupt."""
-
-
 @pytest.fixture
 def _raising_handler() -> Iterator[None]:
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, ring)
-    yield
-    signal.signal(signal.SIGUSR1, before)
+    with raised_by(signal.SIGUSR1, Interrupted):
+        yield
 
 
 @pytest.mark.parametrize("end", ["time limit", "signal"])

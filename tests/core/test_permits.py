@@ -7,12 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from types import FrameType
 
 import pytest
 
 from shedlock_py._clock import monotonic
 from shedlock_py.providers.kit import Permits, TimedOut
+from tests.support.signals import raised_by
 from tests.support.timing import BUSY
 
 COUNT = 3
@@ -75,13 +75,9 @@ def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
 
 @pytest.fixture
 def _alarm() -> Iterator[None]:
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, ring)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    with raised_by(signal.SIGALRM, Interrupted):
+        yield
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.mark.usefixtures("_alarm")

@@ -22,7 +22,7 @@ from tests.support.polling import wait_until
 from tests.support.stores import Store, open_provider
 
 LONG = "1h"
-"""As long as a lease on a quorum may be, unless it is told otherwise."""
+"""The default `longest_lease` of a quorum."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TIMEOUT = 30.0
 """Seconds, on a busy machine."""

@@ -1,4 +1,4 @@
-"""Providers that write down what they are asked and what came of it; whoever asks: a worker, a guard, a heartextend."""
+"""Providers that record each request and its outcome, sent by a worker, a guard or a heartbeat."""
 
 from __future__ import annotations
 

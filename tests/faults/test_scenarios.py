@@ -199,7 +199,7 @@ def test_a_lock_without_fire_times_is_found(store: Store) -> None:
 @pytest.mark.parametrize("store", ["redis sync"], indirect=True)
 def test_without_a_tolerance_a_clock_a_day_ahead_stops_the_job_everywhere(store: Store) -> None:
     with pytest.raises(AssertionError, match="grants to the right clocks"):
-        wrong_clock.one_trial(store, 1, provider="tests.faults.mutants:open_tolerant", patience=2.0)
+        wrong_clock.one_trial(store, 1, provider="tests.faults.mutants:open_tolerant", timeout=2.0)
 
 
 @pytest.mark.parametrize("store", ["redis async"], indirect=True)

@@ -5,7 +5,7 @@ import pwd
 import re
 import signal
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,45 +16,19 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from tests.support.availability import missing
-from tests.support.database import Address
+from tests.support.database import Address, ExternalLife, Server
 from tests.support.ports import LOOPBACK
 from tests.support.servers import PrivateServer, ServerError
 
 VARIABLE = "SHEDLOCK_TEST_MONGODB_URL"
 
 
-class MongoServer(ABC):
-    """A server the tests talk to, and what they do to it."""
-
-    address: Address
+class MongoServer(Server):
+    """A MongoDB server the tests talk to, and what they do to it."""
 
     @abstractmethod
     def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
         """A URL; `via` a proxy it is that of one server, whatever replica set that says it belongs to."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Bring it up and wait until it answers: on the same port as before, with the same data."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """An orderly shutdown; the data are kept."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """SIGKILL; the data are kept."""
-
-    @abstractmethod
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
-
-    @abstractmethod
-    def resume(self) -> None:
-        """SIGCONT."""
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
 
     @contextmanager
     def connect(self) -> Iterator[MongoClient[dict[str, Any]]]:
@@ -90,7 +64,7 @@ class PrivateMongoServer(MongoServer):
         self._process.close()
 
     @property
-    def address(self) -> Address:  # type: ignore[override]  # read-only here
+    def address(self) -> Address:
         return self._process.address
 
     def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
@@ -164,7 +138,7 @@ class _Secantus(PrivateServer):
             return False
 
 
-class ExternalMongoServer(MongoServer):
+class ExternalMongoServer(ExternalLife, MongoServer):
     """A server that somebody else runs. Tests that would stop it are skipped."""
 
     def __init__(self, url: str) -> None:
@@ -173,7 +147,12 @@ class ExternalMongoServer(MongoServer):
             raise ValueError(f"{VARIABLE} is not of the form mongodb://host:port/?options")
         self._userinfo, self._hosts, self._query = (part or "" for part in found.groups())
         host, _, port = self._hosts.partition(",")[0].partition(":")
-        self.address = (host, int(port or 27017))
+        self._address = (host, int(port or 27017))
+        self._variable = VARIABLE
+
+    @property
+    def address(self) -> Address:
+        return self._address
 
     def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
         hosts = f"{via[0]}:{via[1]}" if via else self._hosts
@@ -181,24 +160,6 @@ class ExternalMongoServer(MongoServer):
         if via:
             query += ["directConnection=true"]
         return f"mongodb://{self._userinfo}{hosts}/{database}?{'&'.join([self._query, *query]).strip('&')}"
-
-    def start(self) -> None:
-        self._refuse()
-
-    def stop(self) -> None:
-        self._refuse()
-
-    def kill(self) -> None:
-        self._refuse()
-
-    def pause(self) -> None:
-        self._refuse()
-
-    def resume(self) -> None:
-        self._refuse()
-
-    def _refuse(self) -> None:
-        pytest.skip(f"this test stops or pauses the server, and {VARIABLE} names one that is not ours")
 
 
 @contextmanager

@@ -33,7 +33,7 @@ SAMPLE_SECONDS = 0.1
 MEMORY_TOLERANCE = 2048
 """KiB by which the median of all workers' memory together may grow from one half to the other: 0.7 MiB for each."""
 COUNT_TOLERANCE = {"descriptors": 3, "threads": 3, "connections": 3}
-"""One for each worker: a connection that is just being replaced, the thread of a heartextend."""
+"""One for each worker: a connection that is just being replaced, the thread of a heartbeat."""
 
 
 @dataclass(frozen=True)

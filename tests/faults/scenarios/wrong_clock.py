@@ -25,7 +25,7 @@ def wrong_clock(store: Store, seed: int, number: int) -> Report:
     return one_trial(store, seed)
 
 
-def one_trial(store: Store, seed: int, *, provider: str | None = None, patience: float = TIMEOUT) -> Report:
+def one_trial(store: Store, seed: int, *, provider: str | None = None, timeout: float = TIMEOUT) -> Report:
     """The wrong clock comes and goes; the right ones are granted fire times before, during and after."""
     behaviour = fire_times.BEHAVIOUR
     with Fleet(store, size=0, behaviour=behaviour, seed=seed, provider=provider) as fleet:
@@ -42,6 +42,6 @@ def one_trial(store: Store, seed: int, *, provider: str | None = None, patience:
         fleet.wait(
             lambda: fleet.count("acquire", "granted", but=wrong.name) >= before + GRANTS,
             f"{GRANTS} grants to the right clocks",
-            timeout=patience,
+            timeout=timeout,
         )
         return fire_times.judge(fleet.end(), rules_of(store))

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.polling import wait_until
+from tests.support.signals import TooLong, raised_by
 from tests.support.timing import BUSY
 
 LIMIT = 2.0
@@ -163,18 +163,10 @@ def test_a_concurrent_write_is_no_error(store: Store, name: str) -> None:
         acquired(provider, name)
 
 
-class TooLong(Exception):
-    """As Celery has one."""
-
-
 @pytest.fixture
 def _alarm() -> Iterator[None]:
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TooLong
-
-    before = signal.signal(signal.SIGUSR1, ring)
-    yield
-    signal.signal(signal.SIGUSR1, before)
+    with raised_by(signal.SIGUSR1, TooLong):
+        yield
 
 
 @pytest.mark.usefixtures("_alarm")

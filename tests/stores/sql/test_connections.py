@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import DRIVERS, SQLITE_DRIVERS, SYNC_DRIVERS, Application, Store, acquired, record_of
 from tests.support.polling import wait_until
+from tests.support.signals import TooLong, raised_by
 
 POSTGRES_DRIVERS = [driver for driver, product in DRIVERS.items() if product == "postgres"]
 
@@ -130,18 +130,10 @@ def test_dead_connections_that_only_the_application_has_used(
     assert provider.release(acquired(provider, name))
 
 
-class TooLong(Exception):
-    """As Celery has one."""
-
-
 @pytest.fixture
 def _alarm() -> Iterator[None]:
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TooLong
-
-    before = signal.signal(signal.SIGUSR1, ring)
-    yield
-    signal.signal(signal.SIGUSR1, before)
+    with raised_by(signal.SIGUSR1, TooLong):
+        yield
 
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])

@@ -4,7 +4,6 @@ import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from sqlalchemy import create_engine, event
@@ -16,6 +15,7 @@ from shedlock_py.providers.kit import MOST_RETRIES, Failure
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms
+from tests.support.signals import TooLong, raised_by
 
 
 def mysql_error(code: int) -> DBAPIError:
@@ -46,18 +46,10 @@ def test_i5_a_server_that_is_not_there_for_us(code: int, failure: Failure) -> No
     assert classify(mysql_error(code)) is failure
 
 
-class TooLong(Exception):
-    """As Celery has one."""
-
-
 @pytest.fixture
 def _alarm() -> Iterator[None]:
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TooLong
-
-    before = signal.signal(signal.SIGUSR1, ring)
-    yield
-    signal.signal(signal.SIGUSR1, before)
+    with raised_by(signal.SIGUSR1, TooLong):
+        yield
 
 
 @pytest.mark.usefixtures("_alarm")

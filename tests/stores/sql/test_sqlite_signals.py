@@ -16,20 +16,13 @@ from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.stores.sql.stores import acquired
 from tests.support.polling import wait_until
-
-
-class Interrupted(BaseException):
-    """As KeyboardInterrupt, of Ctrl-C, and SystemExit, of a SIGTERM handler."""
+from tests.support.signals import Interrupted, raised_by
 
 
 @pytest.fixture
 def _raising_handler() -> Iterator[None]:
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, ring)
-    yield
-    signal.signal(signal.SIGUSR1, before)
+    with raised_by(signal.SIGUSR1, Interrupted):
+        yield
 
 
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
