@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable, heartbeat
+from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable, keepalive
 from shedlock_py._clock import monotonic
 from shedlock_py.durations import Duration, in_milliseconds
 from shedlock_py.lease import Claim
@@ -202,11 +202,11 @@ class StoppedKeepAlive(Flaky):
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         super().__init__(where, options)
 
-        def die(plan: heartbeat.KeepAlivePlan, error: Exception) -> None:
-            plan._heartbeats.failures += 1
-            plan._heartbeats.due = float("inf")
+        def die(plan: keepalive.HeartbeatPlan, lock_at_most_for: timedelta, now: float) -> None:
+            plan.failures += 1
+            plan.due = float("inf")
 
-        heartbeat.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
+        keepalive.HeartbeatPlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
 
 
 class SoundQuorum(RedisQuorumLockProvider):
