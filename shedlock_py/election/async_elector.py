@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run_async
+from shedlock_py.config import as_async_provider
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Elector, moment_of, parse_timeout
 from shedlock_py.election.callbacks import Callback, CallbackCall, Callbacks
@@ -23,7 +24,6 @@ from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.events import logger
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.record import LockRecord
-from shedlock_py.resolve import as_async_provider
 from shedlock_py.urls import async_provider_from_url
 
 

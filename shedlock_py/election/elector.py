@@ -11,7 +11,7 @@ from typing import Any, Self
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run
 from shedlock_py._timers import request_in_worker
-from shedlock_py.config import emit
+from shedlock_py.config import as_provider, emit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Elector, parse_timeout
 from shedlock_py.election.callbacks import Callback, ThreadedCallbacks
@@ -24,7 +24,6 @@ from shedlock_py.events import Event, logger
 from shedlock_py.options import is_async_provider
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
-from shedlock_py.resolve import as_provider
 from shedlock_py.urls import provider_from_url
 
 

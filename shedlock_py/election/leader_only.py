@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from shedlock_py.block import decide_skip, not_leader
 from shedlock_py.election.base import Elector
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.gates import decide_skip, not_leader
 
 if TYPE_CHECKING:
     from shedlock_py.election.async_elector import AsyncLeaderElector
