@@ -55,14 +55,14 @@ from shedlock_py.urls import async_provider_from_url, provider_from_url
 # would accept every misspelt name.
 if TYPE_CHECKING:
     from shedlock_py.election.async_elector import AsyncLeaderElector
+    from shedlock_py.election.base import leader_only
     from shedlock_py.election.elector import LeaderElector
-    from shedlock_py.election.leader_only import leader_only
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
 else:
     _LATE = {
         "AsyncLeaderElector": "shedlock_py.election.async_elector",
         "LeaderElector": "shedlock_py.election.elector",
-        "leader_only": "shedlock_py.election.leader_only",
+        "leader_only": "shedlock_py.election.base",
         **dict.fromkeys(("AsyncInMemoryLockProvider", "InMemoryLockProvider"), "shedlock_py.providers.memory"),
     }
 

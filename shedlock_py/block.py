@@ -73,7 +73,7 @@ def not_leader(is_leader: Callable[[], bool]) -> Gate:
 
 
 class Guard:
-    """What both blocks share. For one use. ``spec`` is the ``__shedlock__`` of the guarded function, if there is one."""
+    """What both blocks share. For one use. ``spec`` is the ``__shedlock__`` of the guarded function, if any."""
 
     skip: Skipped
     """Set when the block is skipped."""

@@ -36,12 +36,11 @@ LAYERS = [
     ["block"],
     ["guard", "shutdown"],
     ["decorator"],
-    ["election.settings", "election.commands", "election.callbacks"],
+    ["election.settings"],
     ["election.demotion", "election.observation"],
     ["election.program"],
     ["election.base"],
     ["election.elector", "election.async_elector"],
-    ["election.leader_only"],
 ]
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
