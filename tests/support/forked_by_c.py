@@ -123,7 +123,7 @@ def jitter(url: str, name: str) -> None:
 
     def child() -> None:
         plan = KeepAlivePlan(ActiveLease(lease, None, OwningProcess()), sends=True)
-        numbers = (random.random(), election_random(), plan._heartbeats._random(), _pause(10).seconds)
+        numbers = (random.random(), election_random(), plan._heartbeats._random(), _pause(10).seconds)  # no clock in it
         os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
 
     for _ in range(3):
