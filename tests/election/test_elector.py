@@ -19,7 +19,7 @@ from shedlock_py import (
     ProviderFailed,
     leader_only,
 )
-from shedlock_py.election.commands import Command, Wait
+from shedlock_py.election.program import Command, Wait
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
