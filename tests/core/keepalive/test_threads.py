@@ -85,7 +85,7 @@ def test_a_lease_that_took_long_to_get_is_extended_in_time(recorded: RecordingLi
     class Slow(FaultyProvider):
         """Answers late; the trust window has begun long before."""
 
-        def acquire(self, request: LockRequest) -> Lease | None:
+        def acquire(self, request: LockRequest) -> Any:
             lease = super().acquire(request)
             if lease is not None:
                 lease._trusted_until -= request.lock_at_most_for.total_seconds() * 0.8
@@ -216,7 +216,7 @@ def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingL
     begun = threading.Event()
 
     class SlowHeartbeats(FaultyProvider):
-        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
             if threading.current_thread() is not threading.main_thread():
                 begun.set()
                 time.sleep(0.03)
@@ -311,7 +311,7 @@ def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
     """Heartbeats that wait for a thread are not sent again and again: that would take the threads from other leases."""
 
     class Far(FaultyProvider):
-        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
             time.sleep(0.1)  # the round trip
             return super().extend(lease, lock_at_most_for)
 
