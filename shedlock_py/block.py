@@ -278,6 +278,8 @@ class AsyncBlock(Guard):
     _kept_alive: TaskKeepAlive | None = None
 
     async def __aenter__(self) -> Lease | None:
+        from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
+
         request = self.begin()
         if request is None:
             return self.enclosing_lease
@@ -301,8 +303,6 @@ class AsyncBlock(Guard):
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or self.options.on_lost != "continue":
-                from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
-
                 kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost)
                 await kept.__aenter__()
                 self._kept_alive = kept
