@@ -18,7 +18,7 @@ import redis
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
-from shedlock_py.heartbeat import HeartbeatPlan
+from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.lease import Claim
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider

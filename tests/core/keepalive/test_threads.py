@@ -22,7 +22,6 @@ from shedlock_py import (
     NotLocked,
     ProviderFailed,
     TaskFinished,
-    _timers,
     assert_locked,
     attempt,
     configure,
@@ -30,9 +29,8 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
-from shedlock_py._timers import WorkerPool, worker_pool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.durations import Duration
-from shedlock_py.keepalive import ThreadKeepAlive
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
@@ -376,21 +374,3 @@ def test_on_lost_of_an_ordinary_task_cannot_be_awaited(store: FaultyProvider) ->
 
     with pytest.raises(ConfigurationError, match="coroutine function"):
         hold("job", lock_at_most_for="1m", on_lost=on_lost, provider=store)
-
-
-def test_ctrl_c_before_the_reservation_does_not_take_another_ones(
-    store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker of another lease would end when idle, and the system might then refuse a new thread."""
-
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_timers, "IDLE_SECONDS", 0.05)
-    with hold("other", lock_at_most_for="1m", keep_alive=True, provider=store):
-        worker = worker_pool(store, "heartbeats").submit(threading.current_thread).result(10)
-        monkeypatch.setattr(ThreadKeepAlive, "start", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            attempt("job", lambda: None, lock_at_most_for="1m", keep_alive=True, provider=store)
-        worker.join(0.5)
-        assert worker.is_alive()
