@@ -8,11 +8,10 @@ that is closed there could not release the lease any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess, is_from_signal
@@ -30,12 +29,15 @@ from shedlock_py.events import (
     TaskFinished,
     logger,
 )
-from shedlock_py.keepalive import kept_alive, kept_alive_async
+from shedlock_py.keepalive import ThreadKeepAlive
 from shedlock_py.lease import Lease
 from shedlock_py.options import LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name
+
+if TYPE_CHECKING:
+    from shedlock_py.async_keepalive import TaskKeepAlive
 
 Gate = Callable[[], SkipReason | None]
 """A condition for a task to begin: returns why it may not; None: it may. The lock itself comes last."""
@@ -204,7 +206,7 @@ class Block(Guard):
     """The guard around ordinary code: what :func:`hold` returns."""
 
     _store: LockProvider
-    _kept_alive: AbstractContextManager[None] | None = None
+    _kept_alive: ThreadKeepAlive | None = None
 
     def __enter__(self) -> Lease | None:
         request = self.begin()
@@ -230,7 +232,7 @@ class Block(Guard):
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or self.options.on_lost != "continue":
-                kept = kept_alive(active, store, is_renewed, self.options.on_lost)
+                kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost)
                 kept.__enter__()
                 self._kept_alive = kept
             return lease
@@ -271,9 +273,11 @@ class AsyncBlock(Guard):
     """:class:`Block` for async code: what :func:`hold_async` returns."""
 
     _store: AsyncLockProvider
-    _kept_alive: AbstractAsyncContextManager[None] | None = None
+    _kept_alive: TaskKeepAlive | None = None
 
     async def __aenter__(self) -> Lease | None:
+        from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
+
         request = self.begin()
         if request is None:
             return self.enclosing_lease
@@ -297,7 +301,7 @@ class AsyncBlock(Guard):
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or self.options.on_lost != "continue":
-                kept = kept_alive_async(active, store, is_renewed, self.options.on_lost)
+                kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost)
                 await kept.__aenter__()
                 self._kept_alive = kept
             return lease

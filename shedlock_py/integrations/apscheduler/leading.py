@@ -211,7 +211,7 @@ def _start_store(start: Callable[..., Any], *args: Any) -> None:
 
 def _running_instances(executor: Any) -> int:
     """How many jobs an executor is running. A ShedLockExecutor leaves the count to the executor inside."""
-    inner = getattr(executor, "_inner", None)
+    inner = getattr(executor, "inner", None)
     if inner is not None:
         return _running_instances(inner)
     with executor._lock:

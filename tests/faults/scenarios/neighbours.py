@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from uuid import uuid4
 
 from shedlock_py import Event, LeaseLost, LockExtended, attempt_async, configure, hold_async
-from shedlock_py._clock import monotonic
 from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
+from tests.faults.history import monotonic
 from tests.faults.registry import by_trial, scenario
 from tests.support.stores import WITH_NETWORK, Store, open_provider
 
