@@ -119,7 +119,7 @@ class _TaskFactory:
         def make(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
             return asyncio.Task(coro, loop=loop, **options)
 
-        self._make = make if wrapped is None else wrapped
+        self._make: Callable[..., asyncio.Future[Any]] = make if wrapped is None else wrapped
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
         if current.get() is not None:
