@@ -22,8 +22,6 @@ T = TypeVar("T")
 class OwningProcess:
     """The process that creates this object. A forked child inherits the object and is not the owner."""
 
-    __slots__ = ("_pid",)
-
     def __init__(self) -> None:
         self._pid = os.getpid()
 
@@ -39,8 +37,7 @@ class PerProcess(Generic[T]):
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
-        """:param make: two threads that use the value for the first time may both call it; one result is kept."""
-        self._make = make
+        self._make = make  # two threads that use the value for the first time may both call it; one result is kept
         self._values: dict[int, T] = {}
 
     def get(self) -> T:
@@ -104,11 +101,9 @@ def is_from_signal(error: BaseException) -> bool:
 
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code in handlers:
-            return True
+    while traceback is not None and traceback.tb_frame.f_code not in handlers:
         traceback = traceback.tb_next
-    return False
+    return traceback is not None
 
 
 def _code_of(handler: Any) -> object:
