@@ -1,4 +1,4 @@
-"""The current process: forks, state that exists once per process or per event loop, and signals.
+"""The current process: its clock, forks, state that exists once per process or per event loop, and signals.
 
 A forked child has a copy of every object of its parent, but not the parent's threads and event loops; and the parent
 still uses the connections. C code that forks, as in uWSGI, runs no hook of Python. Therefore everything here compares
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without
 
 T = TypeVar("T")
+
+# time.monotonic() stands still while Linux is suspended; the store's clock, and so the lease, does not.
+monotonic: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Seconds on a clock that never goes back and does not stop in suspend: the one local clock that the library reads."""
 
 
 class OwningProcess:
