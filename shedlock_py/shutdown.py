@@ -13,8 +13,7 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess
+from shedlock_py._process import OwningProcess, monotonic
 from shedlock_py.block import process_gates
 from shedlock_py.context import ActiveLease, find_live, running
 from shedlock_py.durations import Duration, parse_duration

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shedlock_py import Lease, ProviderUnreachable
-from shedlock_py.cli.periods import EPOCH, lead, period_of
+from shedlock_py.cli.run import EPOCH, lead, period_of
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.runs import Runs
 from tests.cli.test_run_signals import SIGNAL_IN_ACQUIRE
