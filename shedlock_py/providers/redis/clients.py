@@ -18,8 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess, PerLoop, PerProcess
+from shedlock_py._process import OwningProcess, PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ProviderError

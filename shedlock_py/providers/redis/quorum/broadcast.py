@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import PerLoop
+from shedlock_py._process import PerLoop, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from random import SystemRandom
 from typing import Any, ClassVar, NamedTuple
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
