@@ -13,8 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess, is_from_signal
+from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.config import emit, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
 from shedlock_py.context import ActiveLease, find_enclosing, running
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception

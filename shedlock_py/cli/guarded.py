@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py.block import Skipped
 from shedlock_py.cli.child import ENDING, SIGNALLED, CannotStart, Child, find_program, listen, move_terminal, stop
 from shedlock_py.cli.common import LOST, one_line, printable
