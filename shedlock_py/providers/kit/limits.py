@@ -12,7 +12,7 @@ from weakref import ReferenceType, ref
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess
 from shedlock_py._timers import WorkerPool
-from shedlock_py.providers.kit.failures import TimedOut
+from shedlock_py.providers.kit.operation import TimedOut
 
 if TYPE_CHECKING:
     import asyncio
