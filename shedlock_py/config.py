@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, cast
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import is_from_signal
+from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger

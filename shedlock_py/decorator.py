@@ -20,7 +20,7 @@ from shedlock_py.guard import (
 )
 from shedlock_py.options import KeywordOptions, LockOptions, OnLost, check_on_lost
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.spec import LockSpec, declare
+from shedlock_py.spec import LockSpec, declared
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -183,9 +183,7 @@ def scheduler_lock(
         "keep_alive": keep_alive,
         "on_lost": on_lost,
     }
-    spec = LockSpec(name, LockOptions.parse("scheduler_lock", options))
-
-    return functools.partial(_decorate, spec, on_skip)
+    return functools.partial(_decorate, LockSpec(name, LockOptions.parse("scheduler_lock", options)), on_skip)
 
 
 def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
@@ -207,7 +205,7 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
         with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
             carrier.__shedlock__ = spec
     bind_in_class(function, guarded)
-    declare(spec)
+    declared[id(spec)] = spec
     return guarded
 
 

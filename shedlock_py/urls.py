@@ -58,18 +58,13 @@ LONGEST_URL = 10_000
 """Characters. Drivers would take minutes to parse a longer one."""
 
 
-def _check_text(url: object) -> None:
-    if isinstance(url, str) and url.strip():
-        return
-    found = "empty, not a URL" if isinstance(url, str) else f"{short_repr(url)}, not a string"
-    raise ConfigurationError(
-        f"store URL: it is {found}. Is the variable that it comes from set? One is for example "
-        f"'postgresql://user@host/db' or 'redis://host:6379/0'"
-    )
-
-
-def _from_url(url: str, prefix: str) -> Any:
-    _check_text(url)
+def _from_url(url: object, prefix: str) -> Any:
+    if not isinstance(url, str) or not url.strip():
+        found = "empty, not a URL" if isinstance(url, str) else f"{short_repr(url)}, not a string"
+        raise ConfigurationError(
+            f"store URL: it is {found}. Is the variable that it comes from set? One is for example "
+            f"'postgresql://user@host/db' or 'redis://host:6379/0'"
+        )
     if len(url) > LONGEST_URL:
         raise ConfigurationError(f"store URL: it is {len(url)} characters long, {LONGEST_URL} at most")
     scheme = url.partition("://")[0].lower() if "://" in url else ""

@@ -19,7 +19,7 @@ PACKAGE = Path(shedlock_py.__file__).parent
 LAYERS = [
     ["errors", "_methods"],
     ["durations", "_versions"],
-    ["request", "_clock"],
+    ["request"],
     ["lease"],
     ["record"],
     ["rules"],
@@ -44,7 +44,7 @@ LAYERS = [
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "events", "provider"}
-FOR_PROVIDERS |= {"_program", "_clock", "_process", "_timers", "_aio"}
+FOR_PROVIDERS |= {"_program", "_process", "_timers", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 
@@ -108,7 +108,7 @@ def test_pure_modules_use_the_standard_library_only_and_neither_loop_nor_thread_
     roots = {imported.partition(".")[0] for imported in imports_of(Path(name))}
     assert roots <= set(sys.stdlib_module_names) | {"shedlock_py", "__future__"}
     assert not roots & IMPURE_MODULES
-    assert "_clock" not in own_imports(Path(name))
+    assert "_process" not in own_imports(Path(name))
     source = (PACKAGE / f"{name}.py").read_text()
     for clock in (".now(", ".utcnow(", ".today("):
         assert clock not in source

@@ -108,7 +108,7 @@ class PostgresStandbyServer(PostgresServer):
         super().__init__()
         self._link = link
 
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         host, port = self._link
         self._run(
             self._programs["pg_basebackup"], f"--pgdata={self.data}", "--write-recovery-conf", "--checkpoint=fast",

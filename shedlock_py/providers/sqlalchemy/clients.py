@@ -14,8 +14,7 @@ from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.util import greenlet_spawn
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import PerLoop, PerProcess, before_fork
+from shedlock_py._process import PerLoop, PerProcess, before_fork, monotonic
 from shedlock_py.providers.kit import Permits, TimedOut, within
 from shedlock_py.providers.sqlalchemy.connections import SqlConnections
 from shedlock_py.providers.sqlalchemy.engines import FOR_ALL, POOL_SIZE, open_async_engine, open_engine

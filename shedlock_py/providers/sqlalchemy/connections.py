@@ -15,8 +15,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess, before_fork
+from shedlock_py._process import OwningProcess, before_fork, monotonic
 from shedlock_py.providers.kit import NotSent, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import (

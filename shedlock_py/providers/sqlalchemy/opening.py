@@ -12,7 +12,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import TimedOut, call_within
 from shedlock_py.providers.sqlalchemy.engines import POOL_SIZE
