@@ -48,12 +48,6 @@ class TestHold:
         (record,) = provider.records()
         assert (record.holder, record.last_fire_time) == ("replica-1", NOON)
 
-    def test_a_skipped_block_gets_no_lease(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
-        provider.acquire(LockRequest("job", "10m"))
-        with hold("job") as lease:
-            assert lease is None
-        assert recorded.kinds() == ["LockSkipped"]
-
     def test_no_request_is_sent_before_the_block(self, provider: InMemoryLockProvider) -> None:
         hold("job")
         assert provider.records() == []
@@ -88,11 +82,6 @@ class TestAttempt:
             *recorded.of(LockReleased),
         ]
         assert [event.lease for event in events] == [result.lease] * 3
-
-    def test_skipped(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
-        provider.acquire(LockRequest("job", "10m"))
-        assert attempt("job", pytest.fail) == Skipped("job", "held")
-        assert [(event.lock_name, event.reason) for event in recorded.of(LockSkipped)] == [("job", "held")]
 
     def test_a_fire_time_that_has_run(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         request = LockRequest("job", "10m", fire_time=NOON)
