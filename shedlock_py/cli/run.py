@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -24,21 +23,14 @@ from shedlock_py.request import LockRequest
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def lead(period: timedelta) -> timedelta:
-    """How long before a full multiple of ``period`` each period begins: half a minute, or half of a short period.
-
-    Schedulers start jobs at full minutes, some a moment early by their clock and some late. Clocks that differ by less
-    than the lead then agree on the period.
-    """
-    return min(LONGEST_LEAD, period / 2)
-
-
 def period_of(now: datetime, period: timedelta) -> datetime:
     """The multiple of ``period`` since 1970-01-01 00:00 UTC that names the period which ``now`` (aware) is in.
 
     It is the fire time of all runs in that period: the same on each host, and later than that of the period before.
+    A period begins half a minute before the multiple, or half of a short period. Schedulers start jobs at full minutes,
+    some a moment early by their clock and some late: clocks that differ by less than that agree on the period.
     """
-    return EPOCH + (now + lead(period) - EPOCH) // period * period
+    return EPOCH + (now + min(LONGEST_LEAD, period / 2) - EPOCH) // period * period
 
 
 class RunCommand(click.Command):
@@ -161,7 +153,11 @@ def run(
     debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
     try:
         guarded = Guarded(request, command, keep_alive=keep_alive, grace=grace)
-        with _shared_store(store) if is_active() else nullcontext() as provider:
+        with open_store(store) if is_active() else nullcontext() as provider:
+            if not getattr(provider, "is_shared", True):
+                raise ConfigurationError(
+                    "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
+                )
             # After the store is open: --store may name a module of the application, which may call configure().
             Settings(listeners=(guarded.messages.put, *debug)).apply()
             done = guarded.run(provider, wait)
@@ -170,16 +166,6 @@ def run(
     except CannotStart as error:
         fail(str(error), error.code)
     sys.exit(skip_exit_code if isinstance(done, Skipped) else done)
-
-
-@contextmanager
-def _shared_store(store: str | None) -> Iterator[LockProvider]:
-    with open_store(store) as provider:
-        if not getattr(provider, "is_shared", True):
-            raise ConfigurationError(
-                "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
-            )
-        yield provider
 
 
 def _reason(skipped: Skipped, provider: LockProvider | None) -> str:

@@ -5,7 +5,7 @@ Others may have written anything to the store: no text from a record is taken fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import Any
@@ -86,10 +86,6 @@ def state_of(record: LockRecord) -> str:
     return "held" if demoted_leader(record) is None else "demoted"
 
 
-def token_of(record: LockRecord) -> str:
-    return NOTHING if record.fencing_token is None else str(record.fencing_token)
-
-
 def claim_id(record: LockRecord) -> str | None:
     """None in a record of ShedLock for Java, which has a holder only."""
     return record.locked_by[len(record.holder) + 1 :] or None
@@ -137,15 +133,14 @@ def print_records(records: Sequence[LockRecord]) -> None:
         remaining = f"{record.remaining.total_seconds():.0f}s" if record.is_held else NOTHING
         since, since_age = local_iso(record.locked_at), f"{age(record).total_seconds():.0f}s"
         rows.append((
-            printable(record.name), state_of(record), remaining, since, since_age, token_of(record),
+            printable(record.name), state_of(record), remaining, since, since_age, str(record.fencing_token or NOTHING),
             local_iso(record.last_fire_time), holder_of(record),
         ))  # fmt: skip
     print_columns(rows)
 
 
-def print_columns(rows: Iterable[Sequence[str]]) -> None:
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns, without colours, never wrapped."""
-    rows = list(rows)
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
@@ -173,9 +168,11 @@ def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequenc
             in_words(record.remaining) if record.is_held else NOTHING,
         ]
         if parts_left:
-            cells.append(_bar(parts_left[number]) if record.is_held else "")
+            left, style = parts_left[number], "green" if parts_left[number] > 0.15 else "red"
+            bar = ProgressBar(1.0, left, 12, style="bright_black", complete_style=style, finished_style="green")
+            cells.append(bar if record.is_held else "")
         elif is_wide:
-            cells.append(token_of(record))
+            cells.append(str(record.fencing_token or NOTHING))
         if is_wide:
             cells.append(_local_time(record.last_fire_time, record.read_at))
         table.add_row(*cells)
@@ -188,8 +185,3 @@ def _local_time(moment: datetime | None, now: datetime) -> str:
         return NOTHING
     local = in_local_zone(moment)
     return f"{local:%H:%M:%S}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
-
-
-def _bar(left: float) -> ProgressBar:
-    style = "green" if left > 0.15 else "red"
-    return ProgressBar(1.0, left, width=12, style="bright_black", complete_style=style, finished_style="green")
