@@ -150,6 +150,7 @@ class TestReentrancy:
     @pytest.mark.anyio
     async def test_to_thread_is_inside(self, provider: InMemoryLockProvider) -> None:
         async with hold_async("job") as lease:
+            assert lease is not None
             assert await asyncio.to_thread(attempt, "job", current_lease) == Executed(lease, lease)
 
     @pytest.mark.anyio
