@@ -11,7 +11,7 @@ from weakref import ReferenceType, ref
 
 from shedlock_py._process import OwningProcess, monotonic
 from shedlock_py._timers import WorkerPool
-from shedlock_py.providers.kit.failures import TimedOut
+from shedlock_py.providers.kit.operation import TimedOut
 
 if TYPE_CHECKING:
     import asyncio
