@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
-from shedlock_py._process import is_from_signal
+from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers.kit.limits import call_within, seconds_left, within
@@ -144,7 +144,7 @@ class ConnectionPool(Generic[C]):
         slot._pool = self
         slot.is_good = False
         try:
-            if not seconds_left(until):  # the threads that had it until now gave up at the same moment
+            if until <= monotonic():  # the threads that had it until now gave up at the same moment
                 slot.is_good = True
                 raise TimedOut(FREE_CONNECTION, sent=False)
             if slot._generation is not self._generation:
