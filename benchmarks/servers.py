@@ -23,14 +23,14 @@ STORES = ("redis", "postgres", "mariadb", "sqlite", "mongodb")
 
 
 class DurablePostgres(PostgresServer):
-    def _command(self, port: int) -> list[str]:
-        return [*super()._command(port), "-c", "fsync=on", "-c", "max_connections=500"]  # the last one counts
+    def command(self, port: int) -> list[str]:
+        return [*super().command(port), "-c", "fsync=on", "-c", "max_connections=500"]  # the last one counts
 
 
 class DurableMariaDb(MariaDbServer):
-    def _command(self, port: int) -> list[str]:
+    def command(self, port: int) -> list[str]:
         durable = ["--innodb-flush-log-at-trx-commit=1", "--max-connections=500"]
-        return [*super()._command(port), *durable, "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"]
+        return [*super().command(port), *durable, "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"]
 
 
 class DefaultRedis(RedisServer):

@@ -13,6 +13,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from shedlock_py.block import Skipped
 from shedlock_py.config import Settings, configure, set_active
 from shedlock_py.context import assert_locked, current_lease, extend_lock, extend_lock_async
 from shedlock_py.decorator import scheduler_lock
@@ -42,7 +43,6 @@ from shedlock_py.events import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.gates import Skipped
 from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
@@ -55,14 +55,14 @@ from shedlock_py.urls import async_provider_from_url, provider_from_url
 # would accept every misspelt name.
 if TYPE_CHECKING:
     from shedlock_py.election.async_elector import AsyncLeaderElector
+    from shedlock_py.election.base import leader_only
     from shedlock_py.election.elector import LeaderElector
-    from shedlock_py.election.leader_only import leader_only
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
 else:
     _LATE = {
         "AsyncLeaderElector": "shedlock_py.election.async_elector",
         "LeaderElector": "shedlock_py.election.elector",
-        "leader_only": "shedlock_py.election.leader_only",
+        "leader_only": "shedlock_py.election.base",
         **dict.fromkeys(("AsyncInMemoryLockProvider", "InMemoryLockProvider"), "shedlock_py.providers.memory"),
     }
 

@@ -10,11 +10,12 @@ All threads are daemons, so a hanging store does not keep the interpreter from e
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from shedlock_py._clock import monotonic
@@ -38,33 +39,14 @@ RETRY_SECONDS = 1.0
 # Worker pools
 
 
-class _WorkItem(Generic[T]):
-    """A submitted function and the future of its result."""
-
-    def __init__(self, function: Callable[[], T], future: Future[T]) -> None:
-        self.function = function
-        self.future = future
-
-    def run(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = self.function()
-        except BaseException as error:  # SystemExit too, which would end the worker silently
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
-
-
 class _PoolState:
     """The queue and the workers of a pool in one process. ``changed`` guards all of it."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.queue: deque[_WorkItem[Any]] = deque()
+        self.queue: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self.workers: set[threading.Thread] = set()
         self.idle = 0
-        self.reserved = 0
 
 
 class WorkerPool:
@@ -93,82 +75,55 @@ class WorkerPool:
         """
         from concurrent.futures import Future
 
-        item = _WorkItem(function, Future())
+        future: Future[T] = Future()
         state = self._state.get()
         with state.changed:
-            state.queue.append(item)
+            state.queue.append((function, future))
             if state.idle >= len(state.queue):
                 state.changed.notify()
             elif len(state.workers) < self._max_workers:
+                worker = threading.Thread(target=self._work, args=(state,), name=self._name, daemon=True)
+                state.workers.add(worker)
                 try:
-                    self._start_worker(state)
+                    worker.start()  # it waits for the lock, and so cannot run before its start has succeeded
                 except BaseException as error:  # also Ctrl-C: the caller gets no future, so nothing may run
+                    state.workers.discard(worker)  # if Ctrl-C interrupted the start, the thread ends at once
                     if not state.workers or not isinstance(error, RuntimeError):
-                        state.queue.remove(item)
+                        state.queue.remove((function, future))
                         raise
-        return item.future
-
-    def reserve(self) -> None:
-        """Start a worker, if there is none, and keep one until :meth:`unreserve`.
-
-        Later calls of :meth:`submit` then find a worker even if the system refuses threads: at a limit, or on Python
-        3.12.0 and 3.12.1 once the main thread has ended. If no worker can be started now, the next submit tries again.
-        """
-        state = self._state.get()
-        with state.changed:
-            state.reserved += 1
-            if not state.workers:
-                try:
-                    self._start_worker(state)
-                except RuntimeError as error:
-                    logger.warning("no thread for heartbeats could be started; the next heartbeat retries: %s", error)
-
-    def unreserve(self) -> None:
-        """Undo one :meth:`reserve` of this process."""
-        state = self._state.get()
-        with state.changed:
-            state.reserved -= 1
-
-    def _start_worker(self, state: _PoolState) -> None:
-        """Start a thread. The caller holds the lock, so the thread cannot run before its start has succeeded."""
-        worker = threading.Thread(target=self._work, args=(state,), name=self._name, daemon=True)
-        state.workers.add(worker)
-        try:
-            worker.start()
-        except BaseException:
-            state.workers.discard(worker)  # if Ctrl-C interrupted the start, the thread ends at once
-            raise
+        return future
 
     def _work(self, state: _PoolState) -> None:
-        while True:
-            item: _WorkItem[Any] | None = None
+        is_needed = True
+        while is_needed:
             try:
-                item = self._next_item(state)
-                if item is None:
-                    return
-                item.run()
-            except BaseException as error:  # of a future's callback, or of the waiting itself, such as MemoryError
+                is_needed = self._run_next(state)
+            except BaseException:  # of a future's callback, or of the waiting itself, such as MemoryError
                 logger.exception("a worker thread goes on after an unexpected error")
-                if item is not None and not item.future.done():
-                    item.future.set_exception(error)
-            del item  # and with it everything that the function refers to
 
-    def _next_item(self, state: _PoolState) -> _WorkItem[Any] | None:
-        """Wait for an item; None: this worker ends."""
+    def _run_next(self, state: _PoolState) -> bool:
+        """Wait for a function and run it; False: this worker ends."""
         worker = threading.current_thread()
         with state.changed:
-            while worker in state.workers:
-                if state.queue:
-                    return state.queue.popleft()
+            while worker in state.workers and not state.queue:
                 state.idle += 1
                 try:
                     was_notified = state.changed.wait(IDLE_SECONDS)
                 finally:
                     state.idle -= 1
-                is_reserved = state.reserved > 0 and len(state.workers) == 1
-                if not was_notified and not state.queue and not is_reserved:
+                if not was_notified and not state.queue:
                     state.workers.discard(worker)
-        return None
+            if worker not in state.workers:
+                return False
+            function, future = state.queue.popleft()
+        if future.set_running_or_notify_cancel():
+            try:
+                result = function()
+            except BaseException as error:  # SystemExit too, which would end the worker silently
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+        return True
 
 
 # The timer
@@ -191,24 +146,21 @@ class Timer:
         """
         with self._changed:
             self._due[callback] = when
-            if self._thread is None:
-                self._start()
-            elif when < self._wakes_at:
-                self._changed.notify()
+            if self._thread is not None:
+                if when < self._wakes_at:
+                    self._changed.notify()
+                return
+            self._thread = threading.Thread(target=self._run, name="shedlock-timer", daemon=True)
+            try:
+                self._thread.start()  # it waits for the lock, and so cannot run before its start has succeeded
+            except BaseException:
+                self._thread = None  # if Ctrl-C interrupted the start, the thread ends at once
+                raise
 
     def cancel(self, callback: Callable[[], object]) -> None:
         """Do not run ``callback``, unless it is running already."""
         with self._changed:
             self._due.pop(callback, None)
-
-    def _start(self) -> None:
-        """Start the thread. The caller holds the lock, so the thread cannot run before its start has succeeded."""
-        self._thread = threading.Thread(target=self._run, name="shedlock-timer", daemon=True)
-        try:
-            self._thread.start()
-        except BaseException:
-            self._thread = None  # if Ctrl-C interrupted the start, the thread ends at once
-            raise
 
     def _run(self) -> None:
         while True:
@@ -242,7 +194,10 @@ class Timer:
         return None
 
 
-# The timer and the pools of this process
+timer = PerProcess(Timer).get
+"""The timer of this process."""
+
+# The pools of the providers
 
 Lane = Literal["heartbeats", "requests"]
 """Which pool of a provider: "heartbeats" for extending and releasing, "requests" for everything else."""
@@ -252,39 +207,21 @@ HEARTBEAT_WORKERS = 4
 HEARTBEAT_VARIABLE = "SHEDLOCK_HEARTBEAT_THREADS"
 """The environment variable that raises :data:`HEARTBEAT_WORKERS`."""
 
-
-class _ProcessThreads:
-    """The timer and the pools of one process."""
-
-    def __init__(self) -> None:
-        self.timer = Timer()
-        self.lock = threading.RLock()
-        # A pool lives as long as something uses it or one of its workers runs; so does the provider, with its id.
-        self.pools: WeakValueDictionary[tuple[int, Lane], WorkerPool] = WeakValueDictionary()
-        self.unfinished: set[Future[Any]] = set()
-
-
-_threads: PerProcess[_ProcessThreads] = PerProcess(_ProcessThreads)
-
-
-def timer() -> Timer:
-    """The timer of this process."""
-    return _threads.get().timer
+# A pool lives as long as code uses it or one of its workers runs; so does the provider, with its id.
+_pools: PerProcess[WeakValueDictionary[tuple[int, Lane], WorkerPool]] = PerProcess(WeakValueDictionary)
 
 
 def worker_pool(provider: object, lane: Lane) -> WorkerPool:
     """The pool of ``provider`` for ``lane``: one per process for all users of this provider object."""
-    threads, key = _threads.get(), (id(provider), lane)
-    with threads.lock:
-        pool = threads.pools.get(key)
-        if pool is None:
-            pool = threads.pools[key] = WorkerPool(_size_of(lane), f"shedlock-{lane}", provider)
-        return pool
+    pools, key = _pools.get(), (id(provider), lane)
+    pool = pools.get(key)
+    if pool is None:
+        size = REQUEST_WORKERS if lane == "requests" else _heartbeat_workers()
+        pool = pools.setdefault(key, WorkerPool(size, f"shedlock-{lane}", provider))
+    return pool
 
 
-def _size_of(lane: Lane) -> int:
-    if lane == "requests":
-        return REQUEST_WORKERS
+def _heartbeat_workers() -> int:
     configured = os.environ.get(HEARTBEAT_VARIABLE, "").strip()
     if configured.isdecimal() and int(configured):
         return int(configured)
@@ -298,36 +235,30 @@ def request_in_worker(provider: object, request: Callable[[], T], seconds: float
 
     :raises RuntimeError: the system refuses a thread.
     """
+    from concurrent.futures import wait
+
     future = worker_pool(provider, "heartbeats").submit(request)
-    try:
-        return future.result(seconds)
-    except TimeoutError:
-        if future.done():
-            raise  # the store raised it
+    if not wait({future}, seconds).done:
         return pending
-    except BaseException as error:
-        if isinstance(error, Exception) or not future.done():
-            raise  # the store raised it, or Ctrl-C interrupted this thread
-        raise as_exception(error, "request") from error
+    error = future.exception()
+    if error is not None:
+        raise as_exception(error, "request")
+    return future.result()
+
+
+_unfinished: PerProcess[set[Future[Any]]] = PerProcess(set)
 
 
 def finish_at_exit(future: Future[Any]) -> None:
     """Let a normal interpreter exit wait for ``future``, and for all others, :data:`EXIT_SECONDS` at most."""
-    global _is_registered
-    if not _is_registered:
-        import atexit
-
-        _is_registered = True
-        atexit.register(_finish)
-    unfinished = _threads.get().unfinished
+    unfinished = _unfinished.get()
     unfinished.add(future)
     future.add_done_callback(unfinished.discard)
 
 
-_is_registered = False
-
-
+@atexit.register
 def _finish() -> None:
-    from concurrent.futures import wait
+    if unfinished := set(_unfinished.get()):
+        from concurrent.futures import wait
 
-    wait(set(_threads.get().unfinished), EXIT_SECONDS)
+        wait(unfinished, EXIT_SECONDS)

@@ -1,22 +1,22 @@
-"""One guarded block: acquire, run, release.
+"""One guarded block: gates, acquire, run, release.
 
-:class:`Guard` holds every decision, in the order in which it is made. :class:`Block` and :class:`AsyncBlock` carry
-them out, line by line alike. They are not written as one program: Ctrl-C can come between any two steps, and a
-generator that is closed there could not release the lease any more.
+:class:`Guard` has the decisions, in the order in which they are made. :class:`Block` and :class:`AsyncBlock` carry them
+out, line by line alike. They are not written as one program: Ctrl-C can come between any two steps, and a generator
+that is closed there could not release the lease any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess, is_from_signal
-from shedlock_py.config import emit, is_kept_alive, lock_request
-from shedlock_py.context import ActiveLease, current, find_live, running
+from shedlock_py.config import emit, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
+from shedlock_py.context import ActiveLease, find_enclosing, running
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
 from shedlock_py.events import (
     LeaseLost,
@@ -25,151 +25,173 @@ from shedlock_py.events import (
     LockSkipped,
     Outcome,
     ProviderFailed,
+    SkipReason,
     TaskFinished,
     logger,
 )
-from shedlock_py.gates import Gate, Skipped, decide_skip, lock_refused, process_gates
-from shedlock_py.keepalive import kept_alive, kept_alive_async
+from shedlock_py.keepalive import ThreadKeepAlive
 from shedlock_py.lease import Lease
 from shedlock_py.options import LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name
-from shedlock_py.resolve import configured_providers, resolve_async_provider, resolve_provider
+
+if TYPE_CHECKING:
+    from shedlock_py.async_keepalive import TaskKeepAlive
+
+Gate = Callable[[], SkipReason | None]
+"""A condition for a task to begin: returns why it may not; None: it may. The lock itself is the last gate."""
+process_gates: list[Gate] = []
+"""The gates of every guarded task of this process, such as that of ``release_on_sigterm``."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """The task did not run: the lock is held elsewhere (``"held"``), its fire time has run (``"already_ran"``), …"""
+
+    lock_name: str
+    reason: SkipReason = "held"
+
+
+def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
+    """The skip of a task, with the reason of the first gate that refuses it; None: it passes."""
+    for gate in gates:
+        reason = gate()
+        if reason is not None:
+            return Skipped(lock_name, reason)
+    return None
+
+
+def lock_refused(request: LockRequest, record: LockRecord | None) -> Gate:
+    """The gate of a lock that the store has refused. ``record`` is the lock record after that, as far as known."""
+    last = record.last_fire_time if record is not None and not record.is_held else None
+    has_run = request.fire_time is not None and last is not None and last >= request.fire_time
+    return lambda: "already_ran" if has_run else "held"
+
+
+def not_leader(is_leader: Callable[[], bool]) -> Gate:
+    """The gate of tasks that run on the leader only."""
+    return lambda: None if is_leader() else "not_leader"
 
 
 class Guard:
-    """The decisions of :class:`Block` and :class:`AsyncBlock`, in the order in which they are made. For one use.
-
-    ``spec`` is the ``__shedlock__`` of the guarded function, if there is one.
-    """
+    """What both blocks share. For one use. ``spec`` is the ``__shedlock__`` of the guarded function, if any."""
 
     skip: Skipped
     """Set when the block is skipped."""
+    enclosing_lease: Lease | None = None
+    _owner: OwningProcess | None = None
+    _sent_at = _replied_at = 0.0
+    _lease: Lease | None = None
+    """From the grant until the block is left."""
+    _active: ActiveLease | None = None
+    _is_unused = False
+    """The lease was granted, but the task will not run."""
 
     def __init__(self, lock: str | LockRequest, options: LockOptions, spec: Any = None) -> None:
         self.options = options
         self.spec = spec
-        self._request: LockRequest | None = None
-        self._owner: OwningProcess | None = None
-        self._sent_at = self._replied_at = 0.0
-        self._lease: Lease | None = None
-        """From the grant until the block is left."""
-        self._is_unused = False
-        """The lease was granted, but the task will not run."""
-        self._active: ActiveLease | None = None
+        self._request = lock if isinstance(lock, LockRequest) else None
         if isinstance(lock, LockRequest):
-            self.name, self._template, self._request = lock.name, lock.template, lock
+            self.name, self._template = lock.name, lock.template
             if (options.lock_at_most_for, options.lock_at_least_for) != (None, None):
                 raise ConfigurationError(f"lock {self.name!r}: the LockRequest has durations; give no others")
-            return
-        self.name, self._template = lock, None if spec is None else spec.filled_template
-        if spec is not None:
-            return  # checked when the function was decorated
-        # What cannot work is refused here, before the block is entered. Inside its own lease a lock needs no durations.
-        if self.enclosing() is None:
-            self.request()
+        elif spec is not None:  # checked when the function was decorated
+            self.name, self._template = lock, spec.filled_template
         else:
-            validate_name(self.name)  # None would match any enclosing lease
+            # What cannot work is refused here, before the block is entered. None would match any enclosing lease.
+            self.name, self._template = validate_name(lock), None
+            if find_enclosing(self.name, options.provider) is None:  # inside its own lease a lock needs no durations
+                self.make_request()
 
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
 
-    def enclosing(self) -> ActiveLease | None:
-        """The live lease of this very lock that the running code is inside of already."""
-        if current.get() is None:
-            return None
-        provider = self.options.provider
-        return find_live(self.name, configured_providers() if provider is None else (provider,), self.spec)
-
-    def request(self) -> LockRequest:
-        """The request to send to the store."""
-        if self._request is not None:
-            return self._request
+    def make_request(self) -> LockRequest:
         options = self.options
         return lock_request(self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template)
 
-    def begin_use(self) -> None:
-        """:raises RuntimeError: the block was entered before."""
+    def begin(self) -> LockRequest | None:
+        """The request to send to the store. None: the task runs inside of a live lease of its lock, or is skipped.
+
+        :raises RuntimeError: the block was entered before.
+        """
         if self._owner is not None:
             raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
         self._owner = OwningProcess()  # a block may be created before a fork and entered after it
+        enclosing = find_enclosing(self.name, self.options.provider, self.spec)
+        if enclosing is not None:
+            self.enclosing_lease = enclosing.lease
+            return None
+        request = self._request or self.make_request()
+        return None if self.is_skipped(process_gates) else request
 
-    def is_skipped(self, gates: list[Gate]) -> bool:
+    def is_skipped(self, gates: Iterable[Gate]) -> bool:
         """Whether a gate refuses the task: then it is skipped, and the listeners are notified."""
         skip = decide_skip(self.name, gates)
         if skip is None:
             return False
         self.skip = skip
-        emit(LockSkipped(skip.lock_name, skip.reason, self._elapsed()).filled_from(self._template))
+        elapsed = timedelta(seconds=self._replied_at - self._sent_at)
+        emit(LockSkipped(skip.lock_name, skip.reason, elapsed).filled_from(self._template))
         return True
 
-    def _elapsed(self) -> timedelta:
-        return timedelta(seconds=self._replied_at - self._sent_at)
+    def failed(self, operation: str, error: BaseException, lease: Lease | None = None) -> None:
+        """Notify the listeners. A failing release must not replace what the task returned or raised."""
+        if isinstance(error, SystemExit) and is_from_signal(error):
+            raise error  # SIGTERM is to end the process
+        failure = as_exception(error, operation, self.name)
+        emit(ProviderFailed(self.name, operation, failure, lease).filled_from(self._template))
 
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
-        """Around the read of the record that explains a skip. Whatever it raises, the task is skipped."""
-        try:
-            yield
-        except Exception as error:  # of any kind: a provider of another package may raise anything
-            logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
-
-    def failed(self, operation: str, error: Exception, lease: Lease | None = None) -> None:
-        emit(ProviderFailed(self.name, operation, error, lease).filled_from(self._template))
-
-    def begin(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> ActiveLease:
-        """The task begins, unless the grant took so long that its lease may be over.
-
-        :raises ProviderUnreachable: it may be over.
-        """
+    def start(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> ActiveLease:
+        """The task begins. :raises ProviderUnreachable: the grant took so long that its lease may be over."""
         self._replied_at = monotonic()
+        elapsed = timedelta(seconds=self._replied_at - self._sent_at)
         if not lease.is_trusted():
             error = ProviderUnreachable(
-                f"lock {lease.name!r}: the store took {self._elapsed()} to grant a lease of {lease.lock_at_most_for}, "
+                f"lock {lease.name!r}: the store took {elapsed} to grant a lease of {lease.lock_at_most_for}, "
                 f"which may be over already; the task does not run",
                 operation="acquire",
                 lock_name=lease.name,
             )
             self.failed("acquire", error)
             raise error
-        provider = getattr(store, "sync_provider", store)  # the object that the caller knows
         assert self._owner is not None
-        self._active = active = ActiveLease(lease, provider, self._owner)
-        emit(LockAcquired(lease.name, lease, self._elapsed()))
+        # The provider as the caller knows it.
+        self._active = active = ActiveLease(lease, getattr(store, "sync_provider", store), self._owner)
+        emit(LockAcquired(lease.name, lease, elapsed))
         active.enter()
         return active
 
     def finish(self, lease: Lease, failure: BaseException | None) -> None:
-        """The task has ended."""
         active = self._active
         if active is None:
             return  # granted too late: this lease had no LockAcquired
         active.leave()
-        if self._is_owner():  # in a forked child, the task belongs to its parent
-            duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
-            emit(TaskFinished(lease.name, lease, duration, _outcome(failure), failure))
-        if not lease.is_trusted() and not lease.is_lost() and self.must_release(lease):
+        if not active.owner.is_current():
+            return  # a forked child leaves the block; the task belongs to its parent
+        outcome: Outcome = "succeeded"
+        if failure is not None:
+            # What on_lost="cancel" raises is a cancellation; a TimeoutError, which asyncio makes of one, is not.
+            ended_by = failure.__cause__ if isinstance(failure, LeaseLostError) else failure
+            # By name, because asyncio must not be imported here.
+            outcome = "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
+        duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
+        emit(TaskFinished(lease.name, lease, duration, outcome, failure))
+        if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
-    def must_release(self, lease: Lease) -> bool:
-        """Not if the task has released it; nor in a forked child that leaves the block of its parent."""
-        return not lease.has_ended() and self._is_owner()
+    def release_of(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any] | None:
+        """The operation that ends the lease. None: the task has done it; or a forked child leaves its parent's block.
 
-    def _is_owner(self) -> bool:
-        return self._owner is not None and self._owner.is_current()
-
-    def release_of(self, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:
-        """The provider's operation that ends the lease.
-
-        A lease under which no task ran is undone: free at once, without minimum hold, and its fire time can be granted
-        again. A provider without ``undo`` releases it.
+        A lease under which no task ran is undone: no minimum hold, and its fire time can be granted again.
         """
+        if lease.has_ended() or self._owner is None or not self._owner.is_current():
+            return None
         return undo_of(store) if self._is_unused else store.release
 
     def released(self, lease: Lease, was_held: bool) -> None:
-        """The store has replied to the release."""
         if self._active is None:
             return  # granted too late: this lease had no LockAcquired
         if was_held:
@@ -177,32 +199,21 @@ class Guard:
         elif not self._active.is_loss_reported:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
-    def release_failed(self, lease: Lease, error: BaseException) -> None:
-        """The release raised. That must not replace what the task returned or raised."""
-        if isinstance(error, SystemExit) and is_from_signal(error):
-            raise error  # SIGTERM is to end the process
-        self.failed("release", as_exception(error, "release", lease.name), lease)
-
     def leave(self) -> None:
-        """The lease is released, or will not be: SIGTERM need not wait for it any more."""
         if self._active is not None:
-            running.discard(self._active)
+            running.discard(self._active)  # SIGTERM need not wait for it any more
 
 
 class Block(Guard):
     """The guard around ordinary code: what :func:`hold` returns."""
 
     _store: LockProvider
-    _kept_alive: AbstractContextManager[None] | None = None
+    _kept_alive: ThreadKeepAlive | None = None
 
     def __enter__(self) -> Lease | None:
-        self.begin_use()
-        enclosing = self.enclosing()
-        if enclosing is not None:
-            return enclosing.lease
-        request = self.request()
-        if self.is_skipped(process_gates):
-            return None
+        request = self.begin()
+        if request is None:
+            return self.enclosing_lease
         self._store = store = resolve_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
         try:
@@ -213,16 +224,17 @@ class Block(Guard):
         if lease is None:
             self._replied_at = monotonic()
             record: LockRecord | None = None
-            if request.fire_time is not None:
-                with self.explaining():
-                    record = store.record(self.name)
+            try:  # only a fire time needs an explanation
+                record = None if request.fire_time is None else store.record(self.name)
+            except Exception as error:  # of any kind: a provider of another package may raise anything
+                logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
             self.is_skipped([lock_refused(request, record)])
             return None
         try:
-            active = self.begin(lease, store)
+            active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or self.options.on_lost != "continue":
-                kept = kept_alive(active, store, is_renewed, self.options.on_lost)
+                kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost)
                 kept.__enter__()
                 self._kept_alive = kept
             return lease
@@ -251,27 +263,26 @@ class Block(Guard):
                     self.leave()
 
     def _release(self, lease: Lease) -> None:
-        if self.must_release(lease):
+        release = self.release_of(lease, self._store)
+        if release is not None:
             try:
-                self.released(lease, self.release_of(self._store)(lease))
+                self.released(lease, release(lease))
             except (Exception, SystemExit) as error:
-                self.release_failed(lease, error)
+                self.failed("release", error, lease)
 
 
 class AsyncBlock(Guard):
     """:class:`Block` for async code: what :func:`hold_async` returns."""
 
     _store: AsyncLockProvider
-    _kept_alive: AbstractAsyncContextManager[None] | None = None
+    _kept_alive: TaskKeepAlive | None = None
 
     async def __aenter__(self) -> Lease | None:
-        self.begin_use()
-        enclosing = self.enclosing()
-        if enclosing is not None:
-            return enclosing.lease
-        request = self.request()
-        if self.is_skipped(process_gates):
-            return None
+        from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
+
+        request = self.begin()
+        if request is None:
+            return self.enclosing_lease
         self._store = store = resolve_async_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
         try:
@@ -282,16 +293,17 @@ class AsyncBlock(Guard):
         if lease is None:
             self._replied_at = monotonic()
             record: LockRecord | None = None
-            if request.fire_time is not None:
-                with self.explaining():
-                    record = await store.record(self.name)
+            try:  # only a fire time needs an explanation
+                record = None if request.fire_time is None else await store.record(self.name)
+            except Exception as error:  # of any kind: a provider of another package may raise anything
+                logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
             self.is_skipped([lock_refused(request, record)])
             return None
         try:
-            active = self.begin(lease, store)
+            active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or self.options.on_lost != "continue":
-                kept = kept_alive_async(active, store, is_renewed, self.options.on_lost)
+                kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost)
                 await kept.__aenter__()
                 self._kept_alive = kept
             return lease
@@ -324,17 +336,9 @@ class AsyncBlock(Guard):
                     self.leave()
 
     async def _release(self, lease: Lease) -> None:
-        if self.must_release(lease):
+        release = self.release_of(lease, self._store)
+        if release is not None:
             try:
-                self.released(lease, await self.release_of(self._store)(lease))
+                self.released(lease, await release(lease))
             except (Exception, SystemExit) as error:
-                self.release_failed(lease, error)
-
-
-def _outcome(failure: BaseException | None) -> Outcome:
-    if failure is None:
-        return "succeeded"
-    # What on_lost="cancel" raises is a cancellation; a TimeoutError, which asyncio makes of one, is not.
-    ended_by = failure.__cause__ if isinstance(failure, LeaseLostError) else failure
-    # By name: asyncio's class must not be imported here.
-    return "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
+                self.failed("release", error, lease)

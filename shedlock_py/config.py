@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
+from typing import Any, cast
 
+from shedlock_py._clock import monotonic
 from shedlock_py._process import is_from_signal
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.errors import ConfigurationError
+from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger
+from shedlock_py.lease import Claim, Lease
 from shedlock_py.options import check_keep_alive, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest, check_hold_times, validate_holder
@@ -96,10 +99,6 @@ _BOOLEANS = {
 }
 
 _settings = Settings()
-
-
-def current_settings() -> Settings:
-    return _settings
 
 
 class _Restore:
@@ -247,3 +246,84 @@ def is_active() -> bool:
         why = "set_active(False)" if _active is False else "SHEDLOCK_ACTIVE"
         logger.warning("LOCKING IS SWITCHED OFF by %s: every replica runs every task", why)
     return active
+
+
+# Which provider a guard uses: its own, or the configured one, looked up at each call
+
+
+class _Unlocked:
+    """Grants everything and remembers nothing: for :func:`set_active`. Has the three methods that guards use."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        return Claim(request, monotonic).granted(None)
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return lease.begin_extension(lock_at_most_for).granted()
+
+    def release(self, lease: Lease) -> bool:
+        lease.end()
+        return True
+
+
+_UNLOCKED = _Unlocked()
+_NO_PROVIDER = "no provider for lock {!r}: call {} first, or pass provider=…"
+
+
+def configured_providers() -> tuple[object, ...]:
+    """The providers that :func:`configure` was given: of one store, for the two kinds of functions."""
+    return tuple(provider for provider in (_settings.provider, _settings.async_provider) if provider is not None)
+
+
+def resolve_provider(given: Any, lock_name: str) -> LockProvider:
+    """The provider for an ordinary function: ``given``, else the configured one.
+
+    :raises ProviderNotConfigured: there is none.
+    :raises ConfigurationError: there is only one for async functions.
+    """
+    if not is_active():
+        return cast(LockProvider, _UNLOCKED)
+    if given is None and _settings.provider is not None:
+        return _settings.provider
+    if given is None and _settings.async_provider is None:
+        raise ProviderNotConfigured(_NO_PROVIDER.format(lock_name, "configure(provider=…)"))
+    if given is None or is_async_provider(given):
+        raise ConfigurationError(
+            f"lock {lock_name!r} guards an ordinary function, but there is only an async provider: make the function "
+            f"'async def', or give a sync provider of the same store with configure(provider=…) or provider=…"
+        )
+    return cast(LockProvider, given)
+
+
+def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
+    """The provider for an ``async def`` function: ``given``, else the configured one; a sync one in worker threads.
+
+    :raises ProviderNotConfigured: there is none.
+    """
+    if not is_active():
+        return as_async_provider(_UNLOCKED)
+    if given is None:
+        given = _settings.provider if _settings.async_provider is None else _settings.async_provider
+    if given is None:
+        raise ProviderNotConfigured(
+            _NO_PROVIDER.format(lock_name, "configure(async_provider=…) or configure(provider=…)")
+        )
+    return as_async_provider(given)
+
+
+def as_provider(provider: object) -> LockProvider:
+    """``provider`` for ordinary code.
+
+    :raises ConfigurationError: it is for async code.
+    """
+    if is_async_provider(provider):
+        raise ConfigurationError("the lock is on an async provider: await the async twin, such as extend_lock_async(…)")
+    return cast(LockProvider, provider)
+
+
+def as_async_provider(provider: object) -> AsyncLockProvider:
+    """``provider`` for async code: itself, or called in worker threads."""
+    if is_async_provider(provider):
+        return cast(AsyncLockProvider, provider)
+    from shedlock_py._aio import ThreadedProvider  # late: loads asyncio
+
+    return ThreadedProvider(cast(LockProvider, provider))

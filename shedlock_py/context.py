@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shedlock_py._process import OwningProcess
-from shedlock_py.config import emit
+from shedlock_py.config import as_async_provider, as_provider, configured_providers, emit
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
 from shedlock_py.lease import Lease
-from shedlock_py.resolve import as_async_provider, as_provider
 
 if TYPE_CHECKING:
     import asyncio
@@ -82,11 +81,6 @@ class ActiveLease:
         return loop is self._loop and task is not None
 
     def enter(self) -> None:
-        # A job that starts its own next run must not grow a chain of finished runs.
-        lease: ActiveLease | None = self
-        while lease is not None:
-            lease.parent = _unfinished(lease.parent)
-            lease = lease.parent
         if self._task is not None:
             _wrap_task_factory(self._loop)
         running.add(self)
@@ -95,6 +89,7 @@ class ActiveLease:
     def leave(self) -> None:
         self.finished = True
         self._loop = self._task = None  # their contexts refer to this lease
+        self.parent = _unfinished(self.parent)  # a job that starts its own next run must not grow a chain
         current.set(_unfinished(current.get()))  # locks need not be left in the order of nesting
 
 
@@ -157,19 +152,30 @@ class _TaskFactory:
         return asyncio.Task(coro, loop=loop, **options)
 
 
-def find_live(name: str | None = None, providers: Sequence[object] = (), spec: object = None) -> ActiveLease | None:
-    """The nearest live lease that the running code is inside of: of ``name`` and on one of ``providers``, where given.
+def _live_leases() -> Iterator[ActiveLease]:
+    """The live leases that the running code is inside of, the nearest first."""
+    active = current.get()
+    while active is not None:
+        if active.is_live() and active.is_here():
+            yield active
+        active = active.parent
+
+
+def find_live(name: str | None = None) -> ActiveLease | None:
+    """The nearest live lease, of ``name`` if given, that the running code is inside of."""
+    return next((active for active in _live_leases() if name is None or active.lease.name == name), None)
+
+
+def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLease | None:
+    """The nearest live lease of lock ``name`` on ``provider``, else on a configured one.
 
     A lease whose alias is ``(spec, name)`` counts as well: see :func:`add_alias`.
     """
-    active = current.get()
-    while active is not None:
-        has_provider = not providers or any(active.provider is provider for provider in providers)
-        has_name = name is None or (has_provider and name == active.lease.name)
-        has_alias = spec is not None and active.alias == (spec, name)
-        if (has_name or has_alias) and active.is_live() and active.is_here():
+    for active in _live_leases():
+        providers = configured_providers() if provider is None else (provider,)
+        is_there = not providers or any(active.provider is each for each in providers)
+        if (is_there and active.lease.name == name) or (spec is not None and active.alias == (spec, name)):
             return active
-        active = active.parent
     return None
 
 

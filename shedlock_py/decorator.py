@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from shedlock_py._methods import bind_in_class
-from shedlock_py.block import AsyncBlock, Block
+from shedlock_py.block import AsyncBlock, Block, Skipped
 from shedlock_py.durations import Duration
-from shedlock_py.gates import Skipped
 from shedlock_py.guard import (
     Executed,
     refuse_unfinished,
@@ -197,76 +196,67 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
     spec.check_fields(signature)
     is_async = inspect.iscoroutinefunction(function)
     check_on_lost(spec.options.on_lost, is_async=is_async)
-    guarded = _guard_async if is_async else _guard_sync
-    wrapper = guarded(spec, function, signature, on_skip)
+    if inspect.iscoroutinefunction(on_skip) and not is_async:
+        raise TypeError("on_skip is a coroutine function, but the guarded function is an ordinary one")
+    guarded, attempt_call = (_guard_async if is_async else _guard_sync)(spec, function, signature, on_skip)
+    functools.update_wrapper(guarded, function)
+    guarded.__signature__ = signature
+    guarded.attempt = functools.update_wrapper(attempt_call, guarded)
     # The original carries the spec too: a scheduler's decorator below this one registers the original.
-    for carrier in (function, wrapper):
+    for carrier in (function, guarded):
         with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
             carrier.__shedlock__ = spec
-    bind_in_class(function, wrapper)
+    bind_in_class(function, guarded)
     declare(spec)
-    return wrapper
+    return guarded
 
 
 def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:
-    if inspect.iscoroutinefunction(on_skip):
-        raise TypeError("on_skip is a coroutine function, but the guarded function is an ordinary one")
-
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
-        _check_call(function, signature, args, kwargs)
-        return run_guarded(spec.guard(Block, function, args, kwargs), lambda: function(*args, **kwargs))
+        name = _lock_name(spec, function, signature, args, kwargs)
+        return run_guarded(Block(name, spec.options, spec), lambda: function(*args, **kwargs))
 
-    @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        _check_call(function, signature, args, kwargs)
-        block = spec.guard(Block, function, args, kwargs)
+        block = Block(_lock_name(spec, function, signature, args, kwargs), spec.options, spec)
         with block as lease:
             if lease is not None:
                 return refuse_unfinished(function(*args, **kwargs))
         return _skip_result(on_skip, block.skip)
 
-    return _finished(guarded, attempt_call, signature)
+    return guarded, attempt_call
 
 
 def _guard_async(
     spec: LockSpec, function: Callable[P, Coroutine[Any, Any, R]], signature: inspect.Signature, on_skip: Any
 ) -> Any:
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
-        _check_call(function, signature, args, kwargs)
-        return await run_guarded_async(
-            spec.guard(AsyncBlock, function, args, kwargs), lambda: function(*args, **kwargs)
-        )
+        name = _lock_name(spec, function, signature, args, kwargs)
+        return await run_guarded_async(AsyncBlock(name, spec.options, spec), lambda: function(*args, **kwargs))
 
-    @functools.wraps(function)
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        _check_call(function, signature, args, kwargs)
-        block = spec.guard(AsyncBlock, function, args, kwargs)
+        block = AsyncBlock(_lock_name(spec, function, signature, args, kwargs), spec.options, spec)
         async with block as lease:
             if lease is not None:
                 return refuse_unfinished(await function(*args, **kwargs))
         result = _skip_result(on_skip, block.skip)
         return await result if inspect.isawaitable(result) else result
 
-    return _finished(guarded, attempt_call, signature)
+    return guarded, attempt_call
 
 
-def _check_call(
-    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """:raises TypeError: a wrong call, before it takes the lock."""
-    if not (args or kwargs or signature.parameters):
-        return  # neither arguments nor parameters
+def _lock_name(
+    spec: LockSpec, function: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    """The lock name for a call of ``function``.
+
+    :raises TypeError: a wrong call, before it takes the lock.
+    """
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         name = getattr(function, "__qualname__", None) or repr(function)
         raise TypeError(f"{name}{signature}: {error}") from None
-
-
-def _finished(guarded: Any, attempt_call: Any, signature: inspect.Signature) -> Any:
-    guarded.__signature__ = signature
-    guarded.attempt = functools.wraps(guarded)(attempt_call)
-    return guarded
+    return spec.lock_name(function, args, kwargs) if spec.name is None else spec.name
 
 
 def _skip_result(on_skip: Any, skipped: Skipped) -> Any:

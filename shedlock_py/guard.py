@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Generic, TypeVar, Unpack
 
-from shedlock_py.block import AsyncBlock, Block
-from shedlock_py.gates import Skipped
+from shedlock_py.block import AsyncBlock, Block, Skipped
 from shedlock_py.lease import Lease
 from shedlock_py.options import GuardOptions, LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider

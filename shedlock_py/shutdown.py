@@ -15,11 +15,11 @@ from types import FrameType
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess
+from shedlock_py.block import process_gates
 from shedlock_py.context import ActiveLease, find_live, running
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import SkipReason, logger
-from shedlock_py.gates import process_gates
 
 _POLL_SECONDS = 0.01
 _LATE_SECONDS = 1.0

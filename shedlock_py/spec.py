@@ -9,17 +9,14 @@ import string
 from collections.abc import Callable
 from datetime import datetime
 from types import MethodType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
-from shedlock_py.block import Guard
 from shedlock_py.config import lock_request
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.options import LockOptions
 from shedlock_py.request import LockRequest, validate_name
-
-G = TypeVar("G", bound=Guard)
 
 
 class LockSpec:
@@ -67,10 +64,6 @@ class LockSpec:
             fire_time,
             self.filled_template,
         )
-
-    def guard(self, kind: type[G], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> G:
-        """The guard around one call of ``function``."""
-        return kind(self.lock_name(function, args, kwargs), self.options, self)
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The lock name for one call of ``function``: the template, filled from its arguments."""

@@ -19,6 +19,7 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 
 from shedlock_py._clock import monotonic
+from shedlock_py.block import Skipped
 from shedlock_py.cli.child import SIGNALLED, CannotStart, Child, environment
 from shedlock_py.cli.common import LOST, printable
 from shedlock_py.cli.signals import ENDING, Terminal, listen, stop_process, stop_process_group
@@ -26,7 +27,6 @@ from shedlock_py.cli.tables import in_words
 from shedlock_py.context import current_lease
 from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
-from shedlock_py.gates import Skipped
 from shedlock_py.guard import attempt
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider, undo_of

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from shedlock_py.block import Skipped
 from shedlock_py.cli.common import duration_option, fail, is_shared, open_store, option, store_option, warn
 from shedlock_py.cli.periods import period_of
 from shedlock_py.cli.show import name_argument
@@ -18,7 +19,6 @@ from shedlock_py.config import Settings, is_active
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
-from shedlock_py.gates import Skipped
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import LockRequest
 

@@ -1,41 +1,75 @@
-"""What the electors for threads and for asyncio share."""
+"""What the electors for threads and for asyncio share, and ``@leader_only``: all that neither waits nor does I/O."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
 from random import SystemRandom
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from shedlock_py._clock import monotonic
 from shedlock_py._process import OwningProcess
+from shedlock_py.block import decide_skip, not_leader
 from shedlock_py.config import emit
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.election.callbacks import Callback, Callbacks
-from shedlock_py.election.commands import Intent
-from shedlock_py.election.demotion import Demotion
-from shedlock_py.election.program import Election
+from shedlock_py.election.program import Election, Intent
 from shedlock_py.election.settings import ElectionSettings
-from shedlock_py.events import Event, logger
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import Event, LeaderChanged, LeadershipStarted, LeadershipStopped, logger
+
+Callback = Callable[[], Any]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 random = SystemRandom().random
 """Random numbers from the system: those of ``random.random`` are the same in all children that C code has forked."""
 
 
+@dataclass(eq=False)
+class CallbackCall:
+    """One call of a callback."""
+
+    callback: Callback
+
+
+_current_calls: ContextVar[tuple[CallbackCall, ...]] = ContextVar("shedlock_current_calls", default=())
+"""The calls, of any elector, that the current code is part of."""
+
+
 class Elector:
     """The part of an elector that neither waits nor does I/O."""
 
-    def __init__(self, settings: ElectionSettings, callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        settings: ElectionSettings,
+        on_started_leading: Callback | None,
+        on_stopped_leading: Callback | None,
+        on_new_leader: Callable[[str], Any] | None,
+    ) -> None:
         self._settings = settings
-        self._callbacks = callbacks
-        self._is_started = False
-        self._owner = OwningProcess()
-        self._election = self._new_election()
+        self._on_started: list[Callback] = []
+        self._on_stopped: list[Callback] = []
+        self._on_renewed: list[Callback] = []
+        self._on_new_leader = on_new_leader
+        self.add_callbacks(on_started_leading, on_stopped_leading)
+        self._runner: Any = None
+        """The thread or the task that carries the election program out; it may have ended."""
+        self._is_woken = False
+        self._election = self._create_election()
 
     @property
     def name(self) -> str:
         """The name of the election: a lock name."""
         return self._settings.name
+
+    @property
+    def lease_duration(self) -> timedelta:
+        """How long the store keeps the lease of a silent leader."""
+        return self._settings.lease_duration
 
     @property
     def holder(self) -> str:
@@ -45,7 +79,8 @@ class Elector:
     @property
     def term(self) -> int | None:
         """The fencing token of this node's leadership; None while it does not lead."""
-        return self._election.fencing_token if self._owner.is_current() else None
+        lease = self._election.lease
+        return lease.fencing_token if lease is not None and self.is_leader() else None
 
     def is_leader(self) -> bool:
         """Whether this node leads: local, free, and False *before* another node can lead.
@@ -61,42 +96,46 @@ class Elector:
         on_renewed: Callback | None = None,
     ) -> None:
         """Add callbacks to those of the constructor. ``on_renewed`` is called after each renewal."""
-        self._callbacks.add(on_started_leading, on_stopped_leading, on_renewed)
+        self._on_started += [on_started_leading] if on_started_leading else []
+        self._on_stopped += [on_stopped_leading] if on_stopped_leading else []
+        self._on_renewed += [on_renewed] if on_renewed else []
 
     def resign(self) -> None:
         """If this node leads, let another node lead as soon as the callbacks have returned. Does not wait."""
         self._request("resign")
 
+    def leave(self) -> bool:
+        """Like ``stop()``, and does not wait. False: this node takes no part in the election, or is leaving it."""
+        takes_part = self._is_here() and self._election.may_lead()
+        self._request("stop")
+        return takes_part
+
     def __repr__(self) -> str:
         state = f"leads, term {self.term}" if self.is_leader() else "does not lead"
         return f"<{type(self).__name__} {self.name!r}: {self.holder!r} {state}>"
 
-    # For the election program
+    # The election program
 
-    def _new_election(self) -> Election:
-        return Election(
-            self._settings,
-            monotonic,
-            random,
-            notify=self._notify,
-            renewed=self._callbacks.call_renewed,
-            changed=self._notify_waiters,
-            is_busy=self._callbacks.are_running,
+    def _create_election(self) -> Election:
+        self._is_woken = False
+        self._calls: set[CallbackCall] = set()  # not those of a former start, perhaps of the parent process
+        self._election = Election(
+            self._settings, monotonic, random, self._notify, self._call_renewed, is_busy=lambda: bool(self._calls)
         )
-
-    def _prepare_start(self) -> Election:
-        self._callbacks.forget_calls()
-        self._election = election = self._new_election()
         self._owner = OwningProcess()  # last: is_leader() of a forked child must not see the parent's election
-        self._is_started = True
-        return election
+        return self._election
 
     def _notify(self, event: Event) -> None:
         try:
             self._emit(event)
         finally:  # also when a listener ends the program
-            self._callbacks.call_for(event)
-            self._notify_waiters()
+            match event:
+                case LeadershipStarted():
+                    self._call(self._on_started)
+                case LeadershipStopped():
+                    self._call(self._on_stopped)
+                case LeaderChanged(_, holder) if self._on_new_leader is not None:
+                    self._call([functools.partial(self._on_new_leader, holder)])
 
     def _emit(self, event: Event) -> None:
         emit(event)
@@ -113,11 +152,41 @@ class Elector:
         except BaseException:  # of a listener or callback; the error that ended the campaign matters more
             logger.exception("election %r: a callback could not be called", self.name)
 
-    # For users
+    # Callbacks
+
+    def _call_renewed(self) -> None:
+        self._call(self._on_renewed)
+
+    def _call(self, callbacks: Iterable[Callback]) -> None:
+        """Start to call the callbacks. Does not wait for them."""
+        for callback in callbacks:
+            call = CallbackCall(callback)
+            self._calls.add(call)
+            self._start_call(call)
+
+    def _start_call(self, call: CallbackCall) -> None:
+        raise NotImplementedError
+
+    def _enter_call(self, call: CallbackCall) -> None:
+        _current_calls.set((*_current_calls.get(), call))
+
+    def _end_call(self, call: CallbackCall, error: BaseException | None = None) -> None:
+        try:
+            if error is not None:
+                logger.error("election %r: callback %r failed", self.name, call.callback, exc_info=error)
+        finally:  # also when a log handler raises: no leader is released while a call counts as running
+            self._calls.discard(call)
+            self._wake()
+
+    def _is_in_callback(self) -> bool:
+        """Whether the current code is part of a callback of this elector that has not returned yet."""
+        return any(call in self._calls for call in _current_calls.get())
+
+    # Callers that wait, among them the election program
 
     def _is_here(self) -> bool:
         """Whether the elector was started in this process. It may have been stopped since."""
-        return self._is_started and self._owner.is_current()
+        return self._runner is not None and self._owner.is_current()
 
     def _is_decided(self) -> bool:
         """Whether this node leads, or never will."""
@@ -132,15 +201,13 @@ class Elector:
             self._election.intents.add(intent)
             self._wake()
 
-    def _demotion(self, former: LockRecord, cooldown: timedelta) -> LockRequest:
-        return Demotion(former.holder, cooldown).request(self.name, self._settings.renew_deadline)
-
     def _wake(self) -> None:
         """End the wait of the election program."""
-        raise NotImplementedError
+        self._is_woken = True
+        self._notify_waiters()
 
     def _notify_waiters(self) -> None:
-        """Let the callers that wait for this node to lead check again."""
+        """Let all that wait check their conditions again."""
         raise NotImplementedError
 
 
@@ -149,7 +216,47 @@ def parse_timeout(timeout: Duration | None) -> float | None:
     return None if timeout is None else parse_duration(timeout, "timeout", zero=True).total_seconds()
 
 
-def moment_of(timeout: Duration | None) -> float | None:
-    """When a timeout ends; None: never."""
-    seconds = parse_timeout(timeout)
-    return None if seconds is None else monotonic() + seconds
+class _LeaderOnly(Protocol):
+    """What ``@leader_only(elector)`` makes of a function: one that may return None."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+
+
+def leader_only(elector: Elector) -> _LeaderOnly:
+    """Run the function on the leader only: on other nodes a call returns None at once, without a request to the store.
+
+    ::
+
+        @leader_only(elector)
+        def tidy_up(): ...
+
+    For ``def`` and ``async def``. A call checks once, when it begins, whether this node leads. A long task should call
+    ``elector.is_leader()`` again, or pass ``elector.term`` to what it writes.
+    """
+    if not isinstance(elector, Elector):
+        raise ConfigurationError("@leader_only needs an elector: @leader_only(elector)")
+
+    gates = [not_leader(elector.is_leader)]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def guarded_async(*args: Any, **kwargs: Any) -> Any:
+                return await function(*args, **kwargs) if decide_skip(elector.name, gates) is None else None
+
+            return guarded_async
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs) if decide_skip(elector.name, gates) is None else None
+
+        return guarded
+
+    return cast(_LeaderOnly, decorate)

@@ -10,8 +10,6 @@ from shedlock_py.election.settings import DRIFT_FACTOR
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LONGEST_HOLDER, LockRequest
 
-_PREFIX = "demoted"
-
 
 @dataclass(frozen=True, slots=True)
 class Demotion:
@@ -27,14 +25,14 @@ class Demotion:
     @property
     def holder(self) -> str:
         """The demotion as the holder of a record; a long name of the leader is cut off."""
-        return f"{_PREFIX} {in_milliseconds(self.cooldown)}ms {self.leader}"[:LONGEST_HOLDER]
+        return f"demoted {in_milliseconds(self.cooldown)}ms {self.leader}"[:LONGEST_HOLDER]
 
     @classmethod
     def from_record(cls, record: LockRecord) -> Demotion | None:
         """The demotion that a record holds; None if a node holds the record."""
         prefix, _, rest = record.holder.partition(" ")
         milliseconds, _, leader = rest.partition("ms ")
-        if prefix != _PREFIX or not milliseconds.isdecimal():
+        if prefix != "demoted" or not milliseconds.isdecimal():
             return None
         # Another program may have written any number.
         return cls(leader, timedelta(milliseconds=min(int(milliseconds), in_milliseconds(LONGEST))))
@@ -45,12 +43,9 @@ class Demotion:
 
     def cooldown_of(self, holder: str) -> timedelta:
         """How long ``holder`` is not a candidate; zero if another node was demoted."""
-        is_meant = self.holder == Demotion(holder, self.cooldown).holder
-        return self.cooldown if is_meant else timedelta(0)
+        return self.cooldown if self.holder == Demotion(holder, self.cooldown).holder else timedelta(0)
 
 
 def leader_of(record: LockRecord | None) -> LockRecord | None:
     """``record``, if it names a leader."""
-    if record is None or not record.is_held or Demotion.from_record(record) is not None:
-        return None
-    return record
+    return record if record is not None and record.is_held and Demotion.from_record(record) is None else None

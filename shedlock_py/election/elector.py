@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -11,20 +12,17 @@ from typing import Any, Self
 from shedlock_py._clock import monotonic
 from shedlock_py._program import run
 from shedlock_py._timers import request_in_worker
-from shedlock_py.config import emit
+from shedlock_py.config import as_provider, emit
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.election.base import Elector, parse_timeout
-from shedlock_py.election.callbacks import Callback, ThreadedCallbacks
-from shedlock_py.election.commands import PENDING, Command, Do, Wait
-from shedlock_py.election.demotion import leader_of
-from shedlock_py.election.program import Election
+from shedlock_py.election.base import Callback, CallbackCall, Elector, parse_timeout
+from shedlock_py.election.demotion import Demotion, leader_of
+from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, logger
 from shedlock_py.options import is_async_provider
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
-from shedlock_py.resolve import as_provider
 from shedlock_py.urls import provider_from_url
 
 
@@ -80,12 +78,10 @@ class LeaderElector(Elector):
                 " AsyncLeaderElector, or give LeaderElector a provider for ordinary functions"
             )
         self._provider = as_provider(provider)
-        self._thread: threading.Thread | None = None
         self._changed = threading.Condition()  # reentrant: a signal handler may interrupt resign() and call stop(0)
-        self._is_woken = False
+        self._without_thread: deque[CallbackCall] = deque()
         settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)
-        self._threads = ThreadedCallbacks(name, self._wake, on_started_leading, on_stopped_leading, on_new_leader)
-        super().__init__(settings, self._threads)
+        super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)
 
     def start(self) -> None:
         """Take part in the election, in a daemon thread.
@@ -93,18 +89,18 @@ class LeaderElector(Elector):
         :raises RuntimeError: the elector takes part already; or no thread could be started, and ``start()`` may be
             repeated.
         """
-        if self._is_here() and self._thread is not None and self._thread.is_alive():
+        if self._is_here() and self._runner.is_alive():
             raise RuntimeError(f"{self!r} was started already")
         if not self._owner.is_current():  # a thread of the parent process may have locked it
             self._changed = threading.Condition()
-        self._is_woken = False
-        election = self._prepare_start()
+        self._without_thread = deque()
+        election = self._create_election()
         name = f"shedlock-elector-{self.name}"
-        self._thread = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
+        self._runner = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
         try:
-            self._thread.start()
+            self._runner.start()
         except (RuntimeError, MemoryError) as error:
-            self._is_started = False
+            self._runner = None
             raise RuntimeError(
                 f"{self!r} could not start its thread ({error}), perhaps because of a limit on processes or threads:"
                 " it takes no part in the election; call start() again when there is room"
@@ -119,12 +115,11 @@ class LeaderElector(Elector):
             result is False, and the elector goes on in the background.
         """
         seconds = parse_timeout(timeout)
-        thread = self._thread
-        if thread is None or not self._is_here():
+        thread = self._runner
+        if not self._is_here():
             return True
         self._request("stop")
-        is_listener = thread is threading.current_thread()
-        if is_listener or self._callbacks.include_current_code():
+        if thread is threading.current_thread() or self._is_in_callback():  # that thread calls listeners
             return False
         thread.join(seconds)
         return not thread.is_alive()
@@ -176,7 +171,7 @@ class LeaderElector(Elector):
         former = self.leader()
         if former is None:
             return False
-        self._provider.take_over(self._demotion(former, pause))
+        self._provider.take_over(Demotion(former.holder, pause).request(self.name, self._settings.renew_deadline))
         return True
 
     # The election's thread
@@ -189,15 +184,16 @@ class LeaderElector(Elector):
         finally:
             election.is_over = True
             self._notify_waiters()
-            self._threads.run_without_threads()
+            while self._without_thread:
+                self._run_call(self._without_thread.popleft())
 
     def _execute(self, command: Command) -> Any:
+        self._notify_waiters()
         match command:
             case Wait(until):
-                self._threads.start_threads()
-                with self._changed:
-                    self._changed.wait_for(lambda: self._is_woken, max(0.0, until - monotonic()))
-                    self._is_woken = False
+                self._start_threads()
+                self._wait_for(lambda: self._is_woken, until - monotonic())
+                self._is_woken = False
                 return None
             case Do(operation, args, seconds):
                 request = partial(getattr(self._provider, operation), *args)
@@ -213,11 +209,36 @@ class LeaderElector(Elector):
         with self._changed:
             self._changed.wait_for(condition, seconds)
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._is_woken = True
-            self._changed.notify_all()
-
     def _notify_waiters(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+    # Callbacks, of which each call has a thread of its own
+
+    def _call_renewed(self) -> None:
+        if not self._without_thread:  # or they would pile up
+            super()._call_renewed()
+
+    def _start_call(self, call: CallbackCall) -> None:
+        self._without_thread.append(call)
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        """Start a thread for each call that has none. If the machine can start none, the next call tries again."""
+        while self._without_thread:
+            call = self._without_thread[0]
+            try:
+                threading.Thread(target=self._run_call, args=(call,), daemon=True).start()
+            except (RuntimeError, MemoryError) as error:  # "can't start new thread"
+                logger.warning("election %r: callback %r has to wait: %s", self.name, call.callback, error)
+                return
+            self._without_thread.popleft()
+
+    def _run_call(self, call: CallbackCall) -> None:
+        self._enter_call(call)
+        try:
+            call.callback()
+        except BaseException as error:  # SystemExit, too, ends this call only
+            self._end_call(call, error)
+        else:
+            self._end_call(call)

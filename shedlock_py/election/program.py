@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from shedlock_py._program import Program
-from shedlock_py.election.commands import PENDING, Command, Do, Intent, Wait
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.observation import Observation
 from shedlock_py.election.settings import DRIFT_FACTOR, JITTER, ElectionSettings
@@ -31,6 +30,30 @@ from shedlock_py.lease import Clock, Lease
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, default_holder
 
+Intent = Literal["stop", "resign", "take_over"]
+"""What the user has requested of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """A command: call an operation of the provider. The reply is its result, or PENDING after ``seconds``."""
+
+    operation: str
+    args: tuple[Any, ...]
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A command: wait until that moment, until the user requests something, or until a callback returns."""
+
+    until: float
+
+
+Command = Do | Wait
+PENDING: Any = object()
+"""The reply of a store that has not replied yet."""
+
 
 @dataclass(slots=True)
 class _Term:
@@ -44,43 +67,36 @@ class _Term:
     is_leading: bool = False
 
 
+@dataclass(eq=False)
 class Election:
     """The state of one node in an election, and its program: :meth:`run`.
 
-    Other methods may be called from any thread.
+    Other methods may be called from any thread. Between two commands anything about the node may have changed.
 
-    :param random: returns random numbers from 0 to 1.
-    :param notify: gets the events.
-    :param renewed: called after each renewal of a leader.
-    :param changed: called when a lease is lost.
-    :param is_busy: whether callbacks of the leadership are still running.
+    :ivar random: returns random numbers from 0 to 1.
+    :ivar notify: gets the events.
+    :ivar renewed: called after each renewal of a leader.
+    :ivar is_busy: whether callbacks of the leadership are still running.
     """
 
-    def __init__(
-        self,
-        settings: ElectionSettings,
-        clock: Clock,
-        random: Callable[[], float],
-        notify: Callable[[Event], None],
-        renewed: Callable[[], None],
-        changed: Callable[[], None],
-        is_busy: Callable[[], bool],
-    ) -> None:
-        self.settings = settings
-        self.holder = settings.holder or default_holder()
-        self.observation = Observation(settings, clock)
+    settings: ElectionSettings
+    clock: Clock
+    random: Callable[[], float]
+    notify: Callable[[Event], None]
+    renewed: Callable[[], None]
+    is_busy: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.holder = self.settings.holder or default_holder()
+        self.observation = Observation(self.settings, self.clock)
         self.intents: set[Intent] = set()
         self.is_over = False
         """Whether the program has ended, for any reason. The node cannot lead any more."""
-        self._clock = clock
-        self._random = random
-        self._notify = notify
-        self._renewed = renewed
-        self._changed = changed
-        self._is_busy = is_busy
-        self._lease_seconds = settings.lease_duration.total_seconds()
-        self._retry = settings.retry_period.total_seconds()
-        self._deadline = settings.renew_deadline.total_seconds()
+        self._name = self.settings.name
+        self._request = LockRequest(self._name, self.settings.lease_duration, holder=self.holder)
+        self._lease_seconds = self.settings.lease_duration.total_seconds()
+        self._retry = self.settings.retry_period.total_seconds()
+        self._deadline = self.settings.renew_deadline.total_seconds()
         self._reply_timeout = max(self._lease_seconds / 6, 0.001)
         self._term: _Term | None = None
         self._failures = 0
@@ -93,12 +109,8 @@ class Election:
         False as soon as the node is to resign or to stop, although it still keeps its lease for a while.
         """
         term = self._term
-        return (
-            term is not None
-            and term.is_leading
-            and not self.intents & {"stop", "resign"}
-            and self._clock() < term.trusted_until
-        )
+        is_leading = term is not None and term.is_leading and self.clock() < term.trusted_until
+        return is_leading and self.may_lead() and "resign" not in self.intents
 
     def may_lead(self) -> bool:
         """Whether this node can still become the leader."""
@@ -114,12 +126,6 @@ class Election:
         """The lease of this node, which may lead or be about to."""
         term = self._term
         return None if term is None else term.lease
-
-    @property
-    def fencing_token(self) -> int | None:
-        """The fencing token of the leadership; None while this node does not lead."""
-        lease = self.lease
-        return lease.fencing_token if lease is not None and self.is_leader() else None
 
     def run(self) -> Program[Command, Any, None]:
         """Take part in the election until the node is to stop."""
@@ -137,12 +143,6 @@ class Election:
         if self._term is not None:
             self._end(self._term, "unreachable")
 
-    def abandon(self) -> None:
-        """End the leadership without an event, because the event loop that carried the program out was closed."""
-        term, self._term = self._term, None
-        if term is not None:
-            term.lease.lose()
-
     # Leading
 
     def _keep(self, term: _Term) -> Program[Command, Any, None]:
@@ -150,13 +150,13 @@ class Election:
         if self.intents & {"stop", "resign"}:
             yield from self._resign(term)
             return
-        now = self._clock()
+        now = self.clock()
         if now >= term.trusted_until:
             self._end(term, "unreachable")
             return
         if now >= term.leads_from and not term.is_leading:
             term.is_leading = True
-            self._notify(LeadershipStarted(self.settings.name, self.holder, term.lease.fencing_token))
+            self.notify(LeadershipStarted(self._name, self.holder, term.lease.fencing_token))
             self._notice(self.holder)
         if term.is_leading:
             self.intents.discard("take_over")
@@ -166,7 +166,7 @@ class Election:
             yield from self._renew_if_due(term)
 
     def _renew_if_due(self, term: _Term) -> Program[Command, Any, None]:
-        requested_at = self._clock()
+        requested_at = self.clock()
         if not term.renews_at <= requested_at < term.trusted_until:
             return
         term.renews_at = requested_at + self._retry
@@ -174,42 +174,41 @@ class Election:
         try:
             extended = yield Do("extend", (term.lease, self.settings.lease_duration), seconds)
         except Exception as error:  # of any kind: it must not end the election
-            self._notify(ProviderFailed(self.settings.name, "extend", error))
+            self.notify(ProviderFailed(self._name, "extend", error))
             return
         if extended is None:
             self._end(term, "revoked")
         elif extended is not PENDING:
             term.trusted_until = requested_at + self._deadline
             if term.is_leading:
-                self._renewed()
+                self.renewed()
 
     def _end(self, term: _Term, reason: StopReason) -> None:
         """Stop leading without a release: the lease is lost, or is left to expire."""
         self._term = None
         term.lease.lose()
-        self._changed()
         if term.is_leading:
-            self._notify(LeadershipStopped(self.settings.name, self.holder, term.lease.fencing_token, reason))
+            self.notify(LeadershipStopped(self._name, self.holder, term.lease.fencing_token, reason))
 
     def _resign(self, term: _Term) -> Program[Command, Any, None]:
         """Release the lease, but only when the callbacks have returned: two leaders must not work at once."""
         if term.is_leading:
             term.is_leading = False
-            self._notify(LeadershipStopped(self.settings.name, self.holder, term.lease.fencing_token, "resigned"))
-        while self._is_busy() and self._clock() < term.trusted_until:
+            self.notify(LeadershipStopped(self._name, self.holder, term.lease.fencing_token, "resigned"))
+        while self.is_busy() and self.clock() < term.trusted_until:
             yield Wait(min(term.renews_at, term.trusted_until))
             yield from self._renew_if_due(term)
             if self._term is None:
                 return
         self._term = None
-        self._rests_until = self._clock() + 2 * self._retry  # so that another node can lead
-        if self._is_busy():  # the store was away for too long, so the lease expires
+        self._rests_until = self.clock() + 2 * self._retry  # so that another node can lead
+        if self.is_busy():  # the store was away for too long, so the lease expires
             term.lease.lose()
             return
         try:
             yield Do("release", (term.lease,), self._lease_seconds)
         except Exception as error:
-            self._notify(ProviderFailed(self.settings.name, "release", error))
+            self.notify(ProviderFailed(self._name, "release", error))
 
     # Following
 
@@ -217,9 +216,14 @@ class Election:
         """One step of a follower: read the record, and acquire the lease if it is free."""
         try:
             if "take_over" in self.intents:
-                yield from self._take_over()
+                yield from self._observe()
+                if self._may_acquire():
+                    yield from self._acquire()
+                if self._term is None:
+                    yield from self._take_by_force(self._deadline)
+                self.intents.discard("take_over")  # try once: two nodes that keep taking over would leave no leader
                 return
-            if self._is_resting():
+            if self.clock() < self._rests_until:
                 yield Wait(self._rests_until)
                 return
             yield from self._observe()
@@ -230,28 +234,19 @@ class Election:
                 # The store's clock was set back, so it would keep the lease of the dead leader for too long.
                 yield from self._take_by_force(self._lease_seconds)
             if self._term is None:
-                yield Wait(self._clock() + self._pause())
+                yield Wait(self.clock() + self._pause())
         except Exception as error:
             operation = error.operation if isinstance(error, ProviderError) else "acquire"
-            self._notify(ProviderFailed(self.settings.name, operation, error))
+            self.notify(ProviderFailed(self._name, operation, error))
             self._failures += 1
             longest = min(self._retry * 2.0 ** min(self._failures, 20), self._lease_seconds)
-            yield Wait(self._clock() + longest * self._between(0.5, 1))
-
-    def _take_over(self) -> Program[Command, Any, None]:
-        """Acquire the lease, by force if another node leads."""
-        yield from self._observe()
-        if self._may_acquire():
-            yield from self._acquire()
-        if self._term is None:
-            yield from self._take_by_force(self._deadline)
-        self.intents.discard("take_over")  # try once: two nodes that keep taking over would leave no leader
+            yield Wait(self.clock() + longest * self._between(0.5, 1))
 
     def _observe(self) -> Program[Command, Any, None]:
         """Read the record, and react to a new leader or a demotion."""
-        requested_at = self._clock()
+        requested_at = self.clock()
         before = self.observation.record
-        record: LockRecord | None = yield Do("record", (self.settings.name,))
+        record: LockRecord | None = yield Do("record", (self._name,))
         self.observation.update(record, requested_at)
         if record is None or not record.is_held:
             return
@@ -259,52 +254,43 @@ class Election:
         if demotion is None:
             self._notice(record.holder)
         elif before is None or before.locked_by != record.locked_by:
-            self._rests_until = self._clock() + demotion.cooldown_of(self.holder).total_seconds()
-
-    def _is_resting(self) -> bool:
-        return self._clock() < self._rests_until
+            self._rests_until = self.clock() + demotion.cooldown_of(self.holder).total_seconds()
 
     def _may_acquire(self) -> bool:
-        return self.observation.is_free() and not self._is_resting()
+        return self.observation.is_free() and self.clock() >= self._rests_until
 
     def _acquire(self) -> Program[Command, Any, None]:
         """Try to acquire the lease that was observed to be free."""
-        requested_at = self._clock()
-        lease: Lease | None = yield Do("acquire", (self._request(),))
+        requested_at = self.clock()
+        lease: Lease | None = yield Do("acquire", (self._request,))
         if lease is None:
             return
         if self.settings.takeover == "expired":
             self._begin(lease, requested_at, leads_from=requested_at)
             return
-        # Another node may have acquired the lease since the last read, and a jump of the store's clock have ended it.
-        term = self._begin(lease, requested_at, leads_from=self._clock() + self._deadline * DRIFT_FACTOR)
-        if (yield from self._has_replaced_observed(lease)):
-            term.leads_from = requested_at
-
-    def _has_replaced_observed(self, lease: Lease) -> Program[Command, Any, bool]:
-        """Whether ``lease`` followed the observed one too soon, by both clocks, for another lease in between."""
+        # Another node may have acquired the lease since the last read, and a jump of the store's clock have ended it:
+        # wait for that node, unless the lease followed the observed one too soon, by both clocks, for one in between.
+        term = self._begin(lease, requested_at, leads_from=self.clock() + self._deadline * DRIFT_FACTOR)
         if not self.observation.is_recent():
-            return False
+            return
         try:
-            record = yield Do("record", (self.settings.name,), min(self._reply_timeout, self._retry))
+            record = yield Do("record", (self._name,), min(self._reply_timeout, self._retry))
         except Exception as error:  # treated like no reply: the node has a lease, which it must renew
-            self._notify(ProviderFailed(self.settings.name, "record", error))
-            return False
-        return record is not PENDING and self.observation.precedes(lease, record)
+            self.notify(ProviderFailed(self._name, "record", error))
+            return
+        if record is not PENDING and self.observation.precedes(lease, record):
+            term.leads_from = requested_at
 
     def _take_by_force(self, seconds: float) -> Program[Command, Any, None]:
         """Take the lease, and lead ``seconds`` later, when the former leader has stopped trusting it."""
-        requested_at = self._clock()
-        lease: Lease = yield Do("take_over", (self._request(),))
+        requested_at = self.clock()
+        lease: Lease = yield Do("take_over", (self._request,))
         # The former leader may have renewed until the take-over itself, so its trust counts from now.
-        self._begin(lease, requested_at, leads_from=self._clock() + seconds * DRIFT_FACTOR)
+        self._begin(lease, requested_at, leads_from=self.clock() + seconds * DRIFT_FACTOR)
 
     def _begin(self, lease: Lease, requested_at: float, leads_from: float) -> _Term:
         self._term = term = _Term(lease, requested_at + self._deadline, requested_at + self._retry, leads_from)
         return term
-
-    def _request(self) -> LockRequest:
-        return LockRequest(self.settings.name, self.settings.lease_duration, holder=self.holder)
 
     def _pause(self) -> float:
         """Seconds until the next read: soon after a clean exit, and right after the lease has ended."""
@@ -315,9 +301,9 @@ class Election:
         return pause
 
     def _between(self, low: float, high: float) -> float:
-        return low + (high - low) * self._random()
+        return low + (high - low) * self.random()
 
     def _notice(self, holder: str) -> None:
         if holder != self._leader:
             self._leader = holder
-            self._notify(LeaderChanged(self.settings.name, holder))
+            self.notify(LeaderChanged(self._name, holder))

@@ -10,11 +10,15 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import Self
 
 Address = tuple[str, int]
 """Host and port."""
+Delay = tuple[float, float]
+"""The least and the most, in seconds."""
+NO_DELAY: Delay = (0.0, 0.0)
 
 _CHUNK = 65536
 _JOIN_TIMEOUT = 10.0
@@ -28,13 +32,9 @@ class TcpProxy:
         self._changed = threading.Condition()
         self._links: set[_Link] = set()
         self._pumps: set[threading.Thread] = set()
-        self._stalled = False
+        self._stalled = {True: False, False: False}  # by direction: True is to the server
+        self._delays = {True: NO_DELAY, False: NO_DELAY}
         self._replies_until_drop: int | None = None
-        self._connections = 0
-        self._round_trips = 0
-        self._bytes_to_server = 0
-        self._bytes_to_client = 0
-        self._replies_dropped = 0
         self._drop_marker = b""
         self._marked_drops = 0
         self._dropping: set[_Link] = set()
@@ -42,6 +42,17 @@ class TcpProxy:
         self._hold_skip = 0
         self._late_request: tuple[_Link, bytes] | None = None
         self._silent: set[_Link] = set()
+        self._silence_marker = b""
+        self._silence_skip = 0
+        self._silences_left: int | None = None
+        # Counts since the last reset().
+        self.round_trips = 0
+        """Replies, the dropped ones too. A server's greeting, such as MySQL's, is none."""
+        self.connections = 0
+        """Connections that clients opened."""
+        self.bytes_to_server = 0
+        self.bytes_to_client = 0
+        self.replies_dropped = 0
         self._socket = _bind_free_port()
         self.address: Address = self._socket.getsockname()
         self._acceptor: threading.Thread | None = None
@@ -53,41 +64,17 @@ class TcpProxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Counts since the last reset()
-
-    @property
-    def round_trips(self) -> int:
-        """Replies, the dropped ones too. A server's greeting, such as MySQL's, is none."""
-        return self._round_trips
-
-    @property
-    def connections(self) -> int:
-        """Connections that clients opened."""
-        return self._connections
-
     @property
     def open_connections(self) -> int:
         """Connections that are open now; `reset()` does not change it."""
         with self._changed:
             return len(self._links)
 
-    @property
-    def bytes_to_server(self) -> int:
-        return self._bytes_to_server
-
-    @property
-    def bytes_to_client(self) -> int:
-        return self._bytes_to_client
-
-    @property
-    def replies_dropped(self) -> int:
-        return self._replies_dropped
-
     def reset(self) -> None:
         """Count from zero. Connections and faults stay as they are."""
         with self._changed:
-            self._connections = self._round_trips = self._replies_dropped = 0
-            self._bytes_to_server = self._bytes_to_client = 0
+            self.connections = self.round_trips = self.replies_dropped = 0
+            self.bytes_to_server = self.bytes_to_client = 0
 
     # Faults
 
@@ -130,20 +117,38 @@ class TcpProxy:
         with self._changed:  # no client is there for the reply, which ends the link
             assert self._changed.wait_for(lambda: link not in self._links, _JOIN_TIMEOUT), "no reply to a late request"
 
-    def silence(self) -> None:
-        """Pass requests on, and no reply on any connection that is open now. New connections work."""
-        with self._changed:
-            self._silent = set(self._links)
+    def silence(self, marker: str = "", *, skip: int = 0, times: int | None = None) -> None:
+        """Pass requests on, and no reply on any connection that is open now. New connections work.
 
-    def stall(self) -> None:
-        """Keep all connections, accept new ones, and pass nothing, until `resume()`. Nothing is lost."""
+        With a `marker`, only the connections become silent that carry a request with it, from that request on: all of
+        them, or `times` after the first `skip`.
+        """
         with self._changed:
-            self._stalled = True
+            self._silence_marker, self._silence_skip, self._silences_left = marker.encode(), skip, times
+            self._silent = set() if marker else set(self._links)
+
+    @property
+    def silent_connections(self) -> int:
+        """How many connections have become silent, also if they are closed by now."""
+        with self._changed:
+            return len(self._silent)
+
+    def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
+        """Keep all connections, accept new ones, and pass nothing in these directions, until `resume()`.
+
+        Nothing is lost.
+        """
+        with self._changed:
+            self._stalled = {True: to_server, False: to_client}
 
     def resume(self) -> None:
         with self._changed:
-            self._stalled = False
+            self._stalled = {True: False, False: False}
             self._changed.notify_all()
+
+    def delay(self, *, to_server: Delay = NO_DELAY, to_client: Delay = NO_DELAY) -> None:
+        """Hold back whatever is sent by a random time between the two; later chunks wait for earlier ones."""
+        self._delays = {True: to_server, False: to_client}
 
     def refuse(self) -> None:
         """Refuse new connections until `accept()`; those that are open go on."""
@@ -204,7 +209,7 @@ class TcpProxy:
             threading.Thread(target=self._pump, args=(link, link.server, link.client), daemon=True),
         }
         with self._changed:
-            self._connections += 1
+            self.connections += 1
             self._links.add(link)
             self._pumps |= pumps
         for pump in pumps:
@@ -232,8 +237,10 @@ class TcpProxy:
                 self._changed.notify_all()
 
     def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
+        if chunk and any(self._delays[to_server]):
+            time.sleep(random.uniform(*self._delays[to_server]))
         with self._changed:
-            self._changed.wait_for(lambda: not self._stalled or link.is_cut)
+            self._changed.wait_for(lambda: not self._stalled[to_server] or link.is_cut)
             if link.is_cut:
                 return False
             if to_server:
@@ -242,18 +249,23 @@ class TcpProxy:
                 if self._marked_drops and self._drop_marker in chunk:
                     self._marked_drops -= 1
                     self._dropping.add(link)  # on this connection: the reply to another may come before
-                self._bytes_to_server += len(chunk)
+                if self._silence_marker and self._silence_marker in chunk and self._silences_left != 0:
+                    self._silence_skip -= 1
+                    if self._silence_skip < 0:
+                        self._silences_left = None if self._silences_left is None else self._silences_left - 1
+                        self._silent.add(link)
+                self.bytes_to_server += len(chunk)
                 link.awaits_reply = link.awaits_reply or bool(chunk)
             elif link in self._silent:
                 return False
             elif chunk:
                 if link.awaits_reply:
                     link.awaits_reply = False
-                    self._round_trips += 1
+                    self.round_trips += 1
                     if self._is_reply_to_drop(link):
                         link.cut()
                         return False
-                self._bytes_to_client += len(chunk)
+                self.bytes_to_client += len(chunk)
             return True
 
     def _is_held(self, link: _Link, chunk: bytes) -> bool:
@@ -270,7 +282,7 @@ class TcpProxy:
     def _is_reply_to_drop(self, link: _Link) -> bool:
         if link in self._dropping:
             self._dropping.discard(link)
-            self._replies_dropped += 1
+            self.replies_dropped += 1
             return True
         if self._replies_until_drop is None:
             return False
@@ -278,7 +290,7 @@ class TcpProxy:
             self._replies_until_drop -= 1
             return False
         self._replies_until_drop = None
-        self._replies_dropped += 1
+        self.replies_dropped += 1
         return True
 
 

@@ -65,9 +65,9 @@ def assert_locks(app: App, **options: Any) -> None:
 def test_the_inner_executor(executor: Any, inner: type[BaseExecutor], tmp_path: Path) -> None:
     wrapper = ShedLockExecutor(executor, shared_provider)
     with started(BackgroundScheduler(executors={"default": wrapper}, timezone="UTC"), shared_provider, tmp_path) as app:
-        assert type(wrapper._inner) is inner
+        assert type(wrapper.inner) is inner
         if isinstance(executor, dict):
-            assert wrapper._inner._pool._max_workers == 3
+            assert wrapper.inner._pool._max_workers == 3
         assert_locks(app)
 
 
@@ -97,7 +97,7 @@ def test_the_plugin_in_dotted_properties(tmp_path: Path) -> None:
     with started(BackgroundScheduler(properties), shared_provider, tmp_path) as app:
         wrapper = app.scheduler._executors["default"]
         assert isinstance(wrapper, ShedLockExecutor)
-        assert wrapper._inner._pool._max_workers == 5
+        assert wrapper.inner._pool._max_workers == 5
         assert_locks(app)
         task = app.task()
         task.id = "by-id"
@@ -128,7 +128,7 @@ def test_install_before_the_start(tmp_path: Path) -> None:
     with started(scheduler, shared_provider, tmp_path) as app:
         assert_locks(app)
         assert_locks(app, executor="other")
-        assert isinstance(app.scheduler._executors["default"]._inner, ThreadPoolExecutor)
+        assert isinstance(app.scheduler._executors["default"].inner, ThreadPoolExecutor)
 
 
 def test_install_in_a_running_scheduler(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_install_in_a_running_scheduler(tmp_path: Path) -> None:
         app.add(task, jobs.unlocked, args=(task.log,))
         app.wait(task, EVENT_JOB_EXECUTED)
         assert shared_provider.record(task.id) is not None
-        assert scheduler._executors["default"]._inner is inner
+        assert scheduler._executors["default"].inner is inner
 
 
 def test_install_in_a_running_asyncio_scheduler(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_install_in_a_running_asyncio_scheduler(tmp_path: Path) -> None:
     try:
         loop.call(app.scheduler.start)
         loop.call(lambda: install(app.scheduler, shared_provider))
-        assert isinstance(app.scheduler._executors["default"]._inner, AsyncIOExecutor)
+        assert isinstance(app.scheduler._executors["default"].inner, AsyncIOExecutor)
         assert_locks(app)
         loop.call(app.scheduler.shutdown)
         wait_until(lambda: not app.scheduler.running, what="the scheduler shut down")

@@ -24,7 +24,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, Lock, ShedLockExecutor
-from shedlock_py.integrations.apscheduler.job_warnings import GRACE_SECONDS
+from shedlock_py.integrations.apscheduler.executor import GRACE_SECONDS
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler import jobs
 from tests.apscheduler.app import ENDS, App, Task, now, running, sqlite_locks

@@ -21,7 +21,7 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
-from shedlock_py.gates import decide_skip, lock_refused, not_leader, process_gates
+from shedlock_py.block import decide_skip, lock_refused, not_leader, process_gates
 from shedlock_py.testing import FakeClock, RecordingListener
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)

@@ -164,25 +164,10 @@ def test_a_queued_function_that_is_cancelled_does_not_run(pool: WorkerPool, gate
     assert ran == []
 
 
-def test_idle_threads_end_and_a_reserved_one_does_not(
-    pool: WorkerPool, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_threads_end(pool: WorkerPool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_timers, "IDLE_SECONDS", 0.05)
     pool.submit(lambda: None).result(SOON)
     wait_until(lambda: not workers(name), what="the end of an idle thread")
-    pool.reserve()
-    pool.reserve()
-    barrier = threading.Barrier(2)
-    for future in [pool.submit(lambda: barrier.wait(SOON)) for _ in range(2)]:
-        future.result(SOON)
-    wait_until(lambda: len(workers(name)) == 1)
-    (reserved,) = workers(name)
-    pool.unreserve()
-    reserved.join(0.3)
-    assert reserved.is_alive(), "it is reserved once more"
-    pool.unreserve()
-    reserved.join(SOON)
-    assert not reserved.is_alive()
 
 
 def test_no_thread_and_no_worker_is_an_error_and_the_next_submit_tries_again(
@@ -212,16 +197,6 @@ def test_what_was_interrupted_by_ctrl_c_does_not_run(pool: WorkerPool, monkeypat
         pool.submit(lambda: ran.append("interrupted"))
     pool.submit(lambda: ran.append("next")).result(SOON)
     assert ran == ["next"]
-
-
-def test_reserving_without_threads_is_no_error(
-    pool: WorkerPool, no_threads: NoThreads, caplog: pytest.LogCaptureFixture
-) -> None:
-    with no_threads:
-        pool.reserve()
-    assert "could be started" in caplog.text
-    assert pool.submit(lambda: 7).result(SOON) == 7
-    pool.unreserve()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")

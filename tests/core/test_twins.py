@@ -55,6 +55,7 @@ RENAMES = {
     "asynccontextmanager": "contextmanager",
     "resolve_async_provider": "resolve_provider",
     "as_async_provider": "as_provider",
+    "TaskKeepAlive": "ThreadKeepAlive",
 }
 
 

@@ -18,6 +18,7 @@ from shedlock_py import (
     ProviderFailed,
     ProviderUnreachable,
     Skipped,
+    async_keepalive,
     attempt,
     attempt_async,
     block,
@@ -152,8 +153,8 @@ async def failing_keep_alive_async(*_: object) -> AsyncIterator[None]:
 async def test_a_keep_alive_that_cannot_start(
     way: Any, store: Store, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
-    monkeypatch.setattr(block, "kept_alive_async", failing_keep_alive_async)
+    monkeypatch.setattr(block, "ThreadKeepAlive", failing_keep_alive)
+    monkeypatch.setattr(async_keepalive, "TaskKeepAlive", failing_keep_alive_async)
     with pytest.raises(MemoryError):
         await way(REQUEST, keep_alive=True)
     assert_undone(store)
@@ -206,7 +207,7 @@ def test_a_provider_without_undo_releases(
         monkeypatch.setattr(ProgramProvider, "undo", None)
     else:
         monkeypatch.delattr(ProgramProvider, "undo")
-    monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
+    monkeypatch.setattr(block, "ThreadKeepAlive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt("job", never, keep_alive=True)
     assert not provider.records()[0].is_held
@@ -219,7 +220,7 @@ def test_i8_an_undo_that_fails_is_reported_and_does_not_replace_the_error(
         raise ProviderUnreachable("no reply", operation="undo", lock_name=lease.name)
 
     store.undo = failing_undo  # type: ignore[method-assign]  # a fault
-    monkeypatch.setattr(block, "kept_alive", failing_keep_alive)
+    monkeypatch.setattr(block, "ThreadKeepAlive", failing_keep_alive)
     with pytest.raises(MemoryError):
         attempt(REQUEST, never, keep_alive=True)
     assert [event.operation for event in recorded.of(ProviderFailed)] == ["release"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import AsyncLeaderElector, LeadershipStopped, LockRequest, ProviderFailed, leader_only
-from shedlock_py.election.commands import Command, Wait
+from shedlock_py.election.program import Command, Wait
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.election.electors import DURATIONS, LONG

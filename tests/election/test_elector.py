@@ -15,12 +15,11 @@ from shedlock_py import (
     LeaderElector,
     LeadershipStarted,
     LeadershipStopped,
-    Lease,
     LockRequest,
     ProviderFailed,
     leader_only,
 )
-from shedlock_py.election.commands import Command, Wait
+from shedlock_py.election.program import Command, Wait
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
@@ -195,7 +194,7 @@ def test_i1_a_node_that_leads_just_before_a_take_over_is_waited_for(
     class Late(FaultyProvider):
         """By the time it acquires, another node leads."""
 
-        def acquire(self, request: LockRequest) -> Lease | None:
+        def acquire(self, request: LockRequest) -> Any:
             lead(rival)
             return super().acquire(request)
 

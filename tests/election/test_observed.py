@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import InMemoryLockProvider
-from shedlock_py.election.commands import PENDING, Do, Wait
-from shedlock_py.election.program import Election
+from shedlock_py.election.program import PENDING, Do, Election, Wait
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.testing import FakeClock
@@ -69,10 +68,10 @@ class Stepped:
         self.requested: list[str] = []
         self._world = world
         settings = ElectionSettings.parse("election", lease, deadline, retry, holder, "observed")
-        nothing = lambda *_: None  # noqa: E731 (three callbacks that do nothing)
-        self.election = Election(settings, world.clock, random, nothing, nothing, nothing, lambda: False)
-        self._program = self.election.run()
-        self.next: Any = next(self._program)
+        nothing = lambda *_: None  # noqa: E731 (callbacks that do nothing)
+        self.election = Election(settings, world.clock, random, nothing, nothing, lambda: False)
+        self.program = self.election.run()
+        self.next: Any = next(self.program)
 
     def run(self) -> None:
         """Do all that is due now."""
@@ -92,12 +91,12 @@ class Stepped:
         if isinstance(command, Do):
             self.requested.append(command.operation)
             if self.is_cut_off:
-                self.next = self._program.throw(
+                self.next = self.program.throw(
                     ProviderUnreachable("cut off", operation=command.operation, lock_name="election")
                 )
                 return
             reply = getattr(self._world.store, command.operation)(*command.args)
-        self.next = self._program.send(reply)
+        self.next = self.program.send(reply)
 
     def wake(self, intent: Any = None) -> None:
         """End its wait, for an intent or because a callback has returned."""
@@ -310,7 +309,7 @@ def test_a_follower_in_doubt_waits(world: World, lease: float, deadline: float, 
     else:
         assert read.seconds is not None
         world.clock.advance(read.seconds)
-        follower.next = follower._program.send(PENDING)
+        follower.next = follower.program.send(PENDING)
     assert isinstance(follower.next, Wait)
     assert follower.next.until <= world.clock() + retry, "it renews as usual"
     world.pass_time(deadline - 0.1 - (read.seconds or 0) * (reply == "pending"), follower)

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from shedlock_py.testing.proxy import NO_DELAY, Delay, TcpProxy
 from tests.faults.checker import Report, check
-from tests.faults.faulty import NO_DELAY, Delay, FaultyProxy
 from tests.faults.fleet import Fleet
 from tests.faults.report import Control
 from tests.faults.rules import rules_of
@@ -84,7 +84,7 @@ def run(mutant: Mutant, store: Store, seed: int, *, is_mutated: bool = True) -> 
         stack.enter_context(fleet)
         via = []
         if mutant.slow_replies != NO_DELAY:
-            proxy = stack.enter_context(FaultyProxy(store.addresses[0]))
+            proxy = stack.enter_context(TcpProxy(store.addresses[0]))
             proxy.delay(to_client=mutant.slow_replies)
             via.append(proxy.address)
         for _ in range(3):

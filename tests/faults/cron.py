@@ -17,8 +17,8 @@ from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import scheduler_lock
-from shedlock_py._clock import monotonic
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
+from tests.faults.history import monotonic
 from tests.support.stores import open_provider
 
 

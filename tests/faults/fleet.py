@@ -19,8 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from shedlock_py._clock import monotonic
-from tests.faults.history import History, Logbook, Reader
+from tests.faults.history import History, Logbook, Reader, monotonic
 from tests.faults.worker import Behaviour, Config
 from tests.support.database import Address
 from tests.support.polling import wait_until

@@ -1,8 +1,8 @@
 """What happened: every operation of every worker, with the moments before and after it.
 
 All processes of a trial append to one file. A line is one ``os.write``, so that it is there, whole, however the process
-ends. An operation has two lines: one that never ended (its process was killed) has only the first. The clock is the
-one by which leases are trusted, ``shedlock_py._clock.monotonic``: one machine, one clock.
+ends. An operation has two lines: one that never ended (its process was killed) has only the first. The clock is
+the one by which leases are trusted: one machine, one clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shedlock_py import Lease
-from shedlock_py._clock import monotonic
+from shedlock_py._clock import monotonic as monotonic  # by which leases are trusted: there is no public one
 
 NEVER = float("-inf")
 """``trusted_until`` of a lease that is not trusted any more."""

@@ -16,8 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from shedlock_py import LockProvider, LockRequest, release_on_sigterm
-from shedlock_py.testing.proxy import TcpProxy, _Link
-from tests.support.database import Address
+from shedlock_py.testing.proxy import TcpProxy
 from tests.support.polling import wait_until
 from tests.support.stores import Store, open_provider
 
@@ -28,39 +27,18 @@ TIMEOUT = 30.0
 """Seconds, on a busy machine."""
 
 
-class ReplyTcpProxy(TcpProxy):
-    """Lets the server have a request, and keeps the reply, and all that follows on that connection."""
-
-    def __init__(self, upstream: Address) -> None:
-        self._marker = b""
-        self._skip = 0
-        self._silent: set[_Link] = set()
-        super().__init__(upstream)
-
-    def hold_reply_to(self, marker: str, *, skip: int) -> None:
-        self._skip, self._marker = skip, marker.encode()
-
-    def _may_pass(self, link: _Link, chunk: bytes, *, to_server: bool) -> bool:
-        if to_server and self._marker and self._marker in chunk:
-            self._skip -= 1
-            if self._skip < 0:
-                self._marker = b""
-                self._silent.add(link)
-        return (to_server or link not in self._silent) and super()._may_pass(link, chunk, to_server=to_server)
-
-
 def interrupt(store: Store, number: signal.Signals) -> str:
     """Interrupt an acquire in mid-flight; what is wrong afterwards, or nothing."""
     name, fire_time = f"job-{uuid4().hex[:8]}", datetime.now(UTC) - timedelta(minutes=1)
     with ExitStack() as stack:
         observer = store.open()
         stack.callback(observer.close)
-        proxies = [stack.enter_context(ReplyTcpProxy(address)) for address in store.addresses]
+        proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
         child = _Child(store.arguments([proxy.address for proxy in proxies]), name, fire_time)
         stack.callback(child.close)
         child.expect("ready")
         for proxy in proxies:
-            proxy.hold_reply_to(name, skip=1 if store.family == "quorum" else 0)  # the first round grants nothing
+            proxy.silence(name, skip=1 if store.family == "quorum" else 0, times=1)  # the first round grants nothing
         child.go_on()
         wait_until(
             lambda: _is_held(observer, name) or child.has_ended(), timeout=TIMEOUT, what="the store has granted it"

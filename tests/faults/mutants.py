@@ -16,12 +16,13 @@ from typing import Any
 
 import redis
 
-from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable, heartbeat
-from shedlock_py._clock import monotonic
-from shedlock_py.durations import Duration, in_milliseconds
+from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.lease import Claim
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.faults.history import monotonic
 from tests.support.stores import open_provider
 
 _NOW = "local time = redis.call('TIME') local now = time[1] * 1000000 + time[2] "
@@ -62,7 +63,7 @@ class Sound(LockProvider):
 
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, monotonic)
-        token = self._try(self._key(request.name), claim.claim_id, in_milliseconds(request.lock_at_most_for))
+        token = self.attempt(self._key(request.name), claim.claim_id, in_milliseconds(request.lock_at_most_for))
         return claim.granted(token) if token else None
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
@@ -78,14 +79,14 @@ class Sound(LockProvider):
             lease.end()
         return was_ours
 
-    def _try(self, key: str, claim_id: str, milliseconds: int) -> int:
+    def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
         """The fencing token; 0 if it is held."""
-        return self._script(_ACQUIRE, key, claim_id, milliseconds)
+        return self.script(_ACQUIRE, key, claim_id, milliseconds)
 
     def _hold(self, lease: Lease, lock_for: timedelta) -> bool:
-        return bool(self._script(_HOLD, self._key(lease.name), lease.claim_id, in_milliseconds(lock_for)))
+        return bool(self.script(_HOLD, self._key(lease.name), lease.claim_id, in_milliseconds(lock_for)))
 
-    def _script(self, script: str, key: str, *values: str | int) -> int:
+    def script(self, script: str, key: str, *values: str | int) -> int:
         return int(self._client.eval(script, 1, key, *values))
 
     def _now(self) -> int:
@@ -99,7 +100,7 @@ class Sound(LockProvider):
 class ReadThenWrite(Sound):
     """Looks whether the lock is free, and then takes it: two steps."""
 
-    def _try(self, key: str, claim_id: str, milliseconds: int) -> int:
+    def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
         until, last = self._client.hmget(key, "until", "token")
         now = self._now()
         if int(until or 0) > now:
@@ -127,22 +128,22 @@ class ClientClock(Sound):
         super().__init__(where, options)
         self._offset = offset
 
-    def _script(self, script: str, key: str, *values: str | int) -> int:
+    def script(self, script: str, key: str, *values: str | int) -> int:
         now = int((time.time() + self._offset) * 1_000_000)
-        return super()._script(script.replace(_NOW, f"local now = {now} "), key, *values)
+        return super().script(script.replace(_NOW, f"local now = {now} "), key, *values)
 
 
 class RestartingCounter(Sound):
     """Deletes the record with the release, and the counter of the fencing tokens with it."""
 
-    def _try(self, key: str, claim_id: str, milliseconds: int) -> int:
+    def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
         script = _ACQUIRE.replace(f"math.max({_COUNTER}, now)", _COUNTER)
-        return self._script(script, key, claim_id, milliseconds)
+        return self.script(script, key, claim_id, milliseconds)
 
     def release(self, lease: Lease) -> bool:
         lease.begin_release()
         lease.end()
-        return bool(self._script(_DELETE, self._key(lease.name), lease.claim_id))
+        return bool(self.script(_DELETE, self._key(lease.name), lease.claim_id))
 
 
 class DeadlineFromReply(Sound):
@@ -150,7 +151,7 @@ class DeadlineFromReply(Sound):
 
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, monotonic)
-        token = self._try(self._key(request.name), claim.claim_id, in_milliseconds(request.lock_at_most_for))
+        token = self.attempt(self._key(request.name), claim.claim_id, in_milliseconds(request.lock_at_most_for))
         claim.restart_clock()
         return claim.granted(token) if token else None
 
@@ -168,19 +169,20 @@ class NoMinimumHold(Sound):
 class HoldsTooLong(Sound):
     """Asks the store for three times the lease."""
 
-    def _try(self, key: str, claim_id: str, milliseconds: int) -> int:
-        return super()._try(key, claim_id, 3 * milliseconds)
+    def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
+        return super().attempt(key, claim_id, 3 * milliseconds)
 
 
 class NeverNarrows(Sound):
     """Trusts the lease for as long as before after a shorter extension."""
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        until = lease.trusted_until
-        extended = super().extend(lease, lock_at_most_for)
-        if extended is not None:
-            lease._trusted_until = max(until, lease.trusted_until)
-        return extended
+        shorter = parse_duration(lock_at_most_for)
+        extension = lease.begin_extension(max(shorter, lease.lock_at_most_for))
+        if self._hold(lease, shorter):
+            return extension.granted()
+        lease.lose()
+        return None
 
 
 class Flaky(Sound):
@@ -202,11 +204,11 @@ class StoppedKeepAlive(Flaky):
     def __init__(self, where: str, options: dict[str, Any]) -> None:
         super().__init__(where, options)
 
-        def die(plan: heartbeat.KeepAlivePlan, error: Exception) -> None:
-            plan._heartbeats.failures += 1
-            plan._heartbeats.due = float("inf")
+        def die(plan: HeartbeatPlan, lock_at_most_for: timedelta, now: float) -> None:
+            plan.failures += 1
+            plan.due = float("inf")
 
-        heartbeat.KeepAlivePlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
+        HeartbeatPlan.failed = die  # type: ignore[method-assign, assignment]  # the mutation
 
 
 class SoundQuorum(RedisQuorumLockProvider):

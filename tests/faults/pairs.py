@@ -15,7 +15,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py.testing.proxy import TcpProxy
-from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import TIMEOUT
 from tests.support.availability import private_server
 from tests.support.database import Address
@@ -30,7 +29,7 @@ class Standby(ABC, Generic[Member]):
     """A server that follows another, and its link to it."""
 
     def __init__(self, primary: Member, stack: ExitStack) -> None:
-        self.link = stack.enter_context(FaultyProxy(primary.address))
+        self.link = stack.enter_context(TcpProxy(primary.address))
         self.server = self._start(stack)
 
     @abstractmethod
@@ -38,7 +37,7 @@ class Standby(ABC, Generic[Member]):
 
     def fall_behind(self) -> None:
         """From now on it hears nothing more, and nobody hears of it."""
-        self.link.hold_back(to_server=True, to_client=True)
+        self.link.stall()
 
 
 class Pair(ABC, Generic[Member]):
@@ -109,7 +108,7 @@ class PostgresStandbyServer(PostgresServer):
         super().__init__()
         self._link = link
 
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         host, port = self._link
         self._run(
             self._programs["pg_basebackup"], f"--pgdata={self.data}", "--write-recovery-conf", "--checkpoint=fast",

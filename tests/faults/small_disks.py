@@ -183,8 +183,8 @@ class LoggedMariaDbServer(MariaDbServer):
         super().__init__()
         self._logs = logs
 
-    def _command(self, port: int) -> list[str]:
-        return [*super()._command(port), f"--log-bin={self._logs}/binlog", "--binlog-format=ROW"]
+    def command(self, port: int) -> list[str]:
+        return [*super().command(port), f"--log-bin={self._logs}/binlog", "--binlog-format=ROW"]
 
 
 @contextmanager

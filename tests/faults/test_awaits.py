@@ -23,7 +23,7 @@ from shedlock_py import (
     extend_lock_async,
     hold_async,
 )
-from shedlock_py.heartbeat import HeartbeatPlan
+from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from shedlock_py.testing import FakeClock
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.faults.checker import Report, Rules, check
+from tests.faults.checker import Rules, check
 from tests.faults.history import NEVER, History, Mark, Operation
-from tests.faults.simulated import FAULTS, LATE, Simulation
 
 A, B = "a", "b"
 
@@ -203,49 +199,3 @@ def test_figures() -> None:
     report = check(History((FIRST, acquire(B, 1.4, 1.5))), Rules(off=frozenset({"overlap"})))
     assert report.findings == []
     assert report.worst_overlap == pytest.approx(0.488)
-
-
-# Any history of a correct lock
-
-RULES = Rules(late=LATE)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 2**32))
-def test_a_correct_lock_has_no_findings(seed: int) -> None:
-    report = check(Simulation(Random(seed)).run(), RULES)
-    assert report.findings == []
-    assert report.worst_overlap == 0
-
-
-def test_simulations_are_full_of_trouble() -> None:
-    """Else the property says little."""
-    total = Report()
-    for seed in range(30):
-        total.add(check(Simulation(Random(seed)).run(), RULES))
-    for kind, outcomes in {
-        "acquire": ("granted", "skipped", "error", "unended"),
-        "extend": ("done", "lost", "error"),
-        "release": ("done", "lost", "error"),
-        "write": ("done", "refused"),
-        "check": ("trusted", "untrusted"),
-    }.items():
-        assert min(total.counts[f"{kind} {outcome}"] for outcome in outcomes) >= 3, kind
-    assert total.counts["killed"] >= 3
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_lock_is_found(fault: str) -> None:
-    expected = {
-        "double grant": {"overlap"},
-        "token": {"token", "refused write"},
-        "fence": {"stale write"},
-        "minimum hold": {"minimum hold"},
-        "holds too long": {"grant lost", "crash bound"},
-        "extends too long": {"grant lost"},
-        "trusts too long": {"overlap", "trust window"},
-        "trusts no answer": {"trust window"},
-        "is not narrowed": {"trust window"},
-    }[fault]
-    found = {f.rule for seed in range(30) for f in check(Simulation(Random(seed), fault).run(), RULES).findings}
-    assert expected <= found

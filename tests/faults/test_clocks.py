@@ -15,11 +15,11 @@ import pytest
 import redis
 
 from shedlock_py import LockRequest
-from shedlock_py._clock import monotonic
 from tests.faults.checker import Report
 from tests.faults.clocked import ClockedStore, clocked, server_time, worker_clocks
 from tests.faults.clocks import ServerClock, WorkerClock, offset_to
 from tests.faults.fleet import ForkServer
+from tests.faults.history import monotonic
 from tests.faults.registry import Budget
 from tests.faults.scenarios import clocks, elections, time_zones
 from tests.faults.scenarios.clocks import HOUR

@@ -28,7 +28,7 @@ from shedlock_py import (
     hold,
     hold_async,
 )
-from shedlock_py.heartbeat import HeartbeatPlan
+from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from shedlock_py.testing.proxy import TcpProxy

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 
 from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, Lease, LockRequest
-from shedlock_py.heartbeat import HeartbeatPlan
+from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.lease import Claim, Extension
 from shedlock_py.request import SLACK, TRUST_MARGIN
 from shedlock_py.testing import FakeClock

@@ -1,16 +1,15 @@
 """A replica of an application, as a process: it acquires, works, writes with its fencing token, extends, releases, …
 
-    python -m tests.faults.worker CONFIG.json    one worker, until SIGTERM
-    python -m tests.faults.worker                a fork server: forks a worker for each line of JSON that it reads
-
-A fork server has imported everything once, so that its workers start in milliseconds. They die with it, and it dies
-when its standard input ends.
+``python -m tests.faults.worker`` is a fork server: it forks a worker for each line of JSON that it reads. It has
+imported everything once, so that its workers start in milliseconds. They die with it, and it dies when its standard
+input ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import inspect
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,7 +91,7 @@ class Config:
 
 
 class Worker:
-    """What is the same for both kinds; neither waits here, but for the fenced log."""
+    """The coroutines of a worker with a sync provider never wait, so that :func:`drive` carries them out."""
 
     def __init__(self, config: Config) -> None:
         self.behaviour = config.behaviour
@@ -147,86 +146,46 @@ class Worker:
             accepted = self._fenced_log.write(lease.name, lease.fencing_token or 0)
             entry.outcome = "done" if accepted else "refused"
 
-
-class SyncWorker(Worker):
-    def run(self) -> None:
-        inner = self.open()
-        plain = RecordedProvider(inner, self.logbook)
-        kept = RecordedProvider(inner, self.logbook, keep_alive=True)
-        while not self.is_done:
-            time.sleep(self.until_next())
-            try:
-                if self.happens(self.behaviour.keeps_alive):
-                    with hold(self.request(), provider=kept, keep_alive=True) as lease:
-                        if lease is not None:
-                            self.work(lease)
-                elif self.happens(self.behaviour.force_releases):
-                    plain.force_release(self.name())
-                elif self.happens(self.behaviour.prunes):
-                    plain.prune(0)
-                else:
-                    self.plainly(plain)
-            except ProviderError:
-                pass  # it is in the history
-
-    def plainly(self, provider: RecordedProvider) -> None:
-        acquire = provider.take_over if self.happens(self.behaviour.takes_over) else provider.acquire
-        lease = acquire(self.request())
-        if lease is None:
-            return
-        try:
-            is_ours = self.work(lease)
-            if is_ours and self.happens(self.behaviour.extends) and provider.extend(lease, self.extension()):
-                self.work(lease)
-        finally:
-            if not self.happens(self.behaviour.forgets):
-                provider.release(lease)
-
-    def work(self, lease: Lease) -> bool:
-        until = time.monotonic() + self.between(self.behaviour.work)
-        while self.may_go_on(lease):
-            left = until - time.monotonic()
-            if left <= 0:
-                self.write(lease)
-                return True
-            time.sleep(min(left, CHECK_SECONDS))
-        return False
-
-
-class AsyncWorker(Worker):
     async def run(self) -> None:
-        inner = self.open()
-        plain = AsyncRecordedProvider(inner, self.logbook)
-        kept = AsyncRecordedProvider(inner, self.logbook, keep_alive=True)
+        inner, behaviour = self.open(), self.behaviour
+        recorded = AsyncRecordedProvider if self._config.is_async else RecordedProvider
+        plain, kept = recorded(inner, self.logbook), recorded(inner, self.logbook, keep_alive=True)
         while not self.is_done:
-            await asyncio.sleep(self.until_next())
+            await self.sleep(self.until_next())
             try:
-                if self.happens(self.behaviour.keeps_alive):
-                    async with hold_async(self.request(), provider=kept, keep_alive=True) as lease:
-                        if lease is not None:
-                            await self.work(lease)
-                elif self.happens(self.behaviour.force_releases):
-                    await plain.force_release(self.name())
-                elif self.happens(self.behaviour.prunes):
-                    await plain.prune(0)
+                if self.happens(behaviour.keeps_alive):
+                    await self.keeping_alive(kept)
+                elif self.happens(behaviour.force_releases):
+                    await reply_of(plain.force_release(self.name()))
+                elif self.happens(behaviour.prunes):
+                    await reply_of(plain.prune(0))
                 else:
                     await self.plainly(plain)
             except ProviderError:
                 pass  # it is in the history
 
-    async def plainly(self, provider: AsyncRecordedProvider) -> None:
+    async def keeping_alive(self, provider: Any) -> None:
+        if self._config.is_async:
+            async with hold_async(self.request(), provider=provider, keep_alive=True) as lease:
+                if lease is not None:
+                    await self.work(lease)
+        else:
+            with hold(self.request(), provider=provider, keep_alive=True) as lease:
+                if lease is not None:
+                    await self.work(lease)
+
+    async def plainly(self, provider: Any) -> None:
         acquire = provider.take_over if self.happens(self.behaviour.takes_over) else provider.acquire
-        lease = await acquire(self.request())
+        lease = await reply_of(acquire(self.request()))
         if lease is None:
             return
         try:
-            is_ours = await self.work(lease)
-            extends = is_ours and self.happens(self.behaviour.extends)
-            if extends and await provider.extend(lease, self.extension()):
+            extends = await self.work(lease) and self.happens(self.behaviour.extends)
+            if extends and await reply_of(provider.extend(lease, self.extension())):
                 await self.work(lease)
         finally:
             if not self.happens(self.behaviour.forgets):
-                await provider.release(lease)
+                await reply_of(provider.release(lease))
 
     async def work(self, lease: Lease) -> bool:
         until = time.monotonic() + self.between(self.behaviour.work)
@@ -235,23 +194,40 @@ class AsyncWorker(Worker):
             if left <= 0:
                 self.write(lease)
                 return True
-            await asyncio.sleep(min(left, CHECK_SECONDS))
+            await self.sleep(min(left, CHECK_SECONDS))
         return False
+
+    async def sleep(self, seconds: float) -> None:
+        if self._config.is_async:
+            await asyncio.sleep(seconds)
+        else:
+            time.sleep(seconds)  # noqa: ASYNC251 (no event loop runs)
+
+
+async def reply_of(reply: Any) -> Any:
+    """What a sync or an async provider replies."""
+    return await reply if inspect.isawaitable(reply) else reply
+
+
+def drive(work: Coroutine[Any, Any, None]) -> None:
+    """Carry out a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("a worker with a sync provider waits for an event loop")
 
 
 def run(config: Config) -> None:
     """One worker, until SIGTERM; its last lease is released in order."""
-    worker = AsyncWorker(config) if config.is_async else SyncWorker(config)
+    worker = Worker(config)
 
     def end(*_: object) -> None:
         worker.is_done = True
 
     signal.signal(signal.SIGTERM, end)
     logging.disable()  # what goes wrong is in the history
-    if isinstance(worker, AsyncWorker):
-        asyncio.run(worker.run())
-    else:
-        worker.run()
+    (asyncio.run if config.is_async else drive)(worker.run())
 
 
 def fork_server() -> None:
@@ -270,23 +246,18 @@ def fork_server() -> None:
 
 
 def _become_worker(line: str) -> None:
-    code = 1
     try:
         os.close(0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         die_with_parent = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
         run(Config.from_json(line))
-        code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()
-        os._exit(code)
+        os.kill(os.getpid(), signal.SIGKILL)  # what was imported shall not end in order here: it is the parent's
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        run(Config.from_json(Path(sys.argv[1]).read_text()))
-    else:
-        fork_server()
+    fork_server()

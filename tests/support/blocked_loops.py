@@ -19,8 +19,9 @@ def block_when_redis_is_asked(monkeypatch: pytest.MonkeyPatch, seconds: float) -
     send = redis.asyncio.Connection.send_packed_command
 
     def block(connection: Any) -> None:
-        if connection._writer is not None:  # not closed meanwhile
-            select.select([connection._writer.get_extra_info("socket")], [], [], 30)
+        writer = connection._writer  # redis-py shows its socket nowhere else
+        if writer is not None:  # not closed meanwhile
+            select.select([writer.get_extra_info("socket")], [], [], 30)
             compute(seconds)
 
     async def send_and_block(self: Any, *args: Any, **options: Any) -> None:

@@ -98,23 +98,10 @@ class ExternalLife(Server):
 
     _variable: str
 
-    def start(self) -> None:
-        self._refuse()
-
-    def stop(self) -> None:
-        self._refuse()
-
-    def kill(self) -> None:
-        self._refuse()
-
-    def pause(self) -> None:
-        self._refuse()
-
-    def resume(self) -> None:
-        self._refuse()
-
     def _refuse(self) -> None:
         pytest.skip(f"this test stops or pauses the server, and {self._variable} names one that is not ours")
+
+    start = stop = kill = pause = resume = _refuse
 
 
 class ExternalServer(ExternalLife, DatabaseServer):

@@ -1,4 +1,4 @@
-"""Providers whose store is slow, fails or hangs, as a test says from moment to moment; they count their operations."""
+"""Providers in front of other providers: a base that forwards every operation, and one whose store fails on demand."""
 
 from __future__ import annotations
 
@@ -13,21 +13,75 @@ from shedlock_py import (
     AsyncInMemoryLockProvider,
     AsyncLockProvider,
     InMemoryLockProvider,
-    Lease,
     LockProvider,
-    LockRecord,
-    LockRequest,
     ProviderUnreachable,
 )
-from shedlock_py.durations import Duration
 
 OPERATIONS = (
     "acquire", "extend", "release", "record", "records", "force_release", "take_over", "prune", "create_schema",
 )  # fmt: skip
 
 
+def _forwarded(operation: str) -> Any:
+    def forward(self: Any, *arguments: Any) -> Any:
+        return self.call(operation, *arguments)
+
+    return forward
+
+
+def _async_forwarded(operation: str) -> Any:
+    async def forward(self: Any, *arguments: Any) -> Any:
+        return await self.call(operation, *arguments)
+
+    return forward
+
+
+class ForwardingProvider(LockProvider):
+    """Every operation goes through :meth:`call`, which subclasses override."""
+
+    inner: Any
+    acquire = _forwarded("acquire")
+    extend = _forwarded("extend")
+    release = _forwarded("release")
+    record = _forwarded("record")
+    records = _forwarded("records")
+    force_release = _forwarded("force_release")
+    take_over = _forwarded("take_over")
+    prune = _forwarded("prune")
+    create_schema = _forwarded("create_schema")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # in the middle of a copy
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def call(self, operation: str, *arguments: Any) -> Any:
+        return getattr(self.inner, operation)(*arguments)
+
+
+class AsyncForwardingProvider(AsyncLockProvider):
+    inner: Any
+    acquire = _async_forwarded("acquire")
+    extend = _async_forwarded("extend")
+    release = _async_forwarded("release")
+    record = _async_forwarded("record")
+    records = _async_forwarded("records")
+    force_release = _async_forwarded("force_release")
+    take_over = _async_forwarded("take_over")
+    prune = _async_forwarded("prune")
+    create_schema = _async_forwarded("create_schema")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    async def call(self, operation: str, *arguments: Any) -> Any:
+        return await getattr(self.inner, operation)(*arguments)
+
+
 class _Faults:
-    """Which operations fail or hang; the same for both kinds of provider."""
+    """Which operations fail or hang, and how often each was called."""
 
     recovered: Any
     """An event, of threading or asyncio."""
@@ -65,7 +119,7 @@ class _Faults:
             raise ProviderUnreachable("down", operation=operation, lock_name=name) from OSError("down")
 
 
-class FaultyProvider(_Faults, LockProvider):
+class FaultyProvider(_Faults, ForwardingProvider):
     """A provider in front of ``inner``, by default a store in memory. Two on one ``inner`` are two replicas.
 
     :param delay: seconds that each operation takes.
@@ -81,15 +135,10 @@ class FaultyProvider(_Faults, LockProvider):
         hang: Iterable[str] = (),
     ) -> None:
         super().__init__(delay, fail, hang)
-        self.inner: Any = inner or InMemoryLockProvider()
+        self.inner = inner or InMemoryLockProvider()
         self.recovered = threading.Event()
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # in the middle of a copy
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def _call(self, operation: str, *arguments: Any) -> Any:
+    def call(self, operation: str, *arguments: Any) -> Any:
         self._begin(operation)
         try:
             if self.delay:
@@ -97,44 +146,12 @@ class FaultyProvider(_Faults, LockProvider):
             if operation in self.hanging:
                 self.recovered.wait(30)
             self._check(operation, arguments)
-            return getattr(self.inner, operation)(*arguments)
+            return super().call(operation, *arguments)
         finally:
             self.busy[operation] -= 1
 
-    def acquire(self, request: LockRequest) -> Lease | None:
-        lease: Lease | None = self._call("acquire", request)
-        return lease
 
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        extended: Lease | None = self._call("extend", lease, lock_at_most_for)
-        return extended
-
-    def release(self, lease: Lease) -> bool:
-        return bool(self._call("release", lease))
-
-    def record(self, name: str) -> LockRecord | None:
-        record: LockRecord | None = self._call("record", name)
-        return record
-
-    def records(self, prefix: str = "") -> list[LockRecord]:
-        records: list[LockRecord] = self._call("records", prefix)
-        return records
-
-    def force_release(self, name: str) -> bool:
-        return bool(self._call("force_release", name))
-
-    def take_over(self, request: LockRequest) -> Lease:
-        lease: Lease = self._call("take_over", request)
-        return lease
-
-    def prune(self, unused_for: Duration) -> int:
-        return int(self._call("prune", unused_for))
-
-    def create_schema(self) -> None:
-        self._call("create_schema")
-
-
-class AsyncFaultyProvider(_Faults, AsyncLockProvider):
+class AsyncFaultyProvider(_Faults, AsyncForwardingProvider):
     """:class:`FaultyProvider` for asyncio. Without ``inner``, :attr:`sync` is a sync provider on the same store."""
 
     def __init__(
@@ -147,15 +164,10 @@ class AsyncFaultyProvider(_Faults, AsyncLockProvider):
     ) -> None:
         super().__init__(delay, fail, hang)
         self.sync = InMemoryLockProvider()
-        self.inner: Any = inner or AsyncInMemoryLockProvider(shared_with=self.sync)
+        self.inner = inner or AsyncInMemoryLockProvider(shared_with=self.sync)
         self.recovered = asyncio.Event()
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # in the middle of a copy
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    async def _call(self, operation: str, *arguments: Any) -> Any:
+    async def call(self, operation: str, *arguments: Any) -> Any:
         self._begin(operation)
         try:
             if self.delay:
@@ -163,38 +175,6 @@ class AsyncFaultyProvider(_Faults, AsyncLockProvider):
             if operation in self.hanging:
                 await self.recovered.wait()
             self._check(operation, arguments)
-            return await getattr(self.inner, operation)(*arguments)
+            return await super().call(operation, *arguments)
         finally:
             self.busy[operation] -= 1
-
-    async def acquire(self, request: LockRequest) -> Lease | None:
-        lease: Lease | None = await self._call("acquire", request)
-        return lease
-
-    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        extended: Lease | None = await self._call("extend", lease, lock_at_most_for)
-        return extended
-
-    async def release(self, lease: Lease) -> bool:
-        return bool(await self._call("release", lease))
-
-    async def record(self, name: str) -> LockRecord | None:
-        record: LockRecord | None = await self._call("record", name)
-        return record
-
-    async def records(self, prefix: str = "") -> list[LockRecord]:
-        records: list[LockRecord] = await self._call("records", prefix)
-        return records
-
-    async def force_release(self, name: str) -> bool:
-        return bool(await self._call("force_release", name))
-
-    async def take_over(self, request: LockRequest) -> Lease:
-        lease: Lease = await self._call("take_over", request)
-        return lease
-
-    async def prune(self, unused_for: Duration) -> int:
-        return int(await self._call("prune", unused_for))
-
-    async def create_schema(self) -> None:
-        await self._call("create_schema")

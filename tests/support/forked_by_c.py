@@ -8,15 +8,14 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import create_engine
 
 from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
-from shedlock_py._process import OwningProcess
-from shedlock_py.context import ActiveLease
 from shedlock_py.election.base import random as election_random
-from shedlock_py.heartbeat import KeepAlivePlan
+from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.providers.redis.quorum.programs import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.forks import in_child
@@ -117,13 +116,12 @@ def with_a_pool_of_the_childs(url: str, name: str) -> None:
 
 def jitter(url: str, name: str) -> None:
     """It is not the same in every child."""
-    lease = provider_from_url(url).acquire(LockRequest(name, "1m"))
-    assert lease is not None
     reading, writing = os.pipe()
 
     def child() -> None:
-        plan = KeepAlivePlan(ActiveLease(lease, None, OwningProcess()), sends=True)
-        numbers = (random.random(), election_random(), plan._heartbeats._random(), _pause(10).seconds)
+        plan = HeartbeatPlan(timedelta(minutes=1), 0.0)
+        plan.failed(timedelta(minutes=1), 0.0)
+        numbers = (random.random(), election_random(), plan.due, _pause(10).seconds)
         os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
 
     for _ in range(3):

@@ -4,8 +4,8 @@ import asyncio
 import ctypes
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
@@ -17,19 +17,8 @@ def c_fork() -> int:
 
 def in_a_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run `work` on a new event loop in a new thread: a child that was forked inside of a loop has no other way."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            asyncio.run(work())
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert not failures
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(work())).result(30)
 
 
 def check_fork_by_c(way: str, url: str, name: str) -> None:

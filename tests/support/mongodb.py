@@ -1,24 +1,22 @@
 """A server that speaks MongoDB's protocol: a private one of SecantusDB, or the one that the environment names."""
 
 import os
-import pwd
 import re
-import signal
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from tests.support.availability import missing
+from tests.support.availability import missing, private_server
 from tests.support.database import Address, ExternalLife, Server
 from tests.support.ports import LOOPBACK
-from tests.support.servers import PrivateServer, ServerError
+from tests.support.servers import ServerProcess
 
 VARIABLE = "SHEDLOCK_TEST_MONGODB_URL"
 
@@ -49,23 +47,17 @@ class MongoServer(Server):
             client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
-class PrivateMongoServer(MongoServer):
+class PrivateMongoServer(ServerProcess, MongoServer):
     """SecantusDB, in a temporary directory and on a free port."""
 
+    product = "mongodb"
+    programs = ("secantusd-py",)
+    search_in = str(Path(sys.executable).parent)
+
     def __init__(self, *arguments: str, userinfo: str = "") -> None:
-        self._process = _Secantus(arguments)
+        super().__init__()
+        self.arguments = arguments
         self.userinfo = userinfo
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.close()
-
-    @property
-    def address(self) -> Address:
-        return self._process.address
 
     def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
         host, port = via or self.address
@@ -73,63 +65,20 @@ class PrivateMongoServer(MongoServer):
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"mongodb://{self.userinfo}{host}:{port}/{database}{'?' if query else ''}{query}"
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Added to ours when the server starts."""
-        return self._process.environment
-
     def restart_with(self, *arguments: str) -> None:
         self.stop()
-        self._process.arguments = arguments
+        self.arguments = arguments
         self.start()
 
-    def start(self) -> None:
-        self._process.start()
-
-    def stop(self) -> None:
-        self._process.stop()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def pause(self) -> None:
-        self._process.pause()
-
-    def resume(self) -> None:
-        self._process.resume()
-
-
-class _Secantus(PrivateServer):
-    """The life of the process; its base class knows how to find a port and how not to be left behind."""
-
-    product = "mongodb"
-    dialect = "mongodb"
-    programs = ("secantusd-py",)
-    search_in = str(Path(sys.executable).parent)
-    system_user = pwd.getpwuid(os.geteuid()).pw_name
-    stop_signal = signal.SIGTERM
-    data_directory_query = ""
-
-    def __init__(self, arguments: tuple[str, ...]) -> None:
-        super().__init__()
-        self.arguments = arguments
-
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         self.data.mkdir()
 
-    def _command(self, port: int) -> list[str]:
+    def command(self, port: int) -> list[str]:
         program = str(Path(__file__).with_name("secantus_server.py"))
-        listen = [f"--host={LOOPBACK}", f"--port={port}"]
-        return [
-            sys.executable,
-            program,
-            *listen,
-            f"--storage-path={self.data}",
-            "--enable-test-commands",
-            *self.arguments,
-        ]
+        options = [f"--host={LOOPBACK}", f"--port={port}", f"--storage-path={self.data}", "--enable-test-commands"]
+        return [sys.executable, program, *options, *self.arguments]
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         host, port = self.address
         try:
             with MongoClient[dict[str, Any]](host, port, directConnection=True, timeoutMS=1000) as client:
@@ -176,9 +125,5 @@ def mongodb_endpoint() -> Iterator[MongoServer]:
             )
         yield external
         return
-    try:
-        private = PrivateMongoServer()
-    except ServerError as error:
-        missing(f"mongodb: {error}", "make servers")
-    with private:
+    with private_server("mongodb", PrivateMongoServer) as private:
         yield private

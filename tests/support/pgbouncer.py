@@ -34,10 +34,10 @@ class PgBouncer(ServerProcess):
         url = make_url(self._server.url(driver))
         return url.set(host=host, port=port, database=self._database).render_as_string(hide_password=False)
 
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         self.data.mkdir()
 
-    def _command(self, port: int) -> list[str]:
+    def command(self, port: int) -> list[str]:
         url = make_url(self._server.url("postgresql"))
         target = {
             "host": url.host, "port": url.port, "dbname": url.database, "user": url.username, "password": url.password,
@@ -59,7 +59,7 @@ class PgBouncer(ServerProcess):
         path.chmod(0o644)
         return [self._programs["pgbouncer"], str(path)]
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         engine = create_engine(self.url("postgresql+psycopg"), poolclass=NullPool, connect_args={"connect_timeout": 5})
         try:
             with engine.connect():

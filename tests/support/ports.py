@@ -1,7 +1,9 @@
-"""Free TCP ports below the range from which the kernel takes the ports of outgoing connections."""
+"""Free TCP ports, below the range from which the kernel takes the ports of outgoing connections."""
 
 import random
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 LOOPBACK = "127.0.0.1"
 
@@ -32,3 +34,17 @@ def free_port() -> int:
     with bind_free_port() as sock:
         port: int = sock.getsockname()[1]
         return port
+
+
+@contextmanager
+def black_hole() -> Iterator[tuple[str, int]]:
+    """An address that neither accepts nor refuses connections: the listener's queue is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(bind_free_port())
+        listener.listen(0)
+        with suppress(TimeoutError):
+            while True:
+                waiting = stack.enter_context(socket.socket())
+                waiting.settimeout(0.5)
+                waiting.connect(listener.getsockname())
+        yield listener.getsockname()

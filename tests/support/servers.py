@@ -80,14 +80,14 @@ class ServerProcess(Server):
         return {program: path for program, path in found.items() if path is not None}
 
     @abstractmethod
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         """Make `self.data` and whatever else the server needs before it starts for the first time."""
 
     @abstractmethod
-    def _command(self, port: int) -> list[str]: ...
+    def command(self, port: int) -> list[str]: ...
 
     @abstractmethod
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         """Whether it is our server that answers on the port, and not somebody else's."""
 
     def __enter__(self) -> Self:
@@ -115,7 +115,7 @@ class ServerProcess(Server):
             # The kernel's death signal goes by the thread that started the process.
             raise ServerError("start a server from the main thread; it would die together with any other")
         if not self.data.exists():
-            self._create_data()
+            self.create_data()
         if self._port is not None:
             self._start_on(self._port)
             return
@@ -170,7 +170,7 @@ class ServerProcess(Server):
         log_before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", *self._command(port)],
+                ["setpriv", "--pdeathsig", "KILL", "--", *self.command(port)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -180,7 +180,7 @@ class ServerProcess(Server):
                 **self._as_user,
             )
         deadline = time.monotonic() + START_TIMEOUT
-        while not self._answers():
+        while not self.answers():
             ended = self._process.poll() is not None
             if ended or time.monotonic() > deadline:
                 self.kill()
@@ -220,7 +220,7 @@ class PrivateServer(ServerProcess, DatabaseServer):
     def _url(self) -> URL:
         return URL.create(self.dialect, USER, PASSWORD, LOOPBACK, self._port, DATABASE)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             with self.connect() as connection:
                 return Path(connection.execute(text(self.data_directory_query)).scalar_one()) == self.data
@@ -237,7 +237,7 @@ class PostgresServer(PrivateServer):
     stop_signal = signal.SIGINT
     data_directory_query = "SHOW data_directory"
 
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         password_file = self.directory / "password"
         password_file.write_text(PASSWORD)
         password_file.chmod(0o644)
@@ -257,7 +257,7 @@ class PostgresServer(PrivateServer):
             self._programs["postgres"], str(self.data),
         )  # fmt: skip
 
-    def _command(self, port: int) -> list[str]:
+    def command(self, port: int) -> list[str]:
         settings = {
             "listen_addresses": LOOPBACK,
             "unix_socket_directories": str(self.directory),
@@ -280,7 +280,7 @@ class MariaDbServer(PrivateServer):
     stop_signal = signal.SIGTERM
     data_directory_query = "SELECT TRIM(TRAILING '/' FROM @@datadir)"
 
-    def _create_data(self) -> None:
+    def create_data(self) -> None:
         self._run(
             self._programs["mariadb-install-db"],
             "--no-defaults",
@@ -297,7 +297,7 @@ class MariaDbServer(PrivateServer):
         self._init_file.write_text("\n".join(statements) + "\n")
         self._init_file.chmod(0o644)
 
-    def _command(self, port: int) -> list[str]:
+    def command(self, port: int) -> list[str]:
         return [
             self._programs["mariadbd"],
             "--no-defaults",

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, NullPool, create_engine
 
-from shedlock_py import AsyncLockProvider, LockProvider
+from shedlock_py import LockProvider
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.providers.redis import (
     AsyncRedisLockProvider,
@@ -45,10 +45,9 @@ _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
 }
 
 
-def open_provider(family: str, is_async: bool, where: Any, options: dict[str, Any]) -> LockProvider | AsyncLockProvider:
+def open_provider(family: str, is_async: bool, where: Any, options: dict[str, Any]) -> Any:
     """A provider from :meth:`Store.arguments`, in any process."""
-    provider: LockProvider | AsyncLockProvider = _PROVIDERS[family, is_async](where, **options)
-    return provider
+    return _PROVIDERS[family, is_async](where, **options)
 
 
 class Store(ABC):

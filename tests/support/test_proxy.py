@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import pytest
-from sqlalchemy import Connection, NullPool, create_engine, text
 
 from shedlock_py.testing.proxy import TcpProxy
-from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
 
@@ -179,33 +177,6 @@ def test_close_leaves_no_thread_and_frees_the_port(echo: Echo) -> None:
     with pytest.raises(ConnectionRefusedError):
         connect(proxy)
     wait_until(lambda: threading.active_count() <= before + 1, what="only the echo's thread left")
-
-
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2"])
-def test_one_statement_on_postgres_is_one_round_trip(postgres_server: DatabaseServer, driver: str) -> None:
-    with TcpProxy(postgres_server.address) as proxy, open_connection(postgres_server, driver, proxy) as connection:
-        assert_one_round_trip_per_statement(connection, proxy)
-
-
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mariadb+pymysql"])
-def test_one_statement_on_mariadb_is_one_round_trip(mariadb_server: DatabaseServer, driver: str) -> None:
-    with TcpProxy(mariadb_server.address) as proxy, open_connection(mariadb_server, driver, proxy) as connection:
-        assert_one_round_trip_per_statement(connection, proxy)
-
-
-def open_connection(server: DatabaseServer, driver: str, proxy: TcpProxy) -> Connection:
-    url = server.url(driver, via=proxy.address)
-    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect()
-
-
-def assert_one_round_trip_per_statement(connection: Connection, proxy: TcpProxy) -> None:
-    for _ in range(10):  # psycopg prepares at the sixth time, which costs it one more
-        connection.execute(text("SELECT 1"))
-    proxy.reset()
-    for count in range(1, 21):
-        assert connection.execute(text("SELECT 1")).scalar_one() == 1
-        assert proxy.round_trips == count
-    assert proxy.connections == 0
 
 
 def test_leads_new_connections_elsewhere(proxy: TcpProxy, echo: Echo, client: socket.socket) -> None:

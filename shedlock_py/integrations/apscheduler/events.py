@@ -1,9 +1,13 @@
-"""The events that ShedLockExecutor adds to APScheduler's."""
+"""The events that ShedLockExecutor adds to APScheduler's, and how the events of a job reach the listeners."""
 
 from __future__ import annotations
 
+import inspect
+import logging
+from dataclasses import dataclass
 from datetime import datetime
 from traceback import format_tb
+from typing import Any
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED, JobExecutionEvent
 
@@ -25,6 +29,35 @@ class JobSkippedEvent(JobExecutionEvent):
         super().__init__(EVENT_JOB_SKIPPED, job_id, jobstore, run_time)
         self.lock_name = lock_name
         self.reason = reason
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The events of the run times of a job: what its proxy returns to the inner executor."""
+
+    events: list[JobExecutionEvent]
+
+
+class SchedulerProxy:
+    """The scheduler of an inner executor: it hands the events of the job itself to the listeners."""
+
+    def __init__(self, scheduler: Any, logger: logging.Logger) -> None:
+        self._scheduler = scheduler
+        self._executor_logger = logger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def _dispatch_event(self, event: Any) -> None:
+        result = getattr(event, "retval", None)
+        for inner in result.events if isinstance(result, RunResult) else [event]:
+            retval = getattr(inner, "retval", None)
+            if inspect.iscoroutine(retval):  # which APScheduler would report as a success
+                retval.close()
+                error = cannot_await(inner.job_id)
+                self._executor_logger.error("%s", error)
+                inner = error_event(inner.job_id, inner.jobstore, inner.scheduled_run_time, error)
+            self._scheduler._dispatch_event(inner)
 
 
 def error_event(job_id: str, jobstore: str, run_time: datetime, error: BaseException) -> JobExecutionEvent:

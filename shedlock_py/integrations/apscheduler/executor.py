@@ -1,9 +1,9 @@
 """The executor: decides which lock a job needs, and hands the job to the executor that really runs it.
 
-The inner executor gets a proxy of each job. In the worker, the proxy takes the lock for each due run time, calls
-APScheduler's own ``run_job`` and returns the events in a ``RunResult``, which the scheduler's proxy unpacks. So events,
-log lines, misfires and ``max_instances`` stay APScheduler's own with any inner executor, and no scheduler waits for the
-store. Read ``ShedLockExecutor.submit_job``, then ``run_once`` in ``worker``.
+The inner executor gets a ``JobProxy``. In the worker, the proxy takes the lock for each due run time, calls
+APScheduler's own ``run_job`` and returns the events in a ``RunResult``, which the ``SchedulerProxy`` unpacks. So
+events, log lines, misfires and ``max_instances`` stay APScheduler's own with any inner executor, and no scheduler waits
+for the store. Read ``ShedLockExecutor.submit_job``, then ``JobProxy``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 from apscheduler.executors.base import BaseExecutor
@@ -21,24 +22,31 @@ from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
 from shedlock_py.durations import Duration
-from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, cannot_await
-from shedlock_py.integrations.apscheduler.job_warnings import JobWarnings
+from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, SchedulerProxy, cannot_await
+from shedlock_py.integrations.apscheduler.fire_times import is_predictable
 from shedlock_py.integrations.apscheduler.options import (
     BOOLEANS,
     Lock,
     Provider,
+    check_executor,
     check_scheduler,
     choose,
-    explicit_id,
     find_lock_spec,
-    hint_at_executor,
+    has_automatic_id,
     parse_lock,
 )
-from shedlock_py.integrations.apscheduler.proxies import JobProxy, SchedulerProxy
-from shedlock_py.integrations.apscheduler.worker import Plan, run, run_async
+from shedlock_py.integrations.apscheduler.worker import JobProxy
 from shedlock_py.options import LockOptions, check_provider
 from shedlock_py.spec import LockSpec
 from shedlock_py.urls import import_reference, provider_from_text
+
+GRACE_SECONDS = 1.0
+"""Applications may still add jobs for so long after the start, before a lock for an unknown job id is warned of."""
+MOST_WARNINGS = 1000
+"""After this many there are no more: job ids that are made up for each job would fill the memory."""
+
+_warned: set[tuple[str, str]] = set()
+"""What was warned of, and about which job: once per process."""
 
 
 class ShedLockExecutor(BaseExecutor):
@@ -95,15 +103,13 @@ class ShedLockExecutor(BaseExecutor):
         elector: LeaderElector | AsyncLeaderElector | None = None,
     ) -> None:
         super().__init__()
-        if executor is not None and not isinstance(executor, BaseExecutor | str | Mapping):
-            hint = hint_at_executor(executor)
-            raise ConfigurationError(
-                f"executor must be an executor, a plugin name, a dict or None, not {executor!r}{hint}"
-            )
+        check_executor(executor)
         if not isinstance(provider, str):
             check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
             raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {elector!r}")
+        self.inner: Any = None
+        """The executor that runs the jobs, from the start of this one on."""
         self._executor = executor
         self._elector = elector
         self._provider = provider
@@ -115,7 +121,6 @@ class ShedLockExecutor(BaseExecutor):
         self._once_per_fire_time = choose("once_per_fire_time", once_per_fire_time, BOOLEANS)
         self._skips_provider_errors = choose("on_provider_error", on_provider_error, {"error": False, "skip": True})
         self._skip_code = choose("skip_event", skip_event, SKIP_EVENTS)
-        self._inner: Any = None
 
     def start(self, scheduler: Any, alias: str) -> None:
         """Start the inner executor.
@@ -127,8 +132,8 @@ class ShedLockExecutor(BaseExecutor):
 
     def shutdown(self, wait: bool = True) -> None:
         """Shut the inner executor down. Jobs that still run release their locks when they end."""
-        if self._inner is not None:
-            self._inner.shutdown(wait)
+        if self.inner is not None:
+            self.inner.shutdown(wait)
 
     def submit_job(self, job: Any, run_times: list[datetime]) -> None:
         """Hand the job to the inner executor, which counts its instances. Sends nothing to the store."""
@@ -138,21 +143,26 @@ class ShedLockExecutor(BaseExecutor):
         except Exception as error:
             lock = error  # becomes an event of each run, like any failure of the job
         is_unlocked = lock is None and self._elector is None
-        self._warnings.check(job, is_unlocked=is_unlocked and job.id not in self._locks)
-        if is_unlocked and _is_process_pool(self._inner):
-            self._inner.submit_job(job, run_times)  # without a plan, the worker process need not import this package
+        self._warn_of_locks(job, is_unlocked=is_unlocked and job.id not in self._locks)
+        if is_unlocked and _is_process_pool(self.inner):
+            self.inner.submit_job(job, run_times)  # without a proxy, the worker process need not import this package
             return
-        if self._once_per_fire_time and lock is not None:
-            self._warnings.check_trigger(job)
-        work: Callable[..., Any] = run
-        if iscoroutinefunction_partial(job.func):
-            if isinstance(self._inner, BasePoolExecutor | DebugExecutor):
-                lock = cannot_await(job.id)
-            else:
-                work = run_async
-        plan = Plan(
+        if self._once_per_fire_time and lock is not None and not is_predictable(job.trigger):
+            self._warn(
+                "fire times",
+                job.id,
+                'once_per_fire_time cannot work for job "%s": each replica has its own fire times for the trigger %s.'
+                " Do without jitter, or give the lock a lock_at_least_for.",
+                job.id,
+                job.trigger,
+            )
+        is_coroutine = iscoroutinefunction_partial(job.func)
+        if is_coroutine and isinstance(self.inner, BasePoolExecutor | DebugExecutor):
+            lock, is_coroutine = cannot_await(job.id), False
+        proxy = JobProxy(
             job=job,
             jobstore=job._jobstore_alias,
+            run_times=run_times,
             logger_name=self._logger.name,
             lock=lock,
             provider=self._provider,
@@ -161,11 +171,11 @@ class ShedLockExecutor(BaseExecutor):
             skip_code=self._skip_code,
             # lead() has just checked that this node leads. A job that it submits has to run here.
             elector=None if getattr(self._scheduler, "runs_on_leader_only", False) else self._elector,
+            is_coroutine=is_coroutine,
         )
-        self._inner.submit_job(JobProxy(work, plan, run_times), run_times[-1:])
+        self.inner.submit_job(proxy, run_times[-1:])
 
-    def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
-        self.submit_job(job, run_times)
+    _do_submit_job = submit_job  # abstract in BaseExecutor
 
     def _create_inner(self, scheduler: Any) -> Any:
         if self._executor is None:
@@ -188,8 +198,9 @@ class ShedLockExecutor(BaseExecutor):
         if _is_process_pool(inner):
             self._check_process_pool(inner._pool)
         super().start(scheduler, alias)
-        self._warnings = JobWarnings(scheduler, self._logger, self._locks)
-        self._inner = inner
+        self._started_at = monotonic()
+        self._unseen_ids = set(self._locks)  # of which no job was submitted yet
+        self.inner = inner
         return SchedulerProxy(scheduler, self._logger)
 
     def _check_process_pool(self, pool: Any) -> None:
@@ -228,7 +239,13 @@ class ShedLockExecutor(BaseExecutor):
             except Exception as error:
                 raise ConfigurationError(f'lock_extractor failed for job "{job.id}": {error!r}') from error
             if lock is None and self._lock_all:
-                lock = parse_lock(explicit_id(job), "job id")
+                if has_automatic_id(job):
+                    raise ConfigurationError(
+                        f'job "{job.name}" has no id of its own, and the automatic one differs in each replica, so'
+                        " lock_all cannot name its lock: give the job an id, or give it an id and exclude it with"
+                        " locks={id: None}"
+                    )
+                lock = parse_lock(str(job.id), "job id")
         if not isinstance(lock, LockSpec):
             return lock
         return lock.request(
@@ -238,6 +255,38 @@ class ShedLockExecutor(BaseExecutor):
             lock_at_most_for=self._defaults.lock_at_most_for,
             lock_at_least_for=self._defaults.lock_at_least_for,
         )
+
+    def _warn_of_locks(self, job: Any, *, is_unlocked: bool) -> None:
+        """Warn if ``job`` has no lock, or if ``locks`` names ids that no job has."""
+        self._unseen_ids.discard(job.id)
+        if self._unseen_ids and (is_unlocked or monotonic() - self._started_at > GRACE_SECONDS):
+            try:
+                unknown = {job_id for job_id in self._unseen_ids if self._scheduler.get_job(job_id) is None}
+                self._unseen_ids.clear()
+            except Exception:
+                unknown = set()  # a job store has failed, which the scheduler logs
+            for job_id in sorted(unknown):
+                self._warn(
+                    "unknown id",
+                    job_id,
+                    'locks= names a lock for the job id "%s", but the scheduler has no such job: is the id misspelt?'
+                    " (A job that is added later gets this lock.)",
+                    job_id,
+                )
+        if is_unlocked:
+            self._warn(
+                "no lock",
+                job.name if has_automatic_id(job) else job.id,
+                'job "%s" (id "%s") has no lock, so every replica runs it: decorate its function with @scheduler_lock,'
+                " name a lock in locks=, or set lock_all. If no lock is meant, say so: locks={job id: None}",
+                job.name,
+                job.id,
+            )
+
+    def _warn(self, subject: str, key: str, message: str, *args: object) -> None:
+        if (subject, key) not in _warned and len(_warned) < MOST_WARNINGS:
+            _warned.add((subject, key))
+            self._logger.warning(message, *args)
 
 
 def _is_process_pool(executor: Any) -> bool:

@@ -54,7 +54,7 @@ class lead:
         self._scheduler = scheduler
         self._elector = elector
         self._was_running = False
-        self._longest_silence = 2 * elector._settings.lease_duration.total_seconds()
+        self._longest_silence = 2 * elector.lease_duration.total_seconds()
         self._passes = LeaderPasses(scheduler, elector)
         pause = self._pause_async if isinstance(elector, AsyncLeaderElector) else self._pause
         elector.add_callbacks(self._resume, pause, self._check_and_wake)
@@ -190,9 +190,8 @@ class lead:
 
     def _leave(self, problem: str) -> None:
         """Let another node lead, and leave the election: nothing works here any more."""
-        if self._elector._election.may_lead():
+        if self._elector.leave():
             logger.error("election %r: %s, so this node leaves the election", self._elector.name, problem)
-            self._elector._request("stop")
 
     def _is_busy(self) -> bool:
         return any(_running_instances(executor) for executor in list(self._scheduler._executors.values()))
@@ -212,7 +211,7 @@ def _start_store(start: Callable[..., Any], *args: Any) -> None:
 
 def _running_instances(executor: Any) -> int:
     """How many jobs an executor is running. A ShedLockExecutor leaves the count to the executor inside."""
-    inner = getattr(executor, "_inner", None)
+    inner = getattr(executor, "inner", None)
     if inner is not None:
         return _running_instances(inner)
     with executor._lock:

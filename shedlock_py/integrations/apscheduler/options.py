@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from apscheduler.executors.base import BaseExecutor
+
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
 from shedlock_py.options import LockOptions
 from shedlock_py.spec import LockSpec
@@ -43,15 +45,18 @@ def check_scheduler(scheduler: Any, call: str) -> None:
     raise ConfigurationError(f"{call} needs a scheduler: {kind} is not a scheduler of APScheduler 3")
 
 
-def hint_at_executor(executor: Any) -> str:
-    """What to do with an object that is no executor."""
+def check_executor(executor: object) -> None:
+    """:raises ConfigurationError: it is something else, perhaps a provider or a scheduler."""
+    if executor is None or isinstance(executor, BaseExecutor | str | Mapping):
+        return
+    hint = ""
     if hasattr(executor, "acquire"):
-        return ": a provider is the second argument, ShedLockExecutor(provider=…)"
-    if hasattr(executor, "_process_jobs"):
-        return ": install(scheduler) wraps the executors of a scheduler"
-    if hasattr(getattr(executor, "scheduler", None), "_process_jobs"):
-        return ", which has a scheduler: install(….scheduler) wraps the executors of that"
-    return ""
+        hint = ": a provider is the second argument, ShedLockExecutor(provider=…)"
+    elif hasattr(executor, "_process_jobs"):
+        hint = ": install(scheduler) wraps the executors of a scheduler"
+    elif hasattr(getattr(executor, "scheduler", None), "_process_jobs"):
+        hint = ", which has a scheduler: install(….scheduler) wraps the executors of that"
+    raise ConfigurationError(f"executor must be an executor, a plugin name, a dict or None, not {executor!r}{hint}")
 
 
 def find_lock_spec(function: Any) -> LockSpec | None:
@@ -82,12 +87,3 @@ def parse_lock(lock: object, where: str) -> LockSpec | LockRequest | None:
 
 def has_automatic_id(job: Any) -> bool:
     return _AUTOMATIC_ID.fullmatch(job.id) is not None
-
-
-def explicit_id(job: Any) -> str:
-    if has_automatic_id(job):
-        raise ConfigurationError(
-            f'job "{job.name}" has no id of its own, and the automatic one differs in each replica, so lock_all cannot'
-            " name its lock: give the job an id, or give it an id and exclude it with locks={id: None}"
-        )
-    return str(job.id)

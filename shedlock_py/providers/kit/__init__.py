@@ -39,6 +39,7 @@ from shedlock_py.providers.kit.options import (
     parse_tolerance,
     split_options,
 )
+from shedlock_py.providers.kit.pool import AsyncConnectionPool, ConnectionPool, Lent
 from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
 from shedlock_py.providers.kit.records import (
     RecordCommand,
@@ -54,9 +55,12 @@ __all__ = [
     "MOST_RETRIES",
     "MOST_TAKE_OVERS",
     "OPTIONS",
+    "AsyncConnectionPool",
     "AsyncProgramProvider",
     "AsyncStoreClient",
+    "ConnectionPool",
     "Failure",
+    "Lent",
     "NotSent",
     "Permits",
     "ProgramProvider",

@@ -111,7 +111,7 @@ def test_a_store_that_raises_what_would_end_a_thread(kind: type[BaseException], 
     failures = [kind] * 4
 
     class Exiting(FaultyProvider):
-        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
             if failures:
                 raise failures.pop()("of the store")
             return super().extend(lease, lock_at_most_for)
@@ -172,13 +172,13 @@ async def test_a_store_that_raises_what_would_end_the_event_loop(is_async: bool,
     failures = [SystemExit, BaseException] * 2 if is_async else list(KINDS)
 
     class Exiting(FaultyProvider):
-        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
             if failures:
                 raise failures.pop()("of the store")
             return super().extend(lease, lock_at_most_for)
 
     class AsyncExiting(AsyncFaultyProvider):
-        async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
             if failures:
                 raise failures.pop()("of the store")
             return await super().extend(lease, lock_at_most_for)

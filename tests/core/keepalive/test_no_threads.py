@@ -66,9 +66,9 @@ def run(script: str) -> None:
 
 
 def test_a_lease_that_was_kept_alive_before_goes_on() -> None:
-    """Its threads are there from the beginning, though the first heartbeat is a third of the lease away."""
     run("""
         with hold("job", lock_at_most_for="500ms", keep_alive=True, provider=store) as lease:
+            wait_until(lambda: recorded.of(LockExtended))
             refuse()
             last(1.5)
             assert lease.is_trusted()

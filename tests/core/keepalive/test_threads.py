@@ -22,7 +22,6 @@ from shedlock_py import (
     NotLocked,
     ProviderFailed,
     TaskFinished,
-    _timers,
     assert_locked,
     attempt,
     configure,
@@ -30,9 +29,8 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
-from shedlock_py._timers import WorkerPool, worker_pool
+from shedlock_py._timers import WorkerPool
 from shedlock_py.durations import Duration
-from shedlock_py.keepalive import ThreadKeepAlive
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
@@ -87,7 +85,7 @@ def test_a_lease_that_took_long_to_get_is_extended_in_time(recorded: RecordingLi
     class Slow(FaultyProvider):
         """Answers late; the trust window has begun long before."""
 
-        def acquire(self, request: LockRequest) -> Lease | None:
+        def acquire(self, request: LockRequest) -> Any:
             lease = super().acquire(request)
             if lease is not None:
                 lease._trusted_until -= request.lock_at_most_for.total_seconds() * 0.8
@@ -218,7 +216,7 @@ def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingL
     begun = threading.Event()
 
     class SlowHeartbeats(FaultyProvider):
-        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
             if threading.current_thread() is not threading.main_thread():
                 begun.set()
                 time.sleep(0.03)
@@ -313,7 +311,7 @@ def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
     """Heartbeats that wait for a thread are not sent again and again: that would take the threads from other leases."""
 
     class Far(FaultyProvider):
-        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
             time.sleep(0.1)  # the round trip
             return super().extend(lease, lock_at_most_for)
 
@@ -376,21 +374,3 @@ def test_on_lost_of_an_ordinary_task_cannot_be_awaited(store: FaultyProvider) ->
 
     with pytest.raises(ConfigurationError, match="coroutine function"):
         hold("job", lock_at_most_for="1m", on_lost=on_lost, provider=store)
-
-
-def test_ctrl_c_before_the_reservation_does_not_take_another_ones(
-    store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker of another lease would end when idle, and the system might then refuse a new thread."""
-
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_timers, "IDLE_SECONDS", 0.05)
-    with hold("other", lock_at_most_for="1m", keep_alive=True, provider=store):
-        worker = worker_pool(store, "heartbeats").submit(threading.current_thread).result(10)
-        monkeypatch.setattr(ThreadKeepAlive, "start", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            attempt("job", lambda: None, lock_at_most_for="1m", keep_alive=True, provider=store)
-        worker.join(0.5)
-        assert worker.is_alive()

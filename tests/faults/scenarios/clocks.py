@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from shedlock_py._clock import monotonic
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import ClockedStore, clocked, worker_clocks
 from tests.faults.clocks import Clock, WorkerClock
 from tests.faults.fleet import Fleet, ForkServer
-from tests.faults.history import History
+from tests.faults.history import History, monotonic
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
-from shedlock_py import AsyncLeaderElector, LeaderElector, LockRecord, LockRequest, ProviderError
-from shedlock_py._clock import monotonic
+from shedlock_py import AsyncLeaderElector, LeaderElector, LockRequest, ProviderError
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import TIMEOUT, Fleet, WorkerProcess
-from tests.faults.history import Logbook, Operation, Reader
+from tests.faults.history import Logbook, Operation, Reader, monotonic
 from tests.faults.private import on_private_server
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
 from tests.faults.registry import Budget, scenario
@@ -395,24 +394,6 @@ def _let_pass(seconds: float) -> None:
 _DURATIONS: Any = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}s", "retry_period": f"{RETRY}s"}
 
 
-class _Recorded(RecordedProvider):
-    """Followers read the record before they attempt."""
-
-    def record(self, name: str) -> LockRecord | None:
-        with self._logbook.operation("record", name) as entry:
-            found = super().record(name)
-            entry.outcome = "done"
-        return found
-
-
-class _AsyncRecorded(AsyncRecordedProvider):
-    async def record(self, name: str) -> LockRecord | None:
-        with self._logbook.operation("record", name) as entry:
-            found = await super().record(name)
-            entry.outcome = "done"
-        return found
-
-
 @contextmanager
 def _electors(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]]:
     """Electors that take part, on an event loop in a thread; the result counts those that lead at one moment."""
@@ -422,11 +403,10 @@ def _electors(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]
 
     async def main() -> None:
         inner: Any = open_provider(**store.arguments())
+        kinds = (AsyncLeaderElector, AsyncRecordedProvider) if store.is_async else (LeaderElector, RecordedProvider)
+        make, record = cast(Any, kinds)
         for book in logbooks:
-            if store.is_async:
-                electors.append(AsyncLeaderElector(_AsyncRecorded(inner, book), name, holder=book.worker, **_DURATIONS))
-            else:
-                electors.append(LeaderElector(_Recorded(inner, book), name, holder=book.worker, **_DURATIONS))
+            electors.append(make(record(inner, book), name, holder=book.worker, **_DURATIONS))
         for elector in electors:
             await _maybe(elector.start())
         ready.set()

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Report, check
-from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import Fleet, WorkerProcess
 from tests.faults.pairs import Pair, PostgresPair, RedisPair, Standby, waiting_for_standby
 from tests.faults.registry import Budget, scenario
@@ -274,7 +274,7 @@ EAGER = Behaviour(at_most=LONGEST_LEASE, work=(0.0, 0.1), pause=(0.0, 0.03), ext
 
 def _split(own: QuorumStore, seed: int) -> Report:
     with ExitStack() as stack:
-        one, other = ([stack.enter_context(FaultyProxy(address)) for address in own.addresses] for _ in range(2))
+        one, other = ([stack.enter_context(TcpProxy(address)) for address in own.addresses] for _ in range(2))
         fleet = stack.enter_context(Fleet(own, size=0, seed=seed))
         _close(one[2])
         holder = fleet.add(via=[proxy.address for proxy in one], behaviour=LONG_HOLD)
@@ -293,6 +293,6 @@ def _split(own: QuorumStore, seed: int) -> Report:
         return check(fleet.end(), rules_of(own))
 
 
-def _close(proxy: FaultyProxy) -> None:
+def _close(proxy: TcpProxy) -> None:
     proxy.refuse()
     proxy.cut()

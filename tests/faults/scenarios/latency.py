@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Report, check
-from tests.faults.faulty import FaultyProxy
 from tests.faults.fleet import Fleet
 from tests.faults.registry import by_trial, scenario
 from tests.faults.rules import LATE, rules_of
@@ -27,8 +27,8 @@ def slow(store: Store, seed: int, number: int) -> Report:
     with ExitStack() as stack:
         fleet = stack.enter_context(Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed))
         proxies = []
-        for number in range(3):
-            mine = [stack.enter_context(FaultyProxy(address, seed=number)) for address in store.addresses]
+        for _ in range(3):
+            mine = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
             worker = fleet.add(via=[proxy.address for proxy in mine])
             fleet.wait_for_grants(1, worker=worker)  # connected
             proxies += mine

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from uuid import uuid4
 
 from shedlock_py import Event, LeaseLost, LockExtended, attempt_async, configure, hold_async
-from shedlock_py._clock import monotonic
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
-from tests.faults.faulty import FaultyProxy
+from tests.faults.history import monotonic
 from tests.faults.registry import by_trial, scenario
 from tests.support.stores import WITH_NETWORK, Store, open_provider
 
@@ -32,7 +32,7 @@ def silent_neighbour(store: Store, seed: int, number: int) -> Report:
         logging.disable()  # each poller that fails is a line
         stack.callback(logging.disable, logging.NOTSET)
         stack.enter_context(configure(listeners=[events.append]))
-        proxies = [stack.enter_context(FaultyProxy(address, seed=seed)) for address in store.addresses]
+        proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
         silent = open_provider(store.family, False, store.where([proxy.address for proxy in proxies]), store.options)
         healthy = store.open()
         stack.callback(healthy.close)

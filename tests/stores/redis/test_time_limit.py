@@ -20,9 +20,8 @@ from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of
 from tests.support.database import Address
 from tests.support.polling import wait_until
-from tests.support.ports import free_port
+from tests.support.ports import black_hole, free_port
 from tests.support.redis import RedisEndpoint
-from tests.support.silent import SilentProxy, black_hole
 from tests.support.timing import BUSY, BUSY_HERD
 
 TIMEOUT = 2.0
@@ -144,18 +143,19 @@ def test_i13_two_hundred_at_once(store: Store, proxy: TcpProxy, name: str) -> No
 def test_a_heartbeat_waits_for_no_acquire(store: Store, name: str) -> None:
     """Two of the connections are kept for it."""
     acquired(store.provider(), f"{name}-known")  # so the server knows the script by its hash
-    with SilentProxy(store.server.address, script("acquire").sha) as proxy, ThreadPoolExecutor(12) as pool:
+    with TcpProxy(store.server.address) as proxy, ThreadPoolExecutor(12) as pool:
+        proxy.silence(script("acquire").sha)
         provider = limited(store, proxy.address, max_connections="6", timeout="5s")
         lease = provider.take_over(LockRequest(name, "1m"))
         herd = [pool.submit(provider.acquire, LockRequest(f"{name}-{number}", "1m")) for number in range(12)]
-        wait_until(lambda: len(proxy.silent) >= 4, what="acquires have all connections that they may have")
+        wait_until(lambda: proxy.silent_connections >= 4, what="acquires have all connections that they may have")
         started = time.monotonic()
         extended = provider.extend(lease, "2m")
         seconds = time.monotonic() - started
         assert extended is not None
         assert seconds < 1 + BUSY
         assert provider.release(extended)
-        assert len(proxy.silent) == 4
+        assert proxy.silent_connections == 4
         assert all(isinstance(acquire.exception(), ProviderUnreachable) for acquire in herd)
 
 

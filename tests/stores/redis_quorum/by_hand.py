@@ -12,8 +12,7 @@ from shedlock_py._program import run
 from shedlock_py.durations import Duration
 from shedlock_py.providers.kit import Undo
 from shedlock_py.providers.redis.clients import open_client
-from shedlock_py.providers.redis.quorum.broadcast import OnEach
-from shedlock_py.providers.redis.quorum.clients import QuorumClient
+from shedlock_py.providers.redis.quorum.broadcast import OnEach, QuorumClient
 from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 
 TIMEOUT = 5.0

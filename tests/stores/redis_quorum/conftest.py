@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from shedlock_py.providers.redis.quorum import clients as quorum_clients
+from shedlock_py.providers.redis.quorum import broadcast as quorum_clients
 from tests.stores.redis_quorum.quorums import Quorum
 from tests.support.redis import RedisServer
 

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from shedlock_py import Lease, LockProvider
-from shedlock_py.providers.redis.quorum.clients import THREADS_PER_SERVER
+from shedlock_py.providers.redis.quorum.broadcast import THREADS_PER_SERVER
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.polling import wait_until
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from shedlock_py.providers.redis.quorum import clients as quorum_clients
+from shedlock_py.providers.redis.quorum import broadcast as quorum_clients
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.blocked_loops import block_when_redis_is_asked
 from tests.support.polling import wait_until

@@ -15,13 +15,14 @@ import pytest
 from shedlock_py import ConfigurationError, Lease, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis.clients import POOL_SIZE
 from shedlock_py.providers.redis.connections import RESERVED
-from shedlock_py.providers.redis.quorum.clients import THREADS_PER_SERVER
+from shedlock_py.providers.redis.quorum.broadcast import THREADS_PER_SERVER
 from shedlock_py.providers.redis.scripts import script
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis_quorum.quorums import Quorum, acquired, outcome
 from tests.stores.redis_quorum.test_urls import CLIENTS, KINDS
 from tests.support.database import Address
 from tests.support.polling import wait_until
-from tests.support.silent import SilentProxy, black_hole
+from tests.support.ports import black_hole
 
 TIMEOUT = 2.0
 """Ten percent of it are to be enough on a busy machine."""
@@ -171,9 +172,9 @@ def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str) -> None:
     """Of the threads and the connections some are not for claims."""
     acquired(quorum.provider(), "known")  # so the servers know the script by its hash
     with ExitStack() as stack:
-        proxies = [
-            stack.enter_context(SilentProxy(server.address, script("quorum_vote").sha)) for server in quorum.servers
-        ]
+        proxies = [stack.enter_context(TcpProxy(server.address)) for server in quorum.servers]
+        for proxy in proxies:
+            proxy.silence(script("quorum_vote").sha)
         addresses = {number: proxy.address for number, proxy in enumerate(proxies)}
         provider = quorum.provider(kind=kind, at=addresses, timeout="5s")
         lease = provider.take_over(LockRequest("held", "1m"))
@@ -182,7 +183,9 @@ def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str) -> None:
         for number in range(herd):
             pool.submit(provider.acquire, LockRequest(f"job-{number}", "1m"))
         busy = min(THREADS_PER_SERVER, POOL_SIZE - RESERVED)
-        wait_until(lambda: all(len(proxy.silent) >= busy for proxy in proxies), what="claims have all that they may")
+        wait_until(
+            lambda: all(proxy.silent_connections >= busy for proxy in proxies), what="claims have all that they may"
+        )
         started = time.monotonic()
         assert provider.extend(lease, "2m")
         assert time.monotonic() - started < 1

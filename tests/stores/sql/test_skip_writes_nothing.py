@@ -20,10 +20,10 @@ FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
 class QuietPostgres(PostgresServer):
     """Writes to its log only what statements make it write."""
 
-    def _command(self, port: int) -> list[str]:
+    def command(self, port: int) -> list[str]:
         quiet = {"autovacuum": "off", "checkpoint_timeout": "1d", "wal_level": "minimal", "max_wal_senders": "0"}
         options = [word for name, value in quiet.items() for word in ("-c", f"{name}={value}")]
-        return [*super()._command(port), *options]
+        return [*super().command(port), *options]
 
 
 @pytest.fixture(scope="module")

@@ -1,42 +1,56 @@
-"""The commands of a quorum's programs: a broadcast to its servers, and a pause before the next one."""
+"""Broadcasts: the commands of a quorum's programs, and the clients that carry them out, in threads or in tasks."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from shedlock_py._program import Program
-from shedlock_py.errors import ProviderError
-from shedlock_py.providers.kit import TimedOut, unreachable
-from shedlock_py.providers.redis.programs import Command, Redact, RedisPrograms
+from shedlock_py._clock import monotonic
+from shedlock_py._process import PerLoop
+from shedlock_py._program import Program, run, run_async
+from shedlock_py._timers import WorkerPool
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
+from shedlock_py.providers.redis.clients import AnyClient
+from shedlock_py.providers.redis.programs import Command, RedisPrograms
+
+BROADCAST_SECONDS = 1.2
+"""How long a short broadcast waits for a majority, if so much is left of the operation's time."""
+GRACE_SECONDS = 0.05
+"""How long a broadcast waits for the other servers, after the replies have settled the matter."""
+REQUEST_SHARE = 0.95
+"""The part of its time that a broadcast gives to its requests: so it receives their errors, which name the reason."""
+READ_SECONDS = 0.03
+"""Time that an event loop, after it was blocked, has to read the replies that have arrived."""
+THREADS_PER_SERVER = 16
+"""For claims, and again for all else."""
 
 
-class QuorumServer(RedisPrograms):
-    """The programs for one server of a quorum. Its errors name the server.
+@dataclass(frozen=True, slots=True)
+class QuorumServer:
+    """One server of a quorum."""
 
-    :param number: from 0.
-    :param place: host and port, for people to read.
-    """
+    number: int
+    """From 0."""
+    place: str
+    """Host and port, for people to read."""
+    programs: RedisPrograms
+    client: Any
 
-    def __init__(self, number: int, place: str, key_prefix: str, redact: Redact, *, has_retries: bool) -> None:
-        super().__init__(key_prefix, redact, has_retries=has_retries)
-        self.number = number
-        self.place = place
-
-    def named(self, program: Program[Command, Any, Any]) -> Program[Command, Any, Any]:
+    def carry_out(self, program: Program[Command, Any, Any]) -> Program[Command, Any, Any]:
         """``program`` with retries, and with errors that name this server."""
         try:
-            return (yield from self.carry_out(self.place, None, program))
+            return (yield from self.programs.carry_out(self.place, None, program))
         except ProviderError as error:
             if error.operation == self.place:
                 raise
             # It is about a record, for example.
             raise type(error)(f"{self.place}: {error.message}", operation=self.place, hint=error.hint) from error
-
-    def explain_timeout(self, error: TimedOut, operation: str, lock_name: str | None) -> ProviderError:
-        # Without the time limit, which is that of the whole operation.
-        return unreachable(operation, lock_name, f"waited for {error.waiting_for}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +62,10 @@ class OnEach:
     """
 
     program: Callable[[QuorumServer], Program[Command, Any, Any]]
-    only: frozenset[int] | None = None
-    """The numbers of the servers that get it; the reply has :class:`NotAddressed` for the others. None: all."""
     is_settled: Callable[[Sequence[Any]], bool] | None = None
     """Whether these replies are enough, with an error for each silent server. None: all servers are needed."""
+    only: frozenset[int] | None = None
+    """The numbers of the servers that get it; the reply has :class:`NotAddressed` for the others. None: all."""
     is_claim: bool = False
     """Whether it can grant a lock, or a vote."""
     is_long: bool = False
@@ -74,3 +88,151 @@ class NoReply(Exception):
 
 class NotAddressed(Exception):
     """Nothing was sent to this server."""
+
+
+class QuorumClient:
+    """Broadcasts in threads.
+
+    Each server has its own threads, so that a silent server does not delay the others. Claims have their own threads,
+    too, so that no heartbeat waits for them.
+    """
+
+    def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
+        self.place = ", ".join(client.place for client in clients)
+        self._servers = _servers(clients, key_prefix)
+        self._workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum") for _ in clients]
+        self._claim_workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum-claim") for _ in clients]
+
+    def execute(self, command: QuorumCommand, timeout: float | None) -> Any:
+        if isinstance(command, Pause):
+            return time.sleep(_shortest(command.seconds, timeout))
+        broadcast = _Broadcast(command, self._servers, timeout)
+        workers = self._claim_workers if command.is_claim else self._workers
+        for server in broadcast.addressed:
+            program, request = broadcast.start(server)
+            try:
+                future = workers[server.number].submit(partial(run, program, request))
+            except RuntimeError as error:  # no thread can be started
+                future = Future()
+                future.set_exception(NoReply(f"{server.place}: {error}"))
+            broadcast.futures[server.number] = future
+        while (seconds := broadcast.seconds_left()) > 0:
+            wait(broadcast.pending(), seconds, FIRST_COMPLETED)
+        for future in broadcast.pending():
+            future.cancel()  # a request that has not begun would come too late
+        return broadcast.results()
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.client.close()
+
+
+class AsyncQuorumClient:
+    """Broadcasts in tasks."""
+
+    def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
+        self.place = ", ".join(client.place for client in clients)
+        self._servers = _servers(clients, key_prefix)
+        self._tasks: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)  # the event loop itself keeps only weak references
+
+    async def execute(self, command: QuorumCommand, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
+        if isinstance(command, Pause):
+            return await asyncio.sleep(_shortest(command.seconds, timeout))
+        broadcast, tasks = _Broadcast(command, self._servers, timeout), self._tasks.get()
+        for server in broadcast.addressed:
+            task = asyncio.create_task(run_async(*broadcast.start(server)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            # So that the event loop does not report its exception as never retrieved.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            broadcast.futures[server.number] = task
+        while (seconds := broadcast.seconds_left()) > 0:
+            await asyncio.wait(broadcast.pending(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if pending := broadcast.pending():
+            await asyncio.wait(pending, timeout=READ_SECONDS)
+        return broadcast.results()
+
+    async def close(self) -> None:
+        late = list(self._tasks.get())
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        for server in self._servers:
+            await server.client.close()
+
+
+class _Broadcast:
+    """One broadcast while it is carried out: the futures of its servers, and how long it waits for them.
+
+    :param timeout: seconds that are left of the operation; None: user-supplied clients have limits of their own.
+    """
+
+    def __init__(self, command: OnEach, servers: Sequence[QuorumServer], timeout: float | None) -> None:
+        self._command = command
+        self._servers = servers
+        self.addressed = [server for server in servers if command.only is None or server.number in command.only]
+        self.futures: dict[int, Any] = {}
+        """Futures of threads, or tasks; by the number of the server."""
+        if command.is_long:
+            self._seconds = DEFAULT_TIMEOUT.total_seconds() if timeout is None else timeout
+        else:
+            self._seconds = _shortest(BROADCAST_SECONDS, timeout)
+        self._until = monotonic() + self._seconds
+        self._requests_until = self._until - (1 - REQUEST_SHARE) * self._seconds
+        self._is_settled = False
+
+    def start(self, server: QuorumServer) -> tuple[Program[Command, Any, Any], Callable[[Command], Any]]:
+        """The program of a server, and the function that carries its commands out."""
+
+        def request(command: Command) -> Any:
+            seconds = self._requests_until - monotonic()
+            if seconds <= 0:
+                raise TimedOut("a thread", sent=False)
+            return server.client.execute(command, seconds)
+
+        return server.carry_out(self._command.program(server)), request
+
+    def pending(self) -> list[Any]:
+        return [future for future in self.futures.values() if not future.done()]
+
+    def seconds_left(self) -> float:
+        """Seconds to wait for the next reply; zero when there is nothing to wait for."""
+        if not self.pending():
+            return 0
+        is_settled = self._command.is_settled
+        if not self._is_settled and is_settled is not None and is_settled(self.results()):
+            self._is_settled = True
+            self._until = min(self._until, monotonic() + GRACE_SECONDS)
+        return max(0.0, self._until - monotonic())
+
+    def results(self) -> list[Any]:
+        """The result or the error of each server."""
+        return [self._result(server) for server in self._servers]
+
+    def _result(self, server: QuorumServer) -> Any:
+        future = self.futures.get(server.number)
+        if future is None:
+            return NotAddressed()
+        if not future.done() or future.cancelled():
+            return NoReply(f"{server.place}: no reply within {self._seconds:g} s")
+        error = future.exception()
+        if error is None:
+            return future.result()
+        return error if isinstance(error, Exception) else NoReply(f"{server.place}: {error!r}")
+
+
+def _shortest(seconds: float, timeout: float | None) -> float:
+    return seconds if timeout is None else min(seconds, timeout)
+
+
+def _servers(clients: Sequence[AnyClient], key_prefix: str) -> list[QuorumServer]:
+    places = [client.place.rpartition("/")[0] for client in clients]
+    for client, place in zip(clients, places, strict=True):
+        if client.is_cluster:
+            raise ConfigurationError("a quorum is made of independent masters, not of clusters")
+        if places.count(place) > 1 and "host" in client.options:
+            raise ConfigurationError(f"a quorum needs different servers, but {place} is there twice")
+    return [
+        QuorumServer(number, place, RedisPrograms(key_prefix, client.redact, has_retries=client.has_retries), client)
+        for number, (client, place) in enumerate(zip(clients, places, strict=True))
+    ]

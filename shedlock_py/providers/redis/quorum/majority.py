@@ -1,19 +1,26 @@
-"""Majorities: what most servers of a quorum have replied, and the errors when too few have."""
+"""What a majority of a quorum's servers has replied: counts, the tally of votes, and merged lock records.
+
+A reply to a broadcast is the result of a server, or its error.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, NoReturn
 
 from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.providers.kit import refused, unreachable
 from shedlock_py.providers.redis.quorum.broadcast import OnEach, QuorumCommand
+from shedlock_py.record import LockRecord
 
 
 class Majority:
-    """A majority of ``size`` servers. Each reply to a broadcast is the result of a server, or its error."""
+    """A majority of ``size`` servers."""
 
     def __init__(self, size: int) -> None:
         if size < 3 or size % 2 == 0:
@@ -41,18 +48,16 @@ class Majority:
         replies: list[Any] = yield on_each
         if not self.has_replied(replies):
             errors = [reply for reply in replies if isinstance(reply, Exception)]
-            raise self.error(operation, lock_name, errors) from errors[0]
+            self.fail(operation, lock_name, errors, failures(errors, self.size))
         return replies
 
-    def error(
-        self, operation: str, lock_name: str | None, errors: Sequence[Exception], why: str | None = None
-    ) -> Exception:
-        """For too few results: a refusal is a mistake that will be there the next time, silence is not."""
+    def fail(self, operation: str, lock_name: str | None, errors: Sequence[Exception], why: str) -> NoReturn:
+        """Raise the error for too few results: a refusal will be there the next time, silence may not."""
         refusal = next(filter(is_refusal, errors), None)
         if isinstance(refusal, ConfigurationError):
-            return refusal
+            raise refusal
         make = unreachable if refusal is None else refused
-        return make(operation, lock_name, why or failures(errors, self.size))
+        raise make(operation, lock_name, why) from (errors[0] if errors else None)
 
 
 def results(replies: Sequence[Any]) -> list[Any]:
@@ -75,3 +80,149 @@ def failures(errors: Sequence[Exception], size: int) -> str:
     if silent:
         reasons.append(f"{len(silent)} of {size} servers did not reply ({silent[0]})")
     return "; ".join(reasons)
+
+
+# The kinds of reply of quorum_vote.lua
+HELD, VOTED, OTHER, RAN, QUARANTINED, TOO_LATE = 0, 1, 2, 3, 4, 5
+
+
+class Verdict(enum.Enum):
+    WON = "a majority has voted for this claim"
+    SKIP = "another claim has, or may have, a majority; or this fire time ran"
+    IMPOSSIBLE = "too few servers reply, are out of quarantine, or find the fire time early enough"
+    SPLIT = "no claim has a majority, and one should get it"
+
+
+class VoteTally:
+    """The replies to a vote for the claim ``locked_by``: each a pair of ``quorum_vote.lua``, or an error.
+
+    :ivar token: the greatest that any of the voters could give.
+    :ivar voters: the numbers of the servers that voted for the claim.
+    :ivar errors: of the servers that neither voted nor gave a reason.
+    :ivar same_server: a server has voted twice, under two names: then there is no majority.
+    """
+
+    def __init__(self, locked_by: bytes, replies: Sequence[Any]) -> None:
+        self._locked_by = locked_by
+        self._size = len(replies)
+        self._majority = self._size // 2 + 1
+        self.errors = [reply for reply in replies if isinstance(reply, Exception)]
+        kinds: dict[int, list[Any]] = {}
+        for kind, detail, *_ in results(replies):
+            kinds.setdefault(kind, []).append(detail)
+        self.token = max(kinds.get(VOTED, ()), default=0)
+        self.voters = frozenset(
+            number for number, reply in enumerate(replies) if not isinstance(reply, Exception) and reply[0] == VOTED
+        )
+        run_ids = [run_id for number in self.voters for run_id in replies[number][2:]]
+        self.same_server = len(set(run_ids)) < len(run_ids)
+        self._leases, self._votes = Counter(kinds.get(HELD)), Counter(kinds.get(OTHER))
+        self._ran, self._too_late = len(kinds.get(RAN, ())), len(kinds.get(TOO_LATE, ()))
+        self._quarantines = kinds.get(QUARANTINED, [])
+
+    def verdict(self) -> Verdict:
+        return self._verdict(len(self.errors))
+
+    def is_settled(self) -> bool:
+        """Whether the missing replies cannot change the verdict."""
+        return self._verdict(0) is self.verdict()
+
+    def _verdict(self, missing: int) -> Verdict:
+        silent = missing + len(self._quarantines)
+        if len(self.voters) >= self._majority:
+            return Verdict.WON
+        if self._size - missing < self._majority:
+            return Verdict.IMPOSSIBLE  # too few to know that it is held, or that it ran
+        # Servers that are silent, or have forgotten, may be with a claim that is known to have others.
+        if any(count + self._votes[claim] + silent >= self._majority for claim, count in self._leases.items()):
+            return Verdict.SKIP
+        if any(count + self._leases[claim] >= self._majority for claim, count in self._votes.items()):
+            return Verdict.SKIP
+        if self._ran >= self._majority:  # on fewer, a claim that failed may have left it
+            return Verdict.SKIP
+        if self._size - silent - self._ran - self._too_late < self._majority:
+            return Verdict.IMPOSSIBLE
+        return Verdict.SPLIT
+
+    def is_ahead(self) -> bool:
+        """Whether this claim keeps its votes for the next vote after a split. One claim must; the others give way."""
+        # The claim id, at the end of locked_by, is random, which is fair.
+        this = (len(self.voters), self._locked_by[-32:])
+        return all(this > (count, claim[-32:]) for claim, count in self._votes.items())
+
+    def is_too_late(self) -> bool:
+        """Whether it is the fire time that leaves no majority: the servers that replied nothing else are enough."""
+        silent = len(self.errors) + len(self._quarantines)
+        return self._too_late > 0 and self._size - silent - self._ran >= self._majority
+
+    def why_not(self) -> str:
+        """Why no claim can have a majority now, for people."""
+        reasons = [failures(self.errors, self._size)] if self.errors else []
+        if self._quarantines:
+            wait = timedelta(seconds=min(self._quarantines) // 1000)
+            reasons.append(
+                f"{len(self._quarantines)} of {self._size} are in quarantine for {wait} or longer, because they were "
+                f"emptied or restarted and may have forgotten a lease (a new quorum: call start_new_quorum() once, by "
+                f"hand)"
+            )
+        return "; ".join(reasons)
+
+
+def are_decided(found: Sequence[Sequence[LockRecord]], size: int) -> bool:
+    """Whether a majority of ``size`` servers agrees on the holder of each lock. ``found``: what each replied."""
+    majority = size // 2 + 1
+    return len(found) >= majority and all(
+        max(Counter(record and (record.locked_by, record.is_held) for record in records).values()) >= majority
+        for records in _by_name(found)
+    )
+
+
+def merged_records(found: Sequence[Sequence[LockRecord]], size: int) -> list[LockRecord]:
+    """What a majority of ``size`` servers has on each lock. ``found``: what each server replied."""
+    merged = (_merged(records, size) for records in _by_name(found))
+    return [record for record in merged if record is not None]
+
+
+def _by_name(found: Sequence[Sequence[LockRecord]]) -> list[list[LockRecord | None]]:
+    """For each lock name what each server has on it."""
+    servers = [{record.name: record for record in records} for records in found]
+    names = sorted({name for server in servers for name in server})
+    return [[server.get(name) for server in servers] for name in names]
+
+
+def _merged(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
+    """The record of ``size`` servers, of which those in ``found`` replied (None: no record there).
+
+    It is held if a majority may hold it for the same claim, counting those that did not reply as if they did. Each
+    server has its own clock, so the result has the times of one server: the last that a majority outlasts.
+    """
+    majority, unknown = size // 2 + 1, size - len(found)
+    if found.count(None) >= majority:
+        return None
+    by_claim: dict[str, list[LockRecord]] = {}
+    for record in found:
+        if record is not None:
+            by_claim.setdefault(record.locked_by, []).append(record)
+
+    def is_held(records: list[LockRecord]) -> bool:
+        holding = sum(record.is_held for record in records)
+        return holding > 0 and holding + unknown >= majority
+
+    def token(records: list[LockRecord]) -> int:
+        return max(record.fencing_token or 0 for record in records)
+
+    records = max(
+        by_claim.values(),
+        key=lambda records: (is_held(records), len(records) + unknown >= majority, token(records)),
+    )
+    shown = [record for record in records if record.is_held is is_held(records)]
+    if not shown:  # only a minority has it, so the lock is free
+        shown = [replace(record, lock_until=min(record.lock_until, record.read_at)) for record in records]
+    shown.sort(key=lambda record: record.lock_until, reverse=True)
+    which = min(majority, len(shown)) - 1
+    return replace(
+        shown[which],
+        locked_at=sorted((record.locked_at for record in shown), reverse=True)[which],  # extending does not change it
+        fencing_token=token(records),
+        last_fire_time=max((record.last_fire_time for record in records if record.last_fire_time), default=None),
+    )

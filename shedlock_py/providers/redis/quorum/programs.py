@@ -47,11 +47,17 @@ from shedlock_py.providers.redis.programs import (
     release_call,
 )
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
-from shedlock_py.providers.redis.quorum.majority import Majority, failures, results
-from shedlock_py.providers.redis.quorum.merged import are_decided, is_decided, merged_record, merged_records
-from shedlock_py.providers.redis.quorum.tally import Verdict, VoteTally
+from shedlock_py.providers.redis.quorum.majority import (
+    Majority,
+    Verdict,
+    VoteTally,
+    are_decided,
+    failures,
+    merged_records,
+    results,
+)
 from shedlock_py.providers.redis.scripts import script
-from shedlock_py.request import LockRequest
+from shedlock_py.record import LockRecord
 
 VOTE = timedelta(seconds=3)
 """How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""
@@ -131,7 +137,7 @@ class QuorumPrograms(StorePrograms):
                 case Verdict.IMPOSSIBLE if tally.is_too_late():
                     raise fire_time_too_late("acquire", claim.request, self.fire_time_tolerance)
                 case Verdict.IMPOSSIBLE:
-                    raise self._majority.error("acquire", name, tally.errors, tally.why_not()) from tally.cause
+                    self._majority.fail("acquire", name, tally.errors, tally.why_not())
                 case Verdict.SPLIT:
                     is_ahead = tally.is_ahead()
                     if tally.voters and not is_ahead:
@@ -140,10 +146,6 @@ class QuorumPrograms(StorePrograms):
                 raise unreachable("acquire", name, "no claim got a majority: the servers are divided")
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
-
-    def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
-        self._check_length(request.lock_at_most_for)  # before the servers are read
-        return (yield from super().take_over(request))
 
     def read_before_take_over(self, name: str) -> QuorumProgram:
         read = Call(script("quorum_read"), (self._keys.of(name), self._node_key))
@@ -200,7 +202,7 @@ class QuorumPrograms(StorePrograms):
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
             return (yield Call(script("quorum_confirm"), keys, args + former[server.number]))
 
-        replies: list[Any] = yield OnEach(confirm, frozenset(former), self._majority.agrees, is_claim=True)
+        replies: list[Any] = yield OnEach(confirm, self._majority.agrees, frozenset(former), is_claim=True)
         confirmed, size = replies.count(1), self._majority.size
         errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAddressed)]
         if confirmed < self._majority.count <= confirmed + len(errors):
@@ -247,24 +249,27 @@ class QuorumPrograms(StorePrograms):
         return 1 in (yield from self._majority.required("forget_fire_time", name, on_each))
 
     def prune(self, unused_for: timedelta) -> QuorumProgram:
-        on_each = OnEach(lambda server: server.prune(unused_for), None, self._majority.has_replied, is_long=True)
+        on_each = OnEach(lambda server: server.programs.prune(unused_for), self._majority.has_replied, is_long=True)
         return max(results((yield from self._majority.required("prune", None, on_each))))
 
     def record(self, name: str) -> QuorumProgram:
-        size = self._majority.size
-        on_each = OnEach(
-            lambda server: server.record(name), is_settled=lambda replies: is_decided(results(replies), size)
-        )
-        return merged_record(results((yield from self._majority.required("record", name, on_each))), size)
+        def read(server: QuorumServer) -> Program[Command, Any, list[LockRecord]]:
+            record = yield from server.programs.record(name)
+            return [] if record is None else [record]
+
+        found = yield from self._merged("record", name, OnEach(read, self._are_decided))
+        return found[0] if found else None
 
     def records(self, prefix: str) -> QuorumProgram:
-        size = self._majority.size
+        on_each = OnEach(lambda server: server.programs.records(prefix), self._are_decided, is_long=True)
+        return (yield from self._merged("records", None, on_each))
 
-        def is_settled(replies: Sequence[Any]) -> bool:
-            return self._majority.has_replied(replies) and are_decided(results(replies), size)
+    def _are_decided(self, replies: Sequence[Any]) -> bool:
+        return are_decided(results(replies), self._majority.size)
 
-        on_each = OnEach(lambda server: server.records(prefix), is_settled=is_settled, is_long=True)
-        return merged_records(results((yield from self._majority.required("records", None, on_each))), size)
+    def _merged(self, operation: str, name: str | None, on_each: OnEach) -> QuorumProgram:
+        replies = yield from self._majority.required(operation, name, on_each)
+        return merged_records(results(replies), self._majority.size)
 
     def _done(self, operation: str, name: str, call: Call) -> QuorumProgram:
         """Whether a majority may have done it."""
@@ -278,7 +283,7 @@ class QuorumPrograms(StorePrograms):
         def send(server: QuorumServer) -> Program[Command, Any, Any]:
             return (yield call)
 
-        return OnEach(send, None, is_settled or self._majority.agrees, is_claim)
+        return OnEach(send, is_settled or self._majority.agrees, is_claim=is_claim)
 
     def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:
         """Let the servers of a new installation vote at once.

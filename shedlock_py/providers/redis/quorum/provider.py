@@ -15,7 +15,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import OPTIONS, AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.redis.clients import open_async_client, open_client
 from shedlock_py.providers.redis.provider import Limits, parse_limits
-from shedlock_py.providers.redis.quorum.clients import AsyncQuorumClient, QuorumClient
+from shedlock_py.providers.redis.quorum.broadcast import AsyncQuorumClient, QuorumClient
 from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 from shedlock_py.providers.redis.urls import shown
 

@@ -1,0 +1,338 @@
+"""Pools of connections, for providers that open their own: how long a request waits for one, and when one is closed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import ReferenceType, ref
+
+from shedlock_py._process import is_from_signal
+from shedlock_py._timers import WorkerPool
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.providers.kit.failures import NotSent, TimedOut
+from shedlock_py.providers.kit.limits import call_within, seconds_left, within
+
+if TYPE_CHECKING:
+    import asyncio
+
+C = TypeVar("C")
+_NONE: Any = None
+"""In place of a connection, where a slot has none."""
+
+FREE_CONNECTION = "a free connection"
+CONNECTION = "a connection"
+_POLL_SECONDS = 0.1
+"""A waiting thread checks this often for a slot that another thread has lost."""
+
+
+class Lent(Generic[C]):
+    """A connection in use by a ``with`` block, which returns it to its pool at its end.
+
+    :ivar is_good: set it True when the connection can be used again: after a reply, or an error reply of a healthy
+        server. Otherwise it is closed, and so are all connections of the pool that are as old: the server is down, or
+        its host name means another server now.
+    """
+
+    __slots__ = ("__weakref__", "_generation", "_lane", "_pool", "connection", "is_good")
+
+    def __init__(self, lane: _Lane[C] = _NONE, connection: C = _NONE, generation: object = None) -> None:
+        self.connection = connection
+        self.is_good = False
+        self._generation = generation
+        """The pool's, when the connection was opened; None: it is not open."""
+        self._lane = lane
+        self._pool: ConnectionPool[C] = _NONE
+
+    def __enter__(self) -> Lent[C]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool._give_back(self)
+
+
+class _Lane(Generic[C]):
+    """Some slots of a pool, and the threads that wait for one. A slot is a :class:`Lent`, open or not yet.
+
+    It survives exceptions that a signal handler raises at any moment: ``threading.Semaphore`` is Python code around a
+    lock, and an exception in there keeps the lock for ever. Here each step is one atomic call. If an exception makes a
+    thread lose its slot, Python deletes the slot, which takes it out of the set of all slots; the next thread that
+    waits adds another. (``SimpleQueue.get(timeout)`` may wait for ever if another thread takes the item at the end of
+    the time.)
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._slots: set[ReferenceType[Lent[C]]] = set()
+        self.waiting: deque[Any] = deque()
+        """Locks of the threads that wait."""
+        self.free: deque[Lent[C]] = deque()
+        """Those with open connections are on the right."""
+        self.add_missing()
+
+    def add_missing(self) -> None:
+        while len(self._slots) < self._count:
+            slot = Lent(self)
+            self._slots.add(ref(slot, self._slots.discard))
+            self.free.appendleft(slot)
+
+    def put(self, slot: Lent[C]) -> None:
+        if len(self._slots) <= self._count:  # else two threads have replaced the same one
+            if slot.connection is None:
+                self.free.appendleft(slot)
+            else:
+                self.free.append(slot)
+        if self.waiting:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake one thread that waits."""
+        with suppress(IndexError):
+            while True:
+                with suppress(RuntimeError):  # it was woken by the other lane
+                    self.waiting.popleft().release()
+                    return
+
+
+class ConnectionPool(Generic[C]):
+    """The connections of one process, for threads.
+
+    A pool of a parent process must not be used in a forked child: keep it in a ``PerProcess``.
+
+    :param connect: opens a connection by a moment of the monotonic clock, and raises the driver's own errors. It runs
+        in a daemon thread, because no driver has a time limit for a DNS lookup.
+    :param disconnect: closes a connection, without waiting. Its errors are ignored.
+    :param size: the most connections at a time.
+    :param reserved: so many are kept for urgent requests, so that no lease ends while its heartbeat waits for an
+        acquire.
+    :param name: of the threads that connect.
+    :param connect_in_thread: False for a driver that connects to no server.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[float], C],
+        disconnect: Callable[[C], object],
+        *,
+        size: int,
+        reserved: int,
+        name: str,
+        connect_in_thread: bool = True,
+    ) -> None:
+        self._connect = connect
+        self._disconnect = disconnect
+        reserved = min(reserved, size - 1)
+        self._for_all: _Lane[C] = _Lane(size - reserved)
+        self._for_urgent: _Lane[C] = _Lane(reserved)
+        self._generation = object()
+        self._workers = WorkerPool(size, name) if connect_in_thread else None
+
+    def connection(self, until: float, *, is_urgent: bool) -> Lent[C]:
+        """A connection, for a ``with`` block.
+
+        :param until: a moment of the monotonic clock.
+        :param is_urgent: the request may use the reserved connections, too.
+        :raises TimedOut: there was none until that moment; nothing was sent.
+        :raises NotSent: from the driver's error: no connection could be opened.
+        """
+        try:
+            slot = self._for_all.free.pop()
+        except IndexError:
+            slot = self._wait((self._for_all, self._for_urgent) if is_urgent else (self._for_all,), until)
+        slot._pool = self
+        slot.is_good = False
+        try:
+            if not seconds_left(until):  # the threads that had it until now gave up at the same moment
+                slot.is_good = True
+                raise TimedOut(FREE_CONNECTION, sent=False)
+            if slot._generation is not self._generation:
+                self._close(slot)
+                generation = self._generation
+                slot.connection = self._opened(until)
+                slot._generation = generation
+        except BaseException:
+            self._give_back(slot)
+            raise
+        return slot
+
+    def outdate(self) -> None:
+        """Do not use the present connections again. Each is closed when it would be taken, or is returned."""
+        self._generation = object()
+
+    def close(self) -> None:
+        """Close the idle connections now, and the others when they are returned."""
+        self.outdate()
+        self._close_outdated()
+
+    def _wait(self, lanes: tuple[_Lane[C], ...], until: float) -> Lent[C]:
+        while True:
+            for lane in lanes:
+                with suppress(IndexError):
+                    return lane.free.pop()
+            left = seconds_left(until)
+            if not left:
+                raise TimedOut(FREE_CONNECTION, sent=False)
+            woken = threading.Lock()
+            woken.acquire()
+            for lane in lanes:
+                lane.add_missing()
+                lane.waiting.append(woken)
+            try:
+                if not any(lane.free for lane in lanes):  # else a slot was returned before this thread was in the queue
+                    woken.acquire(timeout=min(left, _POLL_SECONDS))
+            finally:
+                for lane in lanes:
+                    try:
+                        lane.waiting.remove(woken)
+                    except ValueError:  # another thread woke this one: if this one takes no slot, a third thread may
+                        if lane.free:
+                            lane.wake()
+
+    def _give_back(self, slot: Lent[C]) -> None:
+        is_current = slot._generation is self._generation
+        is_fault = is_current and not slot.is_good
+        try:
+            if is_fault:
+                self.outdate()
+            if not is_current or is_fault:
+                self._close(slot)
+        finally:
+            slot._pool = _NONE
+            slot._lane.put(slot)
+        if is_fault:
+            self._close_outdated()
+
+    def _close_outdated(self) -> None:
+        for lane in (self._for_all, self._for_urgent):
+            slots: list[Lent[C]] = []
+            with suppress(IndexError):
+                while True:
+                    slots.append(lane.free.popleft())
+            for slot in slots:
+                if slot._generation is not self._generation:
+                    self._close(slot)
+                lane.put(slot)
+
+    def _close(self, slot: Lent[C]) -> None:
+        connection, slot.connection, slot._generation = slot.connection, _NONE, None
+        if connection is not None:
+            with _errors_ignored():
+                self._disconnect(connection)
+
+    def _opened(self, until: float) -> C:
+        def connect() -> C:
+            if not seconds_left(until):
+                raise TimedOut(CONNECTION, sent=False)  # the thread came too late: the caller has given up
+            with _errors_explained():
+                return self._connect(until)
+
+        if self._workers is None:
+            return connect()
+        return call_within(self._workers, seconds_left(until), CONNECTION, connect, self._disconnect)
+
+
+class AsyncConnectionPool(Generic[C]):
+    """:class:`ConnectionPool` for one event loop: keep it in a ``PerLoop``.
+
+    :param connect: closes the connection itself when it is cancelled.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[float], Awaitable[C]],
+        disconnect: Callable[[C], Awaitable[object]],
+        *,
+        size: int,
+        reserved: int,
+    ) -> None:
+        import asyncio  # late: sync programs do without
+
+        self._connect = connect
+        self._disconnect = disconnect
+        self._idle: list[Lent[C]] = []
+        self._generation = object()
+        self._permits = asyncio.Semaphore(size)
+        self._permits_for_all = asyncio.Semaphore(max(1, size - reserved))
+
+    @asynccontextmanager
+    async def connection(self, until: float, *, is_urgent: bool) -> AsyncIterator[Lent[C]]:
+        """See :meth:`ConnectionPool.connection`."""
+        for_all = nullcontext() if is_urgent else _permit(self._permits_for_all, until)
+        async with for_all, _permit(self._permits, until):
+            lent = await self._take(until)
+            try:
+                yield lent
+            finally:
+                if lent._generation is not self._generation:
+                    await self._close([lent])
+                elif lent.is_good:
+                    self._idle.append(lent)
+                else:
+                    await self.close(lent)
+
+    def outdate(self) -> None:
+        """See :meth:`ConnectionPool.outdate`."""
+        self._generation = object()
+
+    async def close(self, *in_use: Lent[C]) -> None:
+        """See :meth:`ConnectionPool.close`. Closes ``in_use`` first."""
+        self.outdate()
+        idle, self._idle = self._idle, []
+        await self._close([*in_use, *idle])
+
+    async def _take(self, until: float) -> Lent[C]:
+        if not seconds_left(until):  # the tasks that had the permit until now gave up at the same moment
+            raise TimedOut(FREE_CONNECTION, sent=False)
+        while self._idle:
+            lent = self._idle.pop()
+            if lent._generation is self._generation:
+                lent.is_good = False
+                return lent
+            await self._close([lent])
+        generation = self._generation
+        with _errors_explained():
+            async with within(seconds_left(until), CONNECTION, sent=False):
+                return Lent(connection=await self._connect(until), generation=generation)
+
+    async def _close(self, lent: list[Lent[C]]) -> None:
+        for one in lent:
+            with _errors_ignored():
+                await self._disconnect(one.connection)
+
+
+@contextmanager
+def _errors_explained() -> Iterator[None]:
+    """:raises NotSent: from an error of the driver."""
+    try:
+        yield
+    except (NotSent, TimedOut, ProviderError, ConfigurationError):
+        raise
+    except Exception as error:
+        if is_from_signal(error):
+            raise
+        raise NotSent from error
+
+
+@contextmanager
+def _errors_ignored() -> Iterator[None]:
+    """Of a driver that closes what is broken."""
+    try:
+        yield
+    except Exception as error:
+        if is_from_signal(error):
+            raise
+
+
+@asynccontextmanager
+async def _permit(permits: asyncio.Semaphore, until: float) -> AsyncIterator[None]:
+    if permits.locked():
+        async with within(seconds_left(until), FREE_CONNECTION, sent=False):
+            await permits.acquire()
+    else:
+        await permits.acquire()  # at once
+    try:
+        yield
+    finally:
+        permits.release()

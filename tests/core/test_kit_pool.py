@@ -1,0 +1,252 @@
+"""The pools of connections: never too many, in time, none lost to a signal handler, and when one is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shedlock_py._clock import monotonic
+from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, Lent, NotSent, TimedOut
+from tests.support.signals import raised_by
+from tests.support.timing import BUSY
+
+COUNT = 3
+
+
+class Connection:
+    was_closed = False
+
+    def is_open(self) -> bool:
+        return not self.was_closed
+
+
+class Server:
+    """Opens and closes connections; it may be down, or slow to accept."""
+
+    def __init__(self) -> None:
+        self.opened: list[Connection] = []
+        self.error: Exception | None = None
+        self.accepts = threading.Event()
+        self.accepts.set()
+
+    def connect(self, until: float) -> Connection:
+        self.accepts.wait(30)
+        if self.error is not None:
+            raise self.error
+        self.opened.append(Connection())
+        return self.opened[-1]
+
+    def disconnect(self, connection: Connection) -> None:
+        connection.was_closed = True
+        raise OSError("a broken pipe")
+
+    async def connect_async(self, until: float) -> Connection:
+        await asyncio.to_thread(self.accepts.wait, 30)
+        return self.connect(until)
+
+    async def disconnect_async(self, connection: Connection) -> None:
+        self.disconnect(connection)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.accepts.set()
+
+
+Pool = ConnectionPool[Connection] | AsyncConnectionPool[Connection]
+
+
+@pytest.fixture(params=["sync", "async"])
+async def pool(request: pytest.FixtureRequest, server: Server) -> Pool:
+    if request.param == "sync":
+        return ConnectionPool(server.connect, server.disconnect, size=COUNT, reserved=1, name="test")
+    return AsyncConnectionPool(server.connect_async, server.disconnect_async, size=COUNT, reserved=1)
+
+
+@asynccontextmanager
+async def connection(pool: Pool, seconds: float = 10, *, is_urgent: bool = False) -> AsyncIterator[Lent[Connection]]:
+    until = monotonic() + seconds
+    if isinstance(pool, ConnectionPool):
+        with pool.connection(until, is_urgent=is_urgent) as lent:
+            yield lent
+    else:
+        async with pool.connection(until, is_urgent=is_urgent) as lent:
+            yield lent
+
+
+async def used(pool: Pool, *, is_good: bool = True) -> Connection:
+    async with connection(pool) as lent:
+        assert lent.connection.is_open()
+        lent.is_good = is_good
+        return lent.connection
+
+
+async def test_a_good_connection_is_used_again_and_a_bad_one_closes_all_that_are_as_old(pool: Pool) -> None:
+    async with connection(pool) as lent:
+        returned_late = lent.connection
+        idle = await used(pool)
+        assert await used(pool) is idle
+        assert await used(pool, is_good=False) is idle
+        lent.is_good = True
+    assert not idle.is_open()
+    assert not returned_late.is_open()
+
+
+async def test_a_late_bad_connection_leaves_newer_ones_alone(pool: Pool) -> None:
+    async with connection(pool):
+        await used(pool, is_good=False)
+        newer = await used(pool)
+    assert await used(pool) is newer
+
+
+async def test_connections_are_closed_and_outdated(pool: Pool) -> None:
+    outdated = await used(pool)
+    pool.outdate()
+    assert outdated.is_open()
+    async with connection(pool) as lent:
+        assert not outdated.is_open()
+        idle, in_use = await used(pool), lent.connection
+        if isinstance(pool, ConnectionPool):
+            pool.close()
+        else:
+            await pool.close()
+        assert in_use.is_open()
+        assert not idle.is_open()
+        lent.is_good = True
+    assert not in_use.is_open()
+    assert (await used(pool)).is_open()
+
+
+async def test_some_connections_are_for_urgent_requests(pool: Pool) -> None:
+    async with connection(pool), connection(pool):
+        with pytest.raises(TimedOut, match="a free connection") as caught:
+            async with connection(pool, 0.05):
+                pass
+        assert not caught.value.sent
+        async with connection(pool, 0.5, is_urgent=True):
+            with pytest.raises(TimedOut, match="a free connection"):
+                async with connection(pool, 0.05, is_urgent=True):
+                    pass
+
+
+async def test_a_connection_that_cannot_be_opened(pool: Pool, server: Server) -> None:
+    good = await used(pool)
+    async with connection(pool) as lent:
+        server.error = ConnectionRefusedError("connection refused")
+        for _ in range(2 * COUNT):  # no slot is lost
+            with pytest.raises(NotSent) as caught:
+                await used(pool)
+            assert caught.value.__cause__ is server.error
+        lent.is_good = True
+    assert await used(pool) is good
+
+
+async def test_i13_a_server_that_does_not_accept(pool: Pool, server: Server) -> None:
+    server.accepts.clear()
+    began = monotonic()
+    for _ in range(2 * COUNT):
+        with pytest.raises(TimedOut, match="a connection") as caught:
+            async with connection(pool, 0.05):
+                pass
+        assert not caught.value.sent
+    assert monotonic() - began < BUSY
+    server.accepts.set()
+    await used(pool)
+
+
+# Threads and signals
+
+
+@pytest.fixture
+def threaded() -> ConnectionPool[Connection]:
+    return ConnectionPool(
+        lambda _: Connection(), lambda _: None, size=COUNT, reserved=0, name="test", connect_in_thread=False
+    )
+
+
+def all_are_free(pool: ConnectionPool[Connection]) -> bool:
+    """Whether as many threads as there are connections get one at the same time."""
+    together, failed = threading.Barrier(COUNT, timeout=30), []
+
+    def take() -> None:
+        try:
+            with pool.connection(monotonic() + 10, is_urgent=False):
+                together.wait()
+        except (TimedOut, threading.BrokenBarrierError) as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=take) for _ in range(COUNT)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return not failed
+
+
+def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
+    pool = ConnectionPool(lambda _: Connection(), lambda _: None, size=COUNT + 1, reserved=1, name="test")
+    mutex = threading.Lock()
+    active, peak, longest = 0, 0, 0.0
+    until = time.monotonic() + 1
+
+    def work(seed: int) -> None:
+        nonlocal active, peak, longest
+        randomness = random.Random(seed)
+        while time.monotonic() < until:
+            seconds, started = randomness.uniform(0.005, 0.1), monotonic()
+            try:
+                with pool.connection(started + seconds, is_urgent=seed % 10 == 0) as lent:
+                    with mutex:
+                        active += 1
+                        peak = max(peak, active)
+                    threading.Event().wait(randomness.uniform(0, 0.01))
+                    lent.is_good = randomness.random() < 0.9
+                    with mutex:
+                        active -= 1
+            except TimedOut:
+                with mutex:
+                    longest = max(longest, monotonic() - started - seconds)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert peak == COUNT + 1
+    assert longest < BUSY
+    assert all_are_free(pool)
+
+
+class Interrupted(Exception):
+    """What a job's alarm raises."""
+
+
+@pytest.fixture
+def _alarm() -> Iterator[None]:
+    with raised_by(signal.SIGALRM, Interrupted):
+        yield
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.mark.usefixtures("_alarm")
+def test_exceptions_of_a_signal_handler_lose_none(threaded: ConnectionPool[Connection]) -> None:
+    randomness = random.Random(1)
+    for _ in range(1000):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, randomness.uniform(0.00001, 0.0003))
+            while True:
+                until = monotonic() + 5
+                with threaded.connection(until, is_urgent=False) as one, threaded.connection(until, is_urgent=True):
+                    one.is_good = True
+        except Interrupted:
+            pass
+    assert all_are_free(threaded)
