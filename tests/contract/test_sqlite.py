@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from shedlock_py.testing.contract import (
     LockProviderContract,
     ProcessContract,
 )
-from tests.contract.sql import SqlContract
+from tests.contract.sql import SqlContract, SqlStore
 
 
 class SqliteContract(SqlContract):

@@ -86,7 +86,7 @@ class SqlConnections:
         if self._is_postgres:
             warnings = connection.info.get(_WARNINGS)
             if warnings is None:
-                warnings = connection.info[_WARNINGS] = listen_for_warnings(connection)
+                warnings = connection.info[_WARNINGS] = listen_for_warnings(self._driver_of(connection))
             warnings.is_unconfirmed = False  # a warning about a statement of the application
         statement = command.statement
         cursor = connection.cursor()
@@ -113,6 +113,10 @@ class SqlConnections:
             )
         return reply
 
+    def _driver_of(self, connection: PoolProxiedConnection) -> Any:
+        driver: Any = connection.dbapi_connection
+        return self.engine.dialect.get_driver_connection(driver)
+
 
 class ManagedConnections(SqlConnections):
     """Connections of an engine of the provider's, in autocommit. The kit's pool keeps them."""
@@ -136,7 +140,8 @@ class ManagedConnections(SqlConnections):
         except Exception as error:
             if opening.watchdog is not None and opening.watchdog.call_off():
                 raise TimedOut("a connection", sent=False) from error
-            raise translated(error, self.engine.dialect, is_broken=True) from error
+            known = translated(error, self.engine.dialect, is_broken=True)
+            raise known from known.__cause__
         finally:
             current_opening.reset(token)
             if opening.watchdog is not None:
@@ -148,12 +153,14 @@ class ManagedConnections(SqlConnections):
 
     def disconnect(self, connection: PoolProxiedConnection) -> None:
         """Close it, without waiting for the server."""
-        watchdog, driver = connection.info.pop(WATCHDOG, None), connection.driver_connection
+        watchdog = connection.info.get(WATCHDOG)
         if watchdog is not None:
             watchdog.close()
-        if self.engine.dialect.driver == "asyncpg" and driver is not None:
-            driver.terminate()
-        connection.close()
+        driver: Any = connection.dbapi_connection
+        if self.engine.dialect.driver == "asyncpg":
+            self._driver_of(connection).terminate()
+        connection.invalidate()  # notes that it is closed; for a detached one SQLAlchemy does no more
+        self.engine.dialect.do_terminate(driver)
 
 
 class UserConnections(SqlConnections):
