@@ -295,6 +295,7 @@ def test_debug_shows_more_but_no_password(runs: Runs) -> None:
         (["--at-most", "1m"], "Missing argument 'NAME'"),
         (["job", "more", "--at-most", "1m"], "unexpected extra argument (more)"),
         (["job", "--at-most", "10"], "'10' is not a duration; write for example 10m"),
+        (["job", "--at-most", "1ms"], "--at-most (0:00:00.001000) is too short"),
         (["job", "--at-most", "1m", "--at-least", "2m"], "--at-least (0:02:00) is longer than --at-most (0:01:00)"),
         (["a\tb", "--at-most", "1m"], "lock name has a control character"),
         (["n" * 65, "--at-most", "1m"], "65 characters long"),

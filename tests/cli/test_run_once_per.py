@@ -9,13 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shedlock_py import Lease, ProviderUnreachable
-from shedlock_py.cli.periods import EPOCH, lead, period_of
+from shedlock_py.cli.run import EPOCH, period_of
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.runs import Runs
 from tests.cli.test_run_signals import SIGNAL_IN_ACQUIRE
 
 PERIODS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=3653))
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+
+
+def lead(period: timedelta) -> timedelta:
+    return min(timedelta(seconds=30), period / 2)
 
 
 def at(text: str) -> datetime:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import InMemoryLockProvider, LockRequest, provider_from_url
-from shedlock_py.cli.changes import Watch
+from shedlock_py.cli.watch import Watch
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
@@ -36,7 +36,7 @@ class Reads:
 
     def update(self) -> list[tuple[str, str, str]]:
         changes = self.watch.update(self.provider.records())
-        return [(change.kind, change.record.name, change.record.holder) for change in changes]
+        return [(kind, record.name, record.holder) for kind, record in changes]
 
     def take(self, name: str = "job", at_most: str = "10s", **options: Any) -> Any:
         return take(self.provider, name, at_most, **{"holder": "me", **options})

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, Lent, NotSent, TimedOut
 from tests.support.signals import raised_by
 from tests.support.timing import BUSY

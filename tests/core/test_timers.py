@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from shedlock_py import InMemoryLockProvider, _timers
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._timers import Timer, WorkerPool, finish_at_exit, request_in_worker, worker_pool
 from shedlock_py.testing.forks import in_child
 from tests.support.polling import wait_until

@@ -80,7 +80,7 @@ class WithoutAsync(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         if isinstance(node.func, ast.Name) and node.func.id == "shielded":
             return self.visit(node.args[0])
-        node.keywords = [keyword for keyword in node.keywords if keyword.arg != "when_abandoned"]
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg not in ("when_abandoned", "is_async")]
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:

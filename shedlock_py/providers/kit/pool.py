@@ -12,8 +12,8 @@ from weakref import ReferenceType, ref
 from shedlock_py._process import is_from_signal
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.providers.kit.failures import NotSent, TimedOut
 from shedlock_py.providers.kit.limits import call_within, seconds_left, within
+from shedlock_py.providers.kit.operation import NotSent, TimedOut
 
 if TYPE_CHECKING:
     import asyncio

@@ -9,8 +9,7 @@ from sqlalchemy import URL
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import PerLoop, PerProcess
+from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
 from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
 from shedlock_py.providers.sqlalchemy.engines import open_async_engine, open_engine

@@ -15,8 +15,7 @@ from sqlalchemy import Pool, PoolProxiedConnection, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess, before_fork, is_from_signal
+from shedlock_py._process import OwningProcess, before_fork, is_from_signal, monotonic
 from shedlock_py.providers.kit import Lent, NotSent, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import FileReplaced, UnconfirmedCommit, is_read_only, translated

@@ -15,7 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._timers import timer
 from shedlock_py.providers.kit import NotSent
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import LockRequest
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py.providers.sqlalchemy.clients import POOL_SIZE, RESERVED
 from tests.stores.sql.stores import DRIVERS, Store, acquired
 from tests.support.polling import wait_until

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
