@@ -75,11 +75,7 @@ async def _finish(task: asyncio.Task[Future[Any]], when_abandoned: Callable[[Lea
 
 
 class ThreadedProvider(AsyncLockProvider):
-    """A sync provider, called from asyncio: each call in a worker thread.
-
-    Each provider has threads of its own, some of them for extending and releasing only: a hanging store delays neither
-    another store nor, however many acquires wait for it, a heartbeat.
-    """
+    """A sync provider, called from asyncio: each call in a worker thread, see :func:`worker_pool`."""
 
     def __init__(self, provider: LockProvider) -> None:
         self.sync_provider = provider

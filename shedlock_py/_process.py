@@ -39,8 +39,7 @@ class OwningProcess:
 class PerProcess(Generic[T]):
     """One value for each process, made on first use.
 
-    A child keeps a reference to its parent's values and never uses them: the garbage collector would close connections
-    that the parent still uses.
+    A child keeps its parent's values and never uses them: the garbage collector would close the parent's connections.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -97,8 +96,8 @@ def before_fork(hook: Callable[[], object]) -> None:
 def is_from_signal(error: BaseException) -> bool:
     """Whether a signal handler raised ``error``, or may have, so that it is meant for the process.
 
-    Python runs handlers in the main thread, in the middle of whatever runs there. Each ``KeyboardInterrupt`` there
-    counts as Ctrl-C; any other exception counts if its traceback shows a function that is installed as a handler.
+    Handlers run in the main thread. Each ``KeyboardInterrupt`` there counts as Ctrl-C; any other exception counts if
+    its traceback shows a function that is installed as a handler.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -106,7 +105,7 @@ def is_from_signal(error: BaseException) -> bool:
         return True
     import signal  # late: half a millisecond
 
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code not in handlers:
         traceback = traceback.tb_next

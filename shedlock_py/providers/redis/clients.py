@@ -24,7 +24,6 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import (
     AsyncConnectionPool,
     ConnectionPool,
-    Lent,
     NotSent,
     TimedOut,
     seconds_left,
@@ -184,6 +183,9 @@ class _ManagedClient(AnyClient):
         """The longest wait for one reply, whatever time the operation has left."""
         self.options["socket_connect_timeout"] = min(self.options.get("socket_connect_timeout") or longest, longest)
 
+    def _until(self, timeout: float | None) -> float:
+        return monotonic() + (self._timeout if timeout is None else timeout)
+
 
 class ManagedClient(_ManagedClient):
     """The connections of a sync provider."""
@@ -205,25 +207,25 @@ class ManagedClient(_ManagedClient):
         return ConnectionPool(connect, disconnect, size=self._size, reserved=RESERVED, name="shedlock-redis-connect")
 
     def execute(self, command: Command, timeout: float | None) -> Any:
-        until = monotonic() + (self._timeout if timeout is None else timeout)
-        with self._pool.get().connection(until, is_urgent=_is_urgent(command)) as lent:
-            return run(_requests(command), lambda words: self._reply(lent, words, until))
+        until, is_urgent, pool = self._until(timeout), _is_urgent(command), self._pool.get()
 
-    def _reply(self, lent: Lent[Any], words: Words, until: float) -> Any:
-        """The reply to one command. Texts are bytes."""
-        lent.is_good = False
-        try:
-            lent.connection.send_command(*words)
-            seconds = seconds_left(until)
-            # redis-py itself reports a shorter socket_timeout of the URL.
-            if seconds <= self._reply_seconds and not lent.connection.can_read(seconds):
-                raise TimedOut(_REPLY, sent=True)
-            reply = lent.connection.read_response(disable_decoding=True)
-        except redis.ResponseError as error:
-            lent.is_good = not is_temporary(error)
-            raise
-        lent.is_good = True
-        return reply
+        def request(words: Words) -> Any:
+            """The reply to one command of Redis. A long scan lets others have the connection in between."""
+            with pool.connection(until, is_urgent=is_urgent) as lent:
+                try:
+                    lent.connection.send_command(*words)
+                    seconds = seconds_left(until)
+                    # redis-py itself reports a shorter socket_timeout of the URL.
+                    if seconds <= self._reply_seconds and not lent.connection.can_read(seconds):
+                        raise TimedOut(_REPLY, sent=True)
+                    reply = lent.connection.read_response(disable_decoding=True)
+                except redis.ResponseError as error:
+                    lent.is_good = not is_temporary(error)
+                    raise
+                lent.is_good = True
+                return reply
+
+        return run(_requests(command), request)
 
     def close(self) -> None:
         self._pool.get().close()
@@ -254,28 +256,28 @@ class AsyncManagedClient(_ManagedClient):
         return AsyncConnectionPool(connect, disconnect, size=self._size, reserved=RESERVED)
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
-        until = monotonic() + (self._timeout if timeout is None else timeout)
-        async with self._pool.get().connection(until, is_urgent=_is_urgent(command)) as lent:
-            return await run_async(_requests(command), lambda words: self._reply(lent, words, until))
+        until, is_urgent, pool = self._until(timeout), _is_urgent(command), self._pool.get()
 
-    async def _reply(self, lent: Lent[Any], words: Words, until: float) -> Any:
-        lent.is_good = False
-        seconds = seconds_left(until)
-        try:
-            async with within(min(seconds, self._reply_seconds), _REPLY, sent=True):
-                await lent.connection.send_command(*words)
-                reply = await lent.connection.read_response(disable_decoding=True)
-        except redis.ResponseError as error:
-            lent.is_good = not is_temporary(error)
-            raise
-        except RuntimeError as error:  # of uvloop: the connection was reset while it was idle
-            raise redis.ConnectionError(str(error)) from error
-        except TimedOut:
-            if seconds <= self._reply_seconds:
-                raise
-            raise redis.TimeoutError("Timeout reading from socket") from None  # in redis-py's words
-        lent.is_good = True
-        return reply
+        async def request(words: Words) -> Any:
+            async with pool.connection(until, is_urgent=is_urgent) as lent:
+                seconds = seconds_left(until)
+                try:
+                    async with within(min(seconds, self._reply_seconds), _REPLY, sent=True):
+                        await lent.connection.send_command(*words)
+                        reply = await lent.connection.read_response(disable_decoding=True)
+                except redis.ResponseError as error:
+                    lent.is_good = not is_temporary(error)
+                    raise
+                except RuntimeError as error:  # of uvloop: the connection was reset while it was idle
+                    raise redis.ConnectionError(str(error)) from error
+                except TimedOut:
+                    if seconds <= self._reply_seconds:
+                        raise
+                    raise redis.TimeoutError("Timeout reading from socket") from None  # in redis-py's words
+                lent.is_good = True
+                return reply
+
+        return await run_async(_requests(command), request)
 
     async def close(self) -> None:
         """Close the connections that this event loop opened."""

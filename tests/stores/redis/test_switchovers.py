@@ -112,22 +112,6 @@ def scripts_of(client: redis.Redis) -> list[str]:
     return [each["id"] for each in client.client_list() if each["cmd"] == "evalsha" and "b" in each["flags"]]
 
 
-def test_idle_connections_that_the_server_closed(private: Store, name: str) -> None:
-    with with_sessions(private, name) as (provider, _), private.server.client() as client:
-
-        def close_all() -> None:
-            assert send(client, "CLIENT KILL TYPE normal SKIPME yes") > 0
-
-        close_all()
-        lease = acquired(provider, name)
-        close_all()
-        assert provider.acquire(LockRequest(name, "1m")) is None
-        close_all()
-        assert provider.extend(lease, "2m") is lease
-        close_all()
-        assert provider.release(lease) is True
-
-
 class Reset:
     """A connection as uvloop has it after the server has reset it: the transport raises when it is written to."""
 
