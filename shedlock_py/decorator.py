@@ -266,11 +266,9 @@ def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
     return on_skip(skipped) if callable(on_skip) else on_skip
 
 
-_TASK_ATTRIBUTES = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
-
-
 def _check_function(function: Any) -> None:
-    for attribute, library in _TASK_ATTRIBUTES.items():
+    tasks = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
+    for attribute, library in tasks.items():
         if hasattr(function, attribute):
             raise TypeError(
                 f"{function!r} is a {library} task, not a function: put @scheduler_lock directly above 'def', and the "

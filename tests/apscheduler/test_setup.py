@@ -84,15 +84,6 @@ def test_the_inner_executor(executor: Any, inner: type[BaseExecutor], tmp_path: 
         assert_locks(app)
 
 
-def test_the_plugin_in_a_dict(tmp_path: Path) -> None:
-    executors = {
-        "default": {"type": "shedlock", "executor": {"type": "threadpool", "max_workers": 3}, "provider": SHARED},
-        "unlocked": {"type": "threadpool"},
-    }
-    with started(BackgroundScheduler(executors=executors, timezone="UTC"), shared_provider, tmp_path) as app:
-        assert_locks(app)
-
-
 def test_the_plugin_in_dotted_properties(tmp_path: Path) -> None:
     properties = {
         "apscheduler.timezone": "UTC",
