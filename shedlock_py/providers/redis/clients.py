@@ -243,7 +243,10 @@ class AsyncManagedClient(_ManagedClient):
         async def disconnect(connection: Any) -> None:
             await connection.disconnect(nowait=True)  # without waiting, so that a cancellation cannot interrupt it
 
-        return AsyncConnectionPool(connect, disconnect, size=self._size, reserved=RESERVED)
+        async def end(connection: Any) -> None:
+            await connection.disconnect()
+
+        return AsyncConnectionPool(connect, disconnect, end=end, size=self._size, reserved=RESERVED)
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
         until, is_urgent, pool = self._until(timeout), _is_urgent(command), self._pool.get()
