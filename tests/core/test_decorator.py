@@ -142,9 +142,9 @@ class TestAsyncFunctions:
         assert await other.record("job")
 
     async def test_partials(self, provider: InMemoryLockProvider) -> None:
-        guarded = scheduler_lock("sync-{number}", "1m")(functools.partial(module_level_async.__wrapped__, 3))
+        guarded = scheduler_lock("sync-{number}", "1m")(functools.partial(module_level_async.__wrapped__))
         assert inspect.iscoroutinefunction(guarded)
-        assert await guarded() == 3
+        assert await guarded(3) == 3
         assert provider.record("sync-3")
 
 
