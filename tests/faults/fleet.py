@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from tests.faults.history import History, Logbook, Reader, monotonic
+from tests.faults.history import DISTURBED, EVERY_WORKER, History, Logbook, Reader, monotonic
 from tests.faults.worker import Behaviour, Config
+from tests.support.connections import unserved
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.processes import is_running
@@ -96,6 +97,9 @@ class WorkerProcess:
     @property
     def is_alive(self) -> bool:
         return is_running(self.pid)
+
+
+EVERYBODY = WorkerProcess(EVERY_WORKER, 0)
 
 
 class Fleet:
@@ -209,6 +213,16 @@ class Fleet:
         before = monotonic()
         yield
         self._logbook.mark(kind, worker.name, before)
+
+    @contextmanager
+    def disturbed(self, worker: WorkerProcess, addresses: Iterable[Address]) -> Iterator[None]:
+        """The block disturbs the connections of ``worker`` to ``addresses``, and lets them be in the end.
+
+        The history shall know of it; it lasts until nothing is under way any more of what was sent meanwhile.
+        """
+        with self.marked(DISTURBED, worker):
+            yield
+            wait_until(lambda: unserved(addresses) == 0, timeout=TIMEOUT, what="all that was held back has arrived")
 
     # What is seen of them
 

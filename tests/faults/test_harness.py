@@ -15,12 +15,11 @@ from shedlock_py import InMemoryLockProvider, LockRequest, ProviderUnreachable
 from tests.faults import __main__ as command
 from tests.faults import runner
 from tests.faults.checker import Finding, Report
-from tests.faults.fenced_log import FencedLog
 from tests.faults.history import NEVER, History, Logbook, Reader, monotonic
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
 from tests.faults.registry import all_scenarios
 from tests.faults.report import BEGIN, END, PAGE, Control, Row, percentile, tables, write_page
-from tests.faults.worker import Behaviour, Config, Worker
+from tests.faults.worker import Behaviour, Config, FencedLog, Worker
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.stores import ALL
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import inspect
 import json
 import logging
@@ -25,7 +26,6 @@ from typing import Any
 
 from shedlock_py import Lease, LockRequest, ProviderError, hold, hold_async
 from shedlock_py.urls import import_reference
-from tests.faults.fenced_log import FencedLog
 from tests.faults.history import Logbook
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
 
@@ -88,6 +88,33 @@ class Config:
     def from_json(cls, text: str) -> Config:
         facts = json.loads(text)
         return cls(**{**facts, "behaviour": Behaviour(**facts["behaviour"])})
+
+
+class FencedLog:
+    """A resource that checks fencing tokens, as a database or a file store would that jobs write to.
+
+    One file per name holds the greatest token that was accepted. Comparing and writing are one step, under ``flock``,
+    which the kernel gives back when a process dies; the token is one ``pwrite`` of fixed width: no kill leaves half.
+    """
+
+    WIDTH = 20
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        self._directory = directory
+
+    def write(self, name: str, token: int) -> bool:
+        """Whether it was accepted: no greater token has been seen."""
+        file = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            greatest = int(os.pread(file, self.WIDTH, 0) or b"0")
+            if token < greatest:
+                return False
+            os.pwrite(file, f"{token:0{self.WIDTH}d}".encode(), 0)
+            return True
+        finally:
+            os.close(file)
 
 
 class Worker:

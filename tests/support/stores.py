@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from sqlalchemy import Connection, NullPool, create_engine
@@ -74,6 +74,11 @@ class Store(ABC):
 
     def asynchronous(self) -> Store:
         self.is_async = True
+        return self
+
+    def like(self, other: Store) -> Self:
+        """The same, with providers of the kind that another store has."""
+        self.is_async = other.is_async
         return self
 
     @property

@@ -8,7 +8,6 @@ from functools import partial
 
 from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Report, check
-from tests.faults.drained import disturbed
 from tests.faults.fleet import Fleet
 from tests.faults.registry import Run, by_trial, scenario
 from tests.faults.rules import GRACE, rules_of
@@ -29,7 +28,7 @@ def _trial(store: Store, seed: int, number: int, *, cut_off: Callable[[TcpProxy]
         fleet.wait_until_working(victim)
         fleet.run_for(fleet.random.uniform(0.0, 0.3))
         fleet.wait_until_working(victim)
-        with disturbed(fleet, victim, [*(proxy.address for proxy in proxies), *store.addresses]):
+        with fleet.disturbed(victim, [*(proxy.address for proxy in proxies), *store.addresses]):
             with fleet.marked("cut", victim):
                 for proxy in proxies:
                     cut_off(proxy)

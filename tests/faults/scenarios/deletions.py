@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from tests.faults.checker import Finding, Report, Rules, check
-from tests.faults.drained import EVERYBODY
-from tests.faults.fleet import Fleet
+from tests.faults.fleet import EVERYBODY, Fleet
 from tests.faults.history import History, Mark
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds

@@ -23,7 +23,7 @@ from uuid import uuid4
 from shedlock_py import AsyncLeaderElector, LeaderElector, LockRequest, ProviderError
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.faults.checker import Finding, Report, check
-from tests.faults.fleet import TIMEOUT, Fleet, WorkerProcess
+from tests.faults.fleet import EVERYBODY, TIMEOUT, Fleet
 from tests.faults.history import Logbook, Operation, Reader, monotonic
 from tests.faults.private import on_private_server
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
@@ -37,7 +37,6 @@ from tests.support.ports import free_port
 from tests.support.stores import SqlServerStore, Store, open_provider
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.2)
-EVERYBODY = WorkerProcess("everybody", 0)
 LATE = 8.0
 """Seconds: a commit hangs for so long, and may still be carried out, whoever has given up."""
 LONG_TIMEOUT = 120.0

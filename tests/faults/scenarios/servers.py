@@ -9,8 +9,7 @@ from typing import Any
 
 from tests.faults.checker import Report, Rules, check
 from tests.faults.clocks import compiled
-from tests.faults.drained import EVERYBODY, disturbed
-from tests.faults.fleet import Fleet, WorkerProcess
+from tests.faults.fleet import EVERYBODY, Fleet, WorkerProcess
 from tests.faults.history import History
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import GRACE, rules_of
@@ -84,7 +83,7 @@ def outages(
             holder = fleet.add(behaviour=holds)
             fleet.wait_until_working(holder)
             # What was sent to a server that stood still is done when it goes on, whoever has given up meanwhile.
-            with disturbed(fleet, EVERYBODY, store.addresses), fleet.marked("cut", holder):
+            with fleet.disturbed(EVERYBODY, store.addresses), fleet.marked("cut", holder):
                 outage(fleet, store.servers[0])
             wait_for_answers(fleet)
             if not off:
@@ -223,7 +222,7 @@ def minority(store: Store, budget: Budget, seed: int) -> Report:
                 holder = fleet.add(behaviour=HOLDER)
                 fleet.wait_until_working(holder)
                 server = fleet.random.choice(own.servers)
-                with disturbed(fleet, EVERYBODY, [server.address]):
+                with fleet.disturbed(EVERYBODY, [server.address]):
                     with fleet.marked("cut", holder):
                         (server.kill, server.pause, server.stop)[trial % 3]()
                     try:
