@@ -261,6 +261,15 @@ class Fleet:
         what = f"{more} more of: {kind} {outcome}"
         self.wait(lambda: self.count(kind, outcome, worker=worker, but=but) >= target, what)
 
+    def wait_for_answers(self) -> None:
+        """Until every worker has found its way back to the store."""
+
+        def answers(worker: WorkerProcess) -> int:
+            return sum(self.count("acquire", outcome, worker=worker) for outcome in ("granted", "skipped"))
+
+        before = {worker.name: answers(worker) for worker in self.workers}
+        self.wait(lambda: all(answers(w) > before[w.name] for w in self.workers), "an answer to every worker")
+
     def wait_until_working(self, worker: WorkerProcess, *, is_working: bool = True) -> None:
         """Until it holds a lease and is in the middle of no operation; or until that is not so."""
         what = f"{worker.name} {'holds a lease' if is_working else 'holds none'}"

@@ -35,10 +35,6 @@ class Standby(ABC, Generic[Member]):
     @abstractmethod
     def _start(self, stack: ExitStack) -> Member: ...
 
-    def fall_behind(self) -> None:
-        """From now on it hears nothing more, and nobody hears of it."""
-        self.link.stall()
-
 
 class Pair(ABC, Generic[Member]):
     """Usable as a context manager. ``address`` is where clients always find the one in charge."""
@@ -63,14 +59,8 @@ class Pair(ABC, Generic[Member]):
     def _first(self, stack: ExitStack) -> Member: ...
 
     @abstractmethod
-    def follow(self) -> Standby[Member]:
+    def follow(self, *, is_synchronous: bool = False) -> Standby[Member]:
         """One more standby, which has everything that the primary has."""
-
-    def at_least(self, number: int) -> Standby[Member]:
-        """So many standbys; the last of them."""
-        while len(self.standbys) < number:
-            self.follow()
-        return self.standbys[-1]
 
     @abstractmethod
     def _promote(self, standby: Member) -> None:
@@ -188,7 +178,7 @@ class RedisPair(Pair[RedisServer]):
     def _first(self, stack: ExitStack) -> RedisServer:
         return stack.enter_context(private_server("redis", RedisServer))
 
-    def follow(self) -> RedisReplica:
+    def follow(self, *, is_synchronous: bool = False) -> RedisReplica:
         replica = RedisReplica(self.primary, self._stack)
         self.standbys.append(replica)
         wait_until(lambda: _is_linked(replica.server), timeout=TIMEOUT, what="a replica that follows")

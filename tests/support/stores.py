@@ -68,6 +68,10 @@ class Store(ABC):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def kind(self) -> str:
+        return "async" if self.is_async else "sync"
+
     def sync(self) -> Store:
         self.is_async = False
         return self
@@ -177,8 +181,8 @@ class QuorumStore(Store):
     name = "quorum"
     family = "quorum"
 
-    def __init__(self, servers: Sequence[RedisServer]) -> None:
-        super().__init__(servers, {"key_prefix": f"locks-{uuid4().hex[:8]}"})
+    def __init__(self, servers: Sequence[RedisServer], **options: Any) -> None:
+        super().__init__(servers, {"key_prefix": f"locks-{uuid4().hex[:8]}", **options})
 
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> list[str]:
         through: list[Address | None] = [*via] or [None] * len(self.servers)

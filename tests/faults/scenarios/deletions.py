@@ -7,10 +7,14 @@ jobs go on, tokens increase, no stale write is accepted, and the holder notices 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.faults.checker import Finding, Report, Rules, check
 from tests.faults.fleet import EVERYBODY, Fleet
 from tests.faults.history import History, Mark
@@ -18,7 +22,7 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import MongoStore, SqlStore, Store
+from tests.support.stores import MongoStore, SqliteStore, SqlStore, Store
 
 BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
@@ -75,6 +79,17 @@ def empty_all(store: Store, fleet: Fleet) -> None:
     store.prepare()
 
 
+def replace_file(store: Store, fleet: Fleet) -> None:
+    """As by a redeploy. No worker may go on in the old file, where it would be a second holder for good."""
+    path = cast(SqliteStore, store).path
+    fresh = path.with_name("fresh.db")
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{fresh}")) as provider:
+        provider.create_schema()
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    os.replace(fresh, path)
+
+
 # The scenarios
 
 
@@ -86,6 +101,11 @@ def record_deleted(store: Store, budget: Budget, seed: int) -> Report:
 @scenario(10, "table dropped, keys flushed", stores=("sqlite", "postgres", "mariadb", "redis", "mongodb"), least=2)
 def dropped(store: Store, budget: Budget, seed: int) -> Report:
     return with_deletions(store, budget, seed, drop)
+
+
+@scenario(10, "SQLite file replaced in mid-hold", stores=("sqlite",), least=2)
+def replaced(store: Store, budget: Budget, seed: int) -> Report:
+    return with_deletions(store, budget, seed, replace_file)
 
 
 @scenario(10, "all of a quorum emptied", stores=("quorum",), least=2)
