@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import ClockedStore, clocked, worker_clocks
@@ -41,11 +42,8 @@ UNDER_WAY = 0.1
 @scenario(7, "workers' clocks jump", stores=WITH_NETWORK)
 def worker_jumps(store: Store, budget: Budget, seed: int) -> Report:
     """Three workers, one on time and two an hour off; the clock of whoever holds the lock jumps. Nothing changes."""
-    report = Report()
     with worker_clocks(3) as clocks:
-        for trial in budget.trials():
-            report.add(jump_workers(store, clocks, seed + trial))
-    return report
+        return budget.total(lambda trial: jump_workers(store, clocks, seed + trial))
 
 
 def jump_workers(
@@ -79,7 +77,7 @@ def sqlite_workers_differ(store: Store, budget: Budget, seed: int) -> Report:
             stolen += one.worst_overlap > 0
             report.add(one)
     report.notes.append(
-        f"{_kind(store)}: not promised, the machine has one clock. A worker an hour ahead took the lock from its "
+        f"{store.kind}: not promised, the machine has one clock. A worker an hour ahead took the lock from its "
         f"holder in {stolen} of {report.trials} trials, for up to {report.worst_overlap * 1000:.0f} ms. Tokens grew "
         f"all the same, {report.counts['write refused']} stale writes were refused"
     )
@@ -148,7 +146,7 @@ def store_jumps(store: Store, budget: Budget, seed: int) -> Report:
             figures.add(one, jumps)
             one.findings = [finding for finding in one.findings if not is_excused(finding, jumps)]
             report.add(one)
-    report.notes.append(f"{_kind(store)}: {figures}")
+    report.notes.append(f"{store.kind}: {figures}")
     return report
 
 
@@ -230,34 +228,31 @@ def minority_jumps(store: Store, budget: Budget, seed: int) -> Report:
     """They jump while the lock is held. Reported: a lease that only three of five have granted ends when one jumps."""
     report = _minority(store, budget, seed, jumps=JUMPS, off=FORWARD | BACK)
     report.notes.append(
-        f"{_kind(store)}: the clocks of one or two of five servers jumped {JUMPS * report.trials} times: two holders "
+        f"{store.kind}: the clocks of one or two of five servers jumped {JUMPS * report.trials} times: two holders "
         f"for up to {report.worst_overlap * 1000:.0f} ms, {report.counts['write refused']} stale writes refused"
     )
     return report
 
 
 def _minority(store: Store, budget: Budget, seed: int, *, jumps: int, off: frozenset[str] = frozenset()) -> Report:
-    report = Report()
+
+    def trial(ours: ClockedStore, number: int) -> Report:
+        choice = random.Random(seed + number)
+        wrong = choice.sample(ours.clocks, 1 + number % 2)
+        ours.set(0.0)
+        _set_any(wrong, choice)
+        with Fleet(ours.store, size=3, behaviour=BEHAVIOUR, seed=seed + number) as fleet:
+            for _ in range(jumps):
+                fleet.wait_for_holder()
+                _set_any(wrong, choice)
+                fleet.run_for(choice.uniform(0.0, 0.1))
+            fleet.wait_for_grants(5)
+            return check(fleet.end(), rules_of(store, off=off))
+
     with clocked("quorum", is_async=store.is_async, servers=5) as ours:
-        for trial in budget.trials():
-            choice = random.Random(seed + trial)
-            wrong = choice.sample(ours.clocks, 1 + trial % 2)
-            ours.set(0.0)
-            _set_any(wrong, choice)
-            with Fleet(ours.store, size=3, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
-                for _ in range(jumps):
-                    fleet.wait_for_holder()
-                    _set_any(wrong, choice)
-                    fleet.run_for(choice.uniform(0.0, 0.1))
-                fleet.wait_for_grants(5)
-                report.add(check(fleet.end(), rules_of(store, off=off)))
-    return report
+        return budget.total(partial(trial, ours))
 
 
 def _set_any(clocks: Iterable[Clock], choice: random.Random) -> None:
     for clock in clocks:
         clock.set(choice.choice([size for size in SIZES if size != clock.offset]))
-
-
-def _kind(store: Store) -> str:
-    return "async" if store.is_async else "sync"
