@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from zoneinfo import ZoneInfo
 
 import pytest
 import redis
@@ -58,33 +57,6 @@ def test_the_library_sees_the_servers_clock(clocked_store: ClockedStore) -> None
         assert abs(record.lock_until - record.locked_at - timedelta(minutes=1)) < timedelta(milliseconds=2)
         assert is_ahead(lease.fencing_token / 1e6, begin, offset)
     provider.close()
-
-
-@pytest.mark.parametrize("offset", [HOUR, -HOUR])
-def test_waiting_in_the_server_takes_as_long_as_ever(clocked_store: ClockedStore, offset: float) -> None:
-    """A thread that waits until "now + 0.2 s" by the wall clock waits for 0.2 s, however wrong the clock is."""
-    clocked_store.set(offset)
-    begin = time.monotonic()
-    wait_in_server(clocked_store.store)
-    assert 0.2 <= time.monotonic() - begin < 0.2 + SLOW
-
-
-def wait_in_server(store: Store) -> None:
-    server = store.servers[0]
-    match store.name:
-        case "postgres":
-            with server.connect() as connection:
-                connection.exec_driver_sql("SELECT pg_sleep(0.2)")
-        case "mariadb":
-            with server.connect() as connection:
-                connection.exec_driver_sql("SELECT SLEEP(0.2)")
-        case "redis":
-            with server.client() as client:
-                client.blpop("nobody pushes", timeout=0.2)
-        case _:
-            with server.connect() as client:
-                version = client.admin.command("hello")["topologyVersion"]
-                client.admin.command("hello", topologyVersion=version, maxAwaitTimeMS=200)
 
 
 # Workers
@@ -210,17 +182,6 @@ def test_never_two_leaders_by_the_observed_rule(store: Store) -> None:
     assert no_findings(report)
     assert report.counts["reign"] > elections.ELECTIONS
     assert report.takeovers, "a dead leader was followed although the clock had been set back"
-
-
-@pytest.mark.parametrize("moment", time_zones.CHANGES, ids=lambda moment: f"{moment.zone} {moment.at:%Y-%m}")
-def test_moments_are_changes_of_the_clocks(moment: time_zones.Moment) -> None:
-    before, after = (
-        (moment.at + timedelta(seconds=seconds)).astimezone(ZoneInfo(moment.zone)).utcoffset() for seconds in (-1, 0)
-    )
-    assert before is not None
-    assert after is not None
-    assert (before < after) is (moment.what == time_zones.GAP)
-    assert before != after
 
 
 @pytest.mark.parametrize("store", ["mariadb sync"], indirect=True)
