@@ -16,7 +16,7 @@ import redis
 from shedlock_py import LockRequest
 from tests.faults.checker import Report
 from tests.faults.clocked import ClockedStore, clocked, server_time, worker_clocks
-from tests.faults.clocks import ServerClock, WorkerClock, offset_to
+from tests.faults.clocks import Clock, offset_to
 from tests.faults.fleet import ForkServer
 from tests.faults.history import monotonic
 from tests.faults.registry import Budget
@@ -81,10 +81,9 @@ def read_clocks(process: subprocess.Popen[str]) -> tuple[float, float, float]:
     return wall, boot, waited
 
 
-@pytest.mark.parametrize("kind", [WorkerClock, ServerClock])
-def test_a_workers_wall_clock_is_set_and_no_other(kind: type[WorkerClock | ServerClock]) -> None:
+def test_a_workers_wall_clock_is_set_and_no_other() -> None:
     with (
-        kind() as clock,
+        Clock() as clock,
         subprocess.Popen(
             [sys.executable, "-c", CLOCKS],
             stdin=subprocess.PIPE,
@@ -115,14 +114,14 @@ def no_findings(report: Report) -> bool:
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[list[tuple[WorkerClock, ForkServer]]]:
+def workers() -> Iterator[list[tuple[Clock, ForkServer]]]:
     """In three time zones."""
     with worker_clocks(3, *({"TZ": zone} for zone in time_zones.ZONES)) as workers:
         yield workers
 
 
 @pytest.mark.parametrize("store", ["redis sync"], indirect=True)
-def test_i10_clocks_of_workers(store: Store, workers: list[tuple[WorkerClock, ForkServer]]) -> None:
+def test_i10_clocks_of_workers(store: Store, workers: list[tuple[Clock, ForkServer]]) -> None:
     report = clocks.jump_workers(store, workers, 1, jumps=6)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 1
@@ -185,7 +184,7 @@ def test_never_two_leaders_by_the_observed_rule(store: Store) -> None:
 
 
 @pytest.mark.parametrize("store", ["mariadb sync"], indirect=True)
-def test_time_zones(store: Store, workers: list[tuple[WorkerClock, ForkServer]]) -> None:
+def test_time_zones(store: Store, workers: list[tuple[Clock, ForkServer]]) -> None:
     report = time_zones.pass_moment(store, workers, time_zones.MOMENTS[2], 0)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 5

@@ -206,6 +206,6 @@ def test_a_release_in_place_of_the_undo_is_found(store: Store, monkeypatch: pyte
 
 @pytest.mark.parametrize("store", ["sqlite sync"], indirect=True)
 def test_a_leak_is_found(store: Store) -> None:
-    report = short_soak(store, Budget(0), 1, provider="tests.faults.mutants:open_leaking")
+    report = short_soak(store, Budget(0), 1, provider="tests.faults.mutants:Leaking")
     assert [finding.rule for finding in report.findings] == ["flat"]
     assert report.findings[0].text.startswith("descriptors grew")

@@ -29,9 +29,10 @@ from shedlock_py.providers.redis import (
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.availability import database_server, private_server, redis_endpoint
-from tests.support.database import Address, DatabaseServer
-from tests.support.mongodb import MongoServer, mongodb_endpoint
+from tests.support.database import Address, DatabaseServer, ExternalLife
+from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
+from tests.support.servers import MariaDbServer, PostgresServer
 
 _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("sql", False): SqlAlchemyLockProvider,
@@ -234,6 +235,8 @@ class Registration:
     """A server for as long as a block lasts: private, or the one that ``SHEDLOCK_TEST_*_URL`` names."""
     store: Callable[..., Store]
     """A store on that server; for SQL, also with other drivers."""
+    process: Callable[[], Any] = lambda: None
+    """One more server that the tests run themselves."""
 
     @contextmanager
     def open(self) -> Iterator[Store]:
@@ -256,11 +259,21 @@ def _three_servers() -> Iterator[list[RedisServer]]:
 
 STORES = {
     "sqlite": Registration("store_directory", _directory, sqlite_store),
-    "postgres": Registration("postgres_server", partial(database_server, "postgres"), postgres_store),
-    "mariadb": Registration("mariadb_server", partial(database_server, "mariadb"), mariadb_store),
-    "redis": Registration("redis_server", redis_endpoint, RedisStore),
-    "quorum": Registration("three_redis_servers", _three_servers, QuorumStore),
-    "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore),
+    "postgres": Registration("postgres_server", partial(database_server, "postgres"), postgres_store, PostgresServer),
+    "mariadb": Registration("mariadb_server", partial(database_server, "mariadb"), mariadb_store, MariaDbServer),
+    "redis": Registration("redis_server", redis_endpoint, RedisStore, RedisServer),
+    "quorum": Registration("three_redis_servers", _three_servers, QuorumStore, RedisServer),
+    "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore, PrivateMongoServer),
 }
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")
+
+
+@contextmanager
+def on_private_server(store: Store) -> Iterator[Store]:
+    """For tests that change or stop a whole server: if ``SHEDLOCK_TEST_*_URL`` names it, a new private one instead."""
+    if not any(isinstance(server, ExternalLife) for server in store.servers):
+        yield store
+        return
+    with private_server(store.name, STORES[store.name].process) as server:
+        yield STORES[store.name].store(server).like(store)

@@ -10,7 +10,7 @@ from functools import partial
 
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import ClockedStore, clocked, worker_clocks
-from tests.faults.clocks import Clock, WorkerClock
+from tests.faults.clocks import Clock
 from tests.faults.fleet import Fleet, ForkServer
 from tests.faults.history import History, monotonic
 from tests.faults.registry import Budget, scenario
@@ -46,9 +46,7 @@ def worker_jumps(store: Store, budget: Budget, seed: int) -> Report:
         return budget.total(lambda trial: jump_workers(store, clocks, seed + trial))
 
 
-def jump_workers(
-    store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], seed: int, jumps: int = JUMPS
-) -> Report:
+def jump_workers(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], seed: int, jumps: int = JUMPS) -> Report:
     """One trial, with three clocks."""
     for (clock, _), offset in zip(clocks, (0.0, HOUR, -HOUR), strict=True):
         clock.set(offset)
@@ -84,7 +82,7 @@ def sqlite_workers_differ(store: Store, budget: Budget, seed: int) -> Report:
     return report
 
 
-def _fleet(store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], seed: int) -> Fleet:
+def _fleet(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], seed: int) -> Fleet:
     """A worker for each clock."""
     fleet = Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, fork_server=clocks[0][1])
     for _, fork_server in clocks:
@@ -92,9 +90,7 @@ def _fleet(store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], seed:
     return fleet
 
 
-def _checked(
-    fleet: Fleet, clocks: Sequence[tuple[WorkerClock, ForkServer]], off: frozenset[str] = frozenset()
-) -> Report:
+def _checked(fleet: Fleet, clocks: Sequence[tuple[Clock, ForkServer]], off: frozenset[str] = frozenset()) -> Report:
     history = fleet.end()
     for _, fork_server in clocks:
         complaints = fork_server.complaints()

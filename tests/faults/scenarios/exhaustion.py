@@ -23,7 +23,6 @@ from shedlock_py.testing.forks import in_child
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import EVERYBODY, TIMEOUT, Fleet
 from tests.faults.history import Logbook, Operation, Reader, monotonic
-from tests.faults.private import on_private_server
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
 from tests.faults.registry import Budget, Run, by_trial, scenario
 from tests.faults.rules import rules_of
@@ -33,7 +32,7 @@ from tests.faults.worker import Behaviour, reply_of
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
-from tests.support.stores import SqlServerStore, Store, open_provider
+from tests.support.stores import SqlServerStore, Store, on_private_server, open_provider
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.2)
 LATE = 8.0

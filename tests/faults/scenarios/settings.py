@@ -24,14 +24,13 @@ from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlc
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.history import History
-from tests.faults.private import on_private_server
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.pgbouncer import PgBouncer
-from tests.support.stores import SqlServerStore, Store
+from tests.support.stores import SqlServerStore, Store, on_private_server
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.2)
 SLOW = replace(BEHAVIOUR, pause=(0.0, 0.3))

@@ -27,7 +27,7 @@ from shedlock_py import scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import clocked, worker_clocks
-from tests.faults.clocks import WorkerClock, offset_to
+from tests.faults.clocks import Clock, offset_to
 from tests.faults.fleet import Fleet, ForkServer
 from tests.faults.history import monotonic
 from tests.faults.registry import Budget, scenario
@@ -82,7 +82,7 @@ def time_zones(store: Store, budget: Budget, seed: int) -> Report:
         return budget.total(lambda trial: pass_moment(store, clocks, MOMENTS[(seed + trial) % len(MOMENTS)], trial))
 
 
-def pass_moment(store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], moment: Moment, trial: int) -> Report:
+def pass_moment(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], moment: Moment, trial: int) -> Report:
     """One trial: a worker for each clock, from shortly before the moment until shortly after it."""
     with clocked(store.name, is_async=store.is_async, environment={"TZ": moment.zone}) as ours:
         start = moment.at - timedelta(seconds=BEFORE)
@@ -139,7 +139,7 @@ def _cron(store: Store, moment: Moment) -> Report:
     skews = SKEWS if store.name != "sqlite" else (0.0,) * len(SKEWS)
     with clocked(store.name, environment={"TZ": moment.zone}) as ours, ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shedlock-cron-")))
-        clocks = [stack.enter_context(WorkerClock()) for _ in skews]
+        clocks = [stack.enter_context(Clock()) for _ in skews]
         replicas = [
             stack.enter_context(
                 _Replica(ours.store, moment.zone, {**clock.environment, "TZ": zone}, directory / zone[:4])
