@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -46,17 +47,17 @@ class ForkServer:
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
         )
-        self._is_ready = False
 
     def fork(self, config: Config) -> int:
         """The process id of a new worker."""
-        if not self._is_ready:
-            self._hear()
-            self._is_ready = True
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{config.to_json()}\n")
         self._process.stdin.flush()
-        return int(self._hear())
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the fork server of workers has ended:\n{self.complaints()}")
+        return int(line)
 
     def complaints(self) -> str:
         """What its workers have died of since the last call."""
@@ -72,13 +73,6 @@ class ForkServer:
             if file is not None:
                 file.close()
 
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the fork_server of workers has ended:\n{self.complaints()}")
-        return line.strip()
-
 
 @cache
 def shared_fork_server() -> ForkServer:
@@ -92,7 +86,6 @@ def shared_fork_server() -> ForkServer:
 class WorkerProcess:
     name: str
     pid: int
-    via: Sequence[Address] = ()
 
     @property
     def is_alive(self) -> bool:
@@ -135,7 +128,7 @@ class Fleet:
         self.reader = Reader(self._directory / "history")
         self.workers: list[WorkerProcess] = []
         """Those that were neither killed nor ended."""
-        self._all: list[WorkerProcess] = []
+        self._numbers = count(1)
         self._size = size
 
     def __enter__(self) -> Self:
@@ -159,7 +152,7 @@ class Fleet:
         arguments: Mapping[str, Any] | None = None,
     ) -> WorkerProcess:
         """One more worker, through proxies of its own (one for each of ``store.addresses``), if there are any."""
-        name = f"w{len(self._all) + 1}"
+        name = f"w{next(self._numbers)}"
         chosen = fork_server or self._fork_server
         self._fork_servers.add(chosen)
         config = Config(
@@ -173,9 +166,8 @@ class Fleet:
             arguments={**self.store.arguments(via), **self._arguments, **(arguments or {})},
             behaviour=behaviour or self.behaviour,
         )
-        worker = WorkerProcess(name, chosen.fork(config), via)
+        worker = WorkerProcess(name, chosen.fork(config))
         self.workers.append(worker)
-        self._all.append(worker)
         return worker
 
     # What is done to workers
@@ -249,17 +241,13 @@ class Fleet:
         wait_until(self.holders, timeout=timeout, what="a worker that holds a lease")
         return self.random.choice(self.holders() or self.workers)
 
-    def wait_for_grants(self, more: int, *, worker: WorkerProcess | None = None, but: str = "") -> None:
-        """Until ``more`` leases have been granted from now on."""
-        self.wait_for_count("acquire", "granted", more, worker=worker, but=but)
+    def wait_for_grants(self, more: int, **whose: Any) -> None:
+        """Until ``more`` leases have been granted from now on; see :meth:`count`."""
+        self.wait_for_count("acquire", "granted", more, **whose)
 
-    def wait_for_count(
-        self, kind: str, outcome: str, more: int, *, worker: WorkerProcess | None = None, but: str = ""
-    ) -> None:
-        """Until ``more`` operations have ended so from now on; of one worker, or of all ``but`` one."""
-        target = self.count(kind, outcome, worker=worker, but=but) + more
-        what = f"{more} more of: {kind} {outcome}"
-        self.wait(lambda: self.count(kind, outcome, worker=worker, but=but) >= target, what)
+    def wait_for_count(self, kind: str, outcome: str, more: int, **whose: Any) -> None:
+        target = self.count(kind, outcome, **whose) + more
+        self.wait(lambda: self.count(kind, outcome, **whose) >= target, f"{more} more of: {kind} {outcome}")
 
     def wait_for_answers(self) -> None:
         """Until every worker has found its way back to the store."""
@@ -272,8 +260,7 @@ class Fleet:
 
     def wait_until_working(self, worker: WorkerProcess, *, is_working: bool = True) -> None:
         """Until it holds a lease and is in the middle of no operation; or until that is not so."""
-        what = f"{worker.name} {'holds a lease' if is_working else 'holds none'}"
-        self.wait(lambda: self.is_working(worker) == is_working, what)
+        self.wait(lambda: self.is_working(worker) == is_working, f"{worker.name} {'' if is_working else 'not '}at work")
 
     def wait(self, condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
         """Until it is so; fails, too, if a worker has died of something else than us."""
@@ -288,10 +275,7 @@ class Fleet:
         """Until a lease of each name has been granted from now on."""
         now = monotonic()
         for name in self.names:
-            self.wait(partial(self._is_granted_since, now, name), f"a grant of {name}")
-
-    def _is_granted_since(self, moment: float, name: str) -> bool:
-        return self.reader.update().last_grants.get(name, 0.0) > moment
+            self.wait(lambda name=name: self.reader.update().last_grants.get(name, 0.0) > now, f"a grant of {name}")  # type: ignore[misc]  # bound
 
     def run_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -305,20 +289,22 @@ class Fleet:
             for signum in (signal.SIGCONT, signal.SIGTERM):
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signum)
-        wait_until(
-            lambda: not any(worker.is_alive for worker in self.workers), timeout=TIMEOUT, what="all workers ended"
-        )
+        self._wait_for_end(self.workers)
         self._check_complaints()
         self.workers.clear()
         return self.reader.update().history()
 
     def close(self) -> None:
-        for worker in self._all:
-            if worker in self.workers and worker.is_alive:
+        for worker in self.workers:
+            if worker.is_alive:
                 os.kill(worker.pid, signal.SIGKILL)
         self._logbook.close()
-        wait_until(lambda: not any(worker.is_alive for worker in self._all), timeout=TIMEOUT, what="all workers gone")
+        self._wait_for_end(self.workers)
         self._temporary.cleanup()
+
+    @staticmethod
+    def _wait_for_end(workers: Sequence[WorkerProcess]) -> None:
+        wait_until(lambda: not any(worker.is_alive for worker in workers), timeout=TIMEOUT, what="all workers ended")
 
     def _check_alive(self) -> None:
         if not all(worker.is_alive for worker in self.workers):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,9 @@ from tests.faults.history import NEVER, History, Logbook, Reader, monotonic
 from tests.faults.recording import RecordedProvider
 from tests.faults.registry import all_scenarios
 from tests.faults.report import BEGIN, END, PAGE, Control, Row, tables, write_page
-from tests.faults.worker import Behaviour, Config, FencedLog, Worker
+from tests.faults.worker import FencedLog
 from tests.support.doubles import FaultyProvider
 from tests.support.stores import ALL
-
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -61,32 +58,6 @@ def test_an_acquisition(path: Path) -> None:
     assert moments == sorted(moments)
 
 
-def test_the_operations_of_people_and_tools(path: Path) -> None:
-    provider = RecordedProvider(InMemoryLockProvider(), Logbook(path, "w"))
-    request = LockRequest("job", "1m", fire_time=NOON)
-    provider.force_release("job")
-    provider.acquire(request)
-    taken = provider.take_over(LockRequest("job", "2m", "1s"))
-    provider.prune(0)
-    provider.force_release("job")
-    provider.acquire(request)
-    provider.prune(0)
-    history = read(path)
-    assert [(o.kind, o.name, o.outcome) for o in history.operations] == [
-        ("force_release", "job", "free"),
-        ("acquire", "job", "granted"),
-        ("take_over", "job", "granted"),
-        ("prune", "", "nothing"),
-        ("force_release", "job", "done"),
-        ("acquire", "job", "skipped"),
-        ("prune", "", "done"),
-    ]
-    assert [o.fire_time for o in history.of("acquire")] == [NOON.timestamp()] * 2
-    (take_over,) = history.of("take_over")
-    assert (take_over.claim, take_over.token) == (taken.claim_id, taken.fencing_token)
-    assert (take_over.at_most, take_over.at_least, take_over.trusted_until) == (120, 1, taken.trusted_until)
-
-
 def test_an_error(path: Path) -> None:
     store = FaultyProvider()
     provider = RecordedProvider(store, Logbook(path, "w"))
@@ -117,25 +88,6 @@ def test_the_fenced_log_refuses_older_tokens(tmp_path: Path) -> None:
     assert [log.write("job", token + more) for more in (1, 1, 0, 5, 4, 6)] == [True, True, False, True, False, True]
     assert log.write("another", 3)
     assert not FencedLog(tmp_path / "log").write("job", token)
-
-
-@pytest.mark.parametrize("skew", [0.0, 3600.0])
-def test_a_worker_attempts_at_its_fire_times(tmp_path: Path, skew: float) -> None:
-    """Each of them once, by a wall clock that may be wrong."""
-    config = Config(
-        "w", str(tmp_path / "history"), str(tmp_path / "fenced"), ["job"], 1, False, "any:thing",
-        behaviour=replace(Behaviour(), fires_every=60.0, skew=skew),
-    )  # fmt: skip
-    worker = Worker(config)
-    assert 0 < worker.until_next() <= 60
-    first = worker.request().fire_time
-    assert first is not None
-    assert first.timestamp() % 60 == 0
-    assert abs(first.timestamp() - skew - datetime.now(UTC).timestamp()) <= 60
-    worker.until_next()
-    second = worker.request().fire_time
-    assert second is not None
-    assert second.timestamp() == first.timestamp() + 60
 
 
 # Figures

@@ -264,7 +264,6 @@ def fork_server() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, who ends us
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the dead
-    print("ready", flush=True)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

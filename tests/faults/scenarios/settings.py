@@ -76,41 +76,21 @@ def errors(fleet: Fleet) -> int:
 
 
 POSTGRES = (
-    Setting(
-        "serializable",
-        {"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"},
-        behaviour=BUSY,
-    ),
-    Setting(
-        "repeatable read",
-        {"default_transaction_isolation": "repeatable read", "synchronous_commit": "off"},
-        behaviour=BUSY,
-    ),
-    Setting(
-        "formats",
-        {
-            "datestyle": "German, DMY",
-            "intervalstyle": "sql_standard",
-            "timezone": "America/St_Johns",
-            "extra_float_digits": "-15",
-            "bytea_output": "escape",
-            "standard_conforming_strings": "off",
-            "escape_string_warning": "off",
-            "lc_messages": "C",
-            "array_nulls": "off",
-            "transform_null_equals": "on",
-        },
-    ),
+    Setting("serializable",
+            {"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"}, behaviour=BUSY),
+    Setting("repeatable read",
+            {"default_transaction_isolation": "repeatable read", "synchronous_commit": "off"}, behaviour=BUSY),
+    Setting("formats",
+            {"datestyle": "German, DMY", "intervalstyle": "sql_standard", "timezone": "America/St_Johns",
+             "extra_float_digits": "-15", "bytea_output": "escape", "standard_conforming_strings": "off",
+             "escape_string_warning": "off", "lc_messages": "C", "array_nulls": "off", "transform_null_equals": "on"}),
     # A session that the server ends at the very moment of a statement is an error; one ended before is not noticed.
     Setting("idle sessions ended", {"idle_session_timeout": "100ms"}, may_fail=True, behaviour=SLOW),
-    Setting(
-        "time limits",
-        {"statement_timeout": "200ms", "lock_timeout": "50ms", "idle_in_transaction_session_timeout": "20ms"},
-        may_fail=True,
-        disturb=lock_the_records,
-    ),
+    Setting("time limits",
+            {"statement_timeout": "200ms", "lock_timeout": "50ms", "idle_in_transaction_session_timeout": "20ms"},
+            may_fail=True, disturb=lock_the_records),
     Setting("few connections", {}, may_fail=True, connections=2),
-)
+)  # fmt: skip
 MARIADB = (
     Setting("serializable", {"tx_isolation": "SERIALIZABLE"}, behaviour=BUSY),
     Setting("read uncommitted", {"tx_isolation": "READ-UNCOMMITTED"}),
