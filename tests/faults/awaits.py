@@ -85,7 +85,6 @@ WAYS: dict[str, Any] = {"cancelled": cancelled, "cancelled twice": cancelled_twi
 
 
 async def nothing_goes_on(before: set[asyncio.Task[Any]]) -> None:
-    """Wait for what ends in the background."""
     deadline = time.monotonic() + 30
     while late := asyncio.all_tasks() - before - {asyncio.current_task()}:
         assert time.monotonic() < deadline, f"these never end: {late}"

@@ -26,7 +26,6 @@ class ClockedStore:
     """What workers need to have the store's clock, where it is theirs."""
 
     def set(self, offset: float) -> None:
-        """All servers' clocks, as if it were one."""
         for clock in self.clocks:
             clock.set(offset)
 

@@ -45,7 +45,6 @@ class Clock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """When the processes that it was for have ended."""
         self._nanoseconds.close()
         shutil.rmtree(self._directory)
 

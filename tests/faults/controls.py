@@ -70,7 +70,6 @@ MUTANTS = (
 
 
 def run(mutant: Mutant, store: Store, seed: int, *, is_mutated: bool = True) -> Report:
-    """One trial, with the mutant or with the sound copy."""
     variant = mutant.variant if is_mutated else mutant.sound
     with ExitStack() as stack:
         provider = f"tests.faults.mutants:{variant}"

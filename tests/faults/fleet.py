@@ -49,7 +49,6 @@ class ForkServer:
         )
 
     def fork(self, config: Config) -> int:
-        """The process id of a new worker."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{config.to_json()}\n")
@@ -60,7 +59,6 @@ class ForkServer:
         return int(line)
 
     def complaints(self) -> str:
-        """What its workers have died of since the last call."""
         self._stderr.seek(self._read)
         complaints = self._stderr.read()
         self._read += len(complaints)
@@ -173,7 +171,6 @@ class Fleet:
     # What is done to workers
 
     def kill(self, worker: WorkerProcess) -> None:
-        """SIGKILL, and wait until it is gone."""
         with self.marked("killed", worker):
             os.kill(worker.pid, signal.SIGKILL)
             wait_until(lambda: not worker.is_alive, timeout=TIMEOUT, what=f"{worker.name} dead")
@@ -224,7 +221,6 @@ class Fleet:
         return worker.name in self.reader.holding and not self.reader.is_busy(worker.name)
 
     def holders(self) -> list[WorkerProcess]:
-        """Those that hold a lease, as far as they have said."""
         self.reader.update()
         return [worker for worker in self.workers if worker.name in self.reader.holding]
 
@@ -242,7 +238,6 @@ class Fleet:
         return self.random.choice(self.holders() or self.workers)
 
     def wait_for_grants(self, more: int, **whose: Any) -> None:
-        """Until ``more`` leases have been granted from now on; see :meth:`count`."""
         self.wait_for_count("acquire", "granted", more, **whose)
 
     def wait_for_count(self, kind: str, outcome: str, more: int, **whose: Any) -> None:
@@ -272,7 +267,6 @@ class Fleet:
         wait_until(is_so, timeout=timeout, what=what)
 
     def wait_for_each_name(self) -> None:
-        """Until a lease of each name has been granted from now on."""
         now = monotonic()
         for name in self.names:
             self.wait(lambda name=name: self.reader.update().last_grants.get(name, 0.0) > now, f"a grant of {name}")  # type: ignore[misc]  # bound
@@ -284,7 +278,6 @@ class Fleet:
     # The end
 
     def end(self) -> History:
-        """Let every worker finish what it does, and return all that has happened."""
         for worker in self.workers:
             for signum in (signal.SIGCONT, signal.SIGTERM):
                 with suppress(ProcessLookupError):

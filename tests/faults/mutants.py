@@ -54,8 +54,6 @@ ROUND_TRIP = 0.002
 
 
 class Sound(LockProvider):
-    """Nothing is wrong with it."""
-
     def __init__(self, family: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
         self._client = redis.Redis.from_url(where, socket_timeout=2)
         self._prefix = f"{options['key_prefix']}-mutant"
@@ -79,7 +77,6 @@ class Sound(LockProvider):
         return was_ours
 
     def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
-        """The fencing token; 0 if it is held."""
         return self.script(_ACQUIRE, key, claim_id, milliseconds)
 
     def _hold(self, lease: Lease, lock_for: timedelta) -> bool:
@@ -211,8 +208,6 @@ class StoppedKeepAlive(Flaky):
 
 
 class SoundQuorum(RedisQuorumLockProvider):
-    """The real one."""
-
     def __init__(self, family: str, is_async: bool, where: list[str], options: dict[str, Any]) -> None:
         super().__init__(where, **options)
 
@@ -240,7 +235,6 @@ def open_forgetful(**arguments: Any) -> Any:
 
 
 def open_tolerant(**arguments: Any) -> Any:
-    """A provider that takes any fire time."""
     return open_provider(**{**arguments, "options": {**arguments["options"], "fire_time_tolerance": "3000d"}})
 
 

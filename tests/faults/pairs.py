@@ -131,7 +131,6 @@ class PostgresPair(Pair[PostgresServer]):
 
 
 def waiting_for_standby(primary: PostgresServer) -> int:
-    """How many commits wait for the standby to confirm them."""
     return int(_query(primary, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
 
 

@@ -30,7 +30,6 @@ class Budget:
             number += 1
 
     def total(self, one: Callable[[int], Report]) -> Report:
-        """The reports of all trials together."""
         report = Report()
         for number in self.trials():
             report.add(one(number))

@@ -164,8 +164,6 @@ def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
 
 
 class LoggedMariaDbServer(MariaDbServer):
-    """With a binary log, in a directory of its own."""
-
     logs: Path
 
     def command(self, port: int) -> list[str]:

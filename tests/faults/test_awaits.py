@@ -72,8 +72,6 @@ async def opened(make_store: MakeStore, name: str) -> AsyncIterator[Any]:
 
 
 class Run:
-    """One guarded run, and what became of it."""
-
     def __init__(self, provider: Any, name: str) -> None:
         self.provider, self.name = provider, name
         self.started = self.finished = False

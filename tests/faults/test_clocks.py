@@ -31,7 +31,6 @@ ONCE = Budget(0.0, least=1)
 
 
 def is_ahead(seconds: float, begin: float, offset: float) -> bool:
-    """Whether ``seconds``, requested since ``begin`` on this clock, are from a clock with that offset."""
     return begin + offset - 0.01 <= seconds <= begin + offset + SLOW
 
 
@@ -115,7 +114,6 @@ def no_findings(report: Report) -> bool:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[list[tuple[Clock, ForkServer]]]:
-    """In three time zones."""
     with worker_clocks(3, *({"TZ": zone} for zone in time_zones.ZONES)) as workers:
         yield workers
 

@@ -22,7 +22,6 @@ SETTINGS = {
 
 @pytest.fixture
 def private(store: Store) -> Iterator[Store]:
-    """Not on a server that somebody else runs."""
     with on_private_server(store) as private:
         yield private
 

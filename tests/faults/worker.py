@@ -68,8 +68,6 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Config:
-    """All that a worker is told."""
-
     worker: str
     history: str
     fenced_log: str
@@ -143,7 +141,6 @@ class Worker:
         return LockRequest(self.name(), behaviour.at_most, behaviour.at_least, self._config.worker, fire_time)
 
     def until_next(self) -> float:
-        """Seconds until its next attempt."""
         every = self.behaviour.fires_every
         if not every:
             return self.between(self.behaviour.pause)
@@ -152,7 +149,6 @@ class Worker:
         return max(0.0, self._fired * every - wall_clock)
 
     def extension(self) -> float:
-        """For how long it extends."""
         part = self.between(self.behaviour.lengths) if self.happens(self.behaviour.varies) else 1.0
         return self.behaviour.at_most * part
 
@@ -232,12 +228,10 @@ class Worker:
 
 
 async def reply_of(reply: Any) -> Any:
-    """What a sync or an async provider replies."""
     return await reply if inspect.isawaitable(reply) else reply
 
 
 def drive(work: Coroutine[Any, Any, None]) -> None:
-    """Carry out a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration:
@@ -246,7 +240,6 @@ def drive(work: Coroutine[Any, Any, None]) -> None:
 
 
 def run(config: Config) -> None:
-    """One worker, until SIGTERM; its last lease is released in order."""
     worker = Worker(config)
 
     def end(*_: object) -> None:

@@ -48,7 +48,6 @@ def on_both_sides(provider: Any, name: str) -> None:
 
 
 def session(provider: Any) -> object:
-    """What the server calls the connection that this process has."""
     engine = getattr(provider, "_engine", None)
     if engine is None or engine.dialect.name == "sqlite":
         return None

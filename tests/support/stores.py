@@ -96,15 +96,12 @@ class Store(ABC):
         """The first argument of the provider; ``via`` proxies, if there are any."""
 
     def arguments(self, via: Sequence[Address] = ()) -> dict[str, Any]:
-        """The arguments of :func:`open_provider`; JSON can carry them."""
         return {"family": self.family, "is_async": self.is_async, "where": self.where(via), "options": self.options}
 
     def open(self) -> Any:
-        """A sync provider in this process, without proxies; close it."""
         return open_provider(self.family, False, self.where(is_async=False), self.options)
 
     def open_async(self) -> Any:
-        """An async provider in this process, without proxies; close it."""
         return open_provider(self.family, True, self.where(is_async=True), self.options)
 
     @contextmanager
@@ -134,7 +131,6 @@ class SqlStore(Store):
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """An administrator's connection, in autocommit."""
         engine = create_engine(self.where(is_async=False), poolclass=NullPool, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             yield connection
@@ -240,7 +236,6 @@ class Registration:
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """A store, for as long as the block lasts."""
         with self.server() as server:
             yield self.store(server)
 

@@ -77,7 +77,6 @@ class Model:
         return "trust is a flag" in self.changes
 
     def steps(self, state: State) -> Iterator[Step]:
-        """All that can happen next."""
         yield "a tick", self._later(state), ""
         for what in state.by_hand:
             rest = tuple(other for other in state.by_hand if other != what)

@@ -44,7 +44,6 @@ class Claimant:
         yield "crashes", changed(_cut_off(claim), phase="gone")
 
     def later(self, claim: Claim) -> Claim:
-        """A tick later."""
         return changed(
             claim,
             trust=max(0, claim.trust - 1),

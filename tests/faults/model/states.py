@@ -15,8 +15,6 @@ AWAITED_BY_NOBODY = -1
 
 
 class Record(NamedTuple):
-    """The lock record of the one lock name."""
-
     holder: int = NOBODY
     """The claim id."""
     left: int = 0
@@ -47,8 +45,6 @@ class Message(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation of which a claimant awaits the reply."""
-
     number: int
     kind: str
     length: int

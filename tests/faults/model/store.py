@@ -126,7 +126,6 @@ class Store:
 
 
 def force_release(state: State) -> State:
-    """Somebody ends the lease by hand."""
     record = state.record or Record()
     if not record.left:
         return state
@@ -134,7 +133,6 @@ def force_release(state: State) -> State:
 
 
 def delete(state: State) -> State:
-    """Somebody deletes the record by hand."""
     record = state.record or Record()
     return changed((_revoked(state, record.holder) if record.left else state), record=None)
 
@@ -144,7 +142,6 @@ def _revoked(state: State, holder: int) -> State:
 
 
 def passed(record: Record | None) -> Record | None:
-    """A tick later."""
     return record and changed(record, left=max(0, record.left - 1), kept=max(0, record.kept - 1))
 
 
@@ -153,7 +150,6 @@ def trusts(claim: Claim, by_flag: bool) -> bool:
 
 
 def what_is_broken(state: State, by_flag: bool) -> str:
-    """Which promise of the state itself."""
     record = state.record or Record()
     for me, claim in enumerate(state.claims):
         if claim.is_revoked or not trusts(claim, by_flag):

@@ -85,7 +85,6 @@ def no_answer() -> OperationalError:
 
 
 def gone() -> OperationalError:
-    """The connection broke."""
     error = OperationalError("statement", {}, OSError("gone"))
     error.connection_invalidated = True
     return error

@@ -47,7 +47,6 @@ def worker_jumps(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def jump_workers(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], seed: int, jumps: int = JUMPS) -> Report:
-    """One trial, with three clocks."""
     for (clock, _), offset in zip(clocks, (0.0, HOUR, -HOUR), strict=True):
         clock.set(offset)
     with _fleet(store, clocks, seed) as fleet:
@@ -83,7 +82,6 @@ def sqlite_workers_differ(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def _fleet(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], seed: int) -> Fleet:
-    """A worker for each clock."""
     fleet = Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, fork_server=clocks[0][1])
     for _, fork_server in clocks:
         fleet.add(fork_server=fork_server)
@@ -179,8 +177,6 @@ def is_excused(finding: Finding, jumps: Iterable[Jump]) -> bool:
 
 @dataclass
 class Figures:
-    """What the plain rule costs."""
-
     forward: int = 0
     back: int = 0
     overlapped: int = 0

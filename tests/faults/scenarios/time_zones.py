@@ -165,8 +165,6 @@ def _cron(store: Store, moment: Moment) -> Report:
 
 @dataclass(frozen=True)
 class Run:
-    """What one replica did at one fire time."""
-
     fire_time: datetime
     reason: str
     """Why it was skipped; "ran" if it was not."""
