@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from shedlock_py._versions import require
 from shedlock_py.errors import ConfigurationError
@@ -14,7 +15,8 @@ CONFIG = 78
 
 def main() -> None:
     try:
-        _refuse_an_old_click()
+        with suppress(PackageNotFoundError):  # not installed, or frozen into one file with the application
+            require("click", version("click"))
         from shedlock_py.cli.app import shedlock
     except ConfigurationError as error:
         print(f"shedlock: {error}", file=sys.stderr)
@@ -28,13 +30,6 @@ def main() -> None:
         )
         sys.exit(CONFIG)
     shedlock()
-
-
-def _refuse_an_old_click() -> None:
-    from importlib.metadata import PackageNotFoundError, version  # late: only the command line needs it
-
-    with suppress(PackageNotFoundError):  # not installed, or frozen into one file with the application
-        require("click", version("click"))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from shedlock_py._timers import Lane, finish_at_exit, worker_pool
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ProviderError, ProviderUnreachable, as_exception
+from shedlock_py.errors import ProviderUnreachable, as_exception
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
@@ -71,16 +71,11 @@ async def _finish(task: asyncio.Task[Future[Any]], when_abandoned: Callable[[Lea
         if when_abandoned is not None and lease is not None:
             await when_abandoned(lease)
     except Exception as error:
-        # There is no caller any more; the lease expires by itself.
-        logger.warning("after a cancellation: %s", error)
+        _log_failure(error)
 
 
 class ThreadedProvider(AsyncLockProvider):
-    """A sync provider, called from asyncio: each call in a worker thread.
-
-    Each provider has threads of its own, some of them for extending and releasing only: a hanging store delays neither
-    another store nor, however many acquires wait for it, a heartbeat.
-    """
+    """A sync provider, called from asyncio: each call in a worker thread, see :func:`worker_pool`."""
 
     def __init__(self, provider: LockProvider) -> None:
         self.sync_provider = provider
@@ -137,17 +132,11 @@ class ThreadedProvider(AsyncLockProvider):
             raise
 
     def _undo_without_loop(self, granting: Future[L]) -> None:
-        if granting.cancelled() or granting.exception() is not None:
-            return
-        lease = granting.result()
+        lease = None if granting.cancelled() or granting.exception() is not None else granting.result()
         if lease is not None:
-            try:
-                undoing = self._submit("heartbeats", undo_of(self.sync_provider), lease)
-            except ProviderError as error:
-                _log_failed_undo(error)
-            else:
-                undoing.add_done_callback(lambda undoing: _log_failed_undo(undoing.exception()))
-                finish_at_exit(undoing)
+            undoing = self._submit("heartbeats", undo_of(self.sync_provider), lease)
+            undoing.add_done_callback(lambda _: _log_failure(undoing.exception()))
+            finish_at_exit(undoing)
 
     def _submit(self, lane: Lane, operation: Callable[..., T], *args: Any) -> Future[T]:
         name = getattr(operation, "__name__", "call")
@@ -168,7 +157,8 @@ class ThreadedProvider(AsyncLockProvider):
             raise ProviderUnreachable(message, operation=name, lock_name=lock_name) from error
 
 
-def _log_failed_undo(error: BaseException | None) -> None:
+def _log_failure(error: BaseException | None) -> None:
+    """There is no caller any more; the lease expires by itself."""
     if error is not None:
         logger.warning("after a cancellation: %s", error)
 

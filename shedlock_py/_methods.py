@@ -8,7 +8,7 @@ methods with a bound ``attempt``. The function itself is unchanged, and ``Class.
 from __future__ import annotations
 
 import sys
-from types import FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 _PLACEHOLDER = "__shedlock_methods__"
@@ -21,16 +21,13 @@ def bind_in_class(function: Any, guarded: Any) -> None:
     placeholder in the class body; Python calls its ``__set_name__`` when it creates the class.
     """
     scope, _, _ = getattr(function, "__qualname__", "").rpartition(".")
-    if not scope or scope.endswith("<locals>"):
-        return
-    class_name = scope.rpartition(".")[2]
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1) if scope and not scope.endswith("<locals>") else None
     while frame is not None:
-        if frame.f_code.co_name == class_name and frame.f_locals.get("__qualname__") == scope:
+        if frame.f_code.co_name == scope.rpartition(".")[2] and frame.f_locals.get("__qualname__") == scope:
             body = frame.f_locals  # of a class body: the namespace itself
             body.setdefault(_PLACEHOLDER, _Placeholder()).attempts.append(guarded.attempt)
             return
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+        frame = frame.f_back
 
 
 class _Placeholder:
@@ -72,34 +69,30 @@ class GuardedMethod:
 class BoundMethod:
     """A bound method whose ``attempt`` is bound to the same instance. ``isinstance`` sees a ``MethodType``."""
 
-    def __init__(self, function: Any, instance: object) -> None:
-        self.__func__ = function
-        self.__self__ = instance
-        self.__module__ = function.__module__
-        self.__doc__ = function.__doc__
+    def __init__(self, function: Any, instance: object) -> None:  # as weakref.WeakMethod calls it
+        self._method = MethodType(function, instance)
+        self.__module__, self.__doc__ = function.__module__, function.__doc__
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self.__func__(self.__self__, *args, **kwargs)
+        return self._method(*args, **kwargs)
 
     @property
     def attempt(self) -> Any:
         return MethodType(self.__func__.attempt, self.__self__)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__func__, name)
+        return getattr(self._method, name)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MethodType):
-            return NotImplemented
-        return self.__self__ is other.__self__ and self.__func__ == other.__func__
+        return self._method == other
 
     def __hash__(self) -> int:
-        return hash(MethodType(self.__func__, self.__self__))
+        return hash(self._method)
 
     def __repr__(self) -> str:
-        return repr(MethodType(self.__func__, self.__self__))
+        return repr(self._method)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self.__self__, self.__func__.__name__)
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._method.__reduce__()
 
     __class__ = property(lambda self: MethodType)  # for isinstance() and inspect

@@ -1,4 +1,4 @@
-"""The current process: forks, state that exists once per process or per event loop, and signals.
+"""The current process: its clock, forks, state that exists once per process or per event loop, and signals.
 
 A forked child has a copy of every object of its parent, but not the parent's threads and event loops; and the parent
 still uses the connections. C code that forks, as in uWSGI, runs no hook of Python. Therefore everything here compares
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# time.monotonic() stands still while Linux is suspended; the store's clock, and so the lease, does not.
+monotonic: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Seconds on a clock that never goes back and does not stop in suspend: the one local clock that the library reads."""
+
 
 class OwningProcess:
     """The process that creates this object. A forked child inherits the object and is not the owner."""
-
-    __slots__ = ("_pid",)
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -34,13 +39,11 @@ class OwningProcess:
 class PerProcess(Generic[T]):
     """One value for each process, made on first use.
 
-    A child keeps a reference to its parent's values and never uses them: the garbage collector would close connections
-    that the parent still uses.
+    A child keeps its parent's values and never uses them: the garbage collector would close the parent's connections.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
-        """:param make: two threads that use the value for the first time may both call it; one result is kept."""
-        self._make = make
+        self._make = make  # two threads that use the value for the first time may both call it; one result is kept
         self._values: dict[int, T] = {}
 
     def get(self) -> T:
@@ -93,8 +96,8 @@ def before_fork(hook: Callable[[], object]) -> None:
 def is_from_signal(error: BaseException) -> bool:
     """Whether a signal handler raised ``error``, or may have, so that it is meant for the process.
 
-    Python runs handlers in the main thread, in the middle of whatever runs there. Each ``KeyboardInterrupt`` there
-    counts as Ctrl-C; any other exception counts if its traceback shows a function that is installed as a handler.
+    Handlers run in the main thread. Each ``KeyboardInterrupt`` there counts as Ctrl-C; any other exception counts if
+    its traceback shows a function that is installed as a handler.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -102,13 +105,11 @@ def is_from_signal(error: BaseException) -> bool:
         return True
     import signal  # late: half a millisecond
 
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
     traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code in handlers:
-            return True
+    while traceback is not None and traceback.tb_frame.f_code not in handlers:
         traceback = traceback.tb_next
-    return False
+    return traceback is not None
 
 
 def _code_of(handler: Any) -> object:

@@ -8,7 +8,7 @@ Ctrl-C and cancellation included: only the program knows what must be undone bef
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Command = TypeVar("Command")
 Reply = TypeVar("Reply")
@@ -43,29 +43,6 @@ async def run_async(program: Program[Command, Reply, Result], execute: Callable[
         while True:
             try:
                 reply = await execute(command)
-            except BaseException as error:
-                command = program.throw(error)
-            else:
-                command = program.send(reply)
-    except StopIteration as stop:
-        result: Result = stop.value
-        return result
-    except BaseException:
-        program.close()
-        raise
-
-
-def delegate(
-    program: Program[Command, Reply, Result], request: Callable[[Command], Program[Any, Any, Reply]]
-) -> Program[Any, Any, Result]:
-    """:func:`run` inside another program: ``request`` makes a program that carries one command out."""
-    try:
-        command = next(program)
-        while True:
-            try:
-                reply = yield from request(command)
-            except GeneratorExit:
-                raise
             except BaseException as error:
                 command = program.throw(error)
             else:

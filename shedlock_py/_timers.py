@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import PerProcess
+from shedlock_py._process import PerProcess, monotonic
 from shedlock_py.errors import as_exception
 from shedlock_py.events import logger
 

@@ -22,17 +22,11 @@ def require(package: str, installed: str) -> None:
     :raises ConfigurationError: it is older than :data:`OLDEST`.
     """
     oldest, extra = OLDEST[package]
-    if _numbers(installed) < _numbers(oldest):
+    # Without letters, because a pre-release counts as its release; padded, because 4.13.0 is 4.13.
+    releases = (re.split("[a-z]", version)[0] for version in (installed, oldest))
+    found, needed = ([*map(int, re.findall(r"\d+", release)), 0, 0] for release in releases)
+    if found < needed:
         raise ConfigurationError(
             f"{package} {installed} is too old: shedlock_py needs {package}>={oldest}; "
             f"pip install --upgrade 'shedlock_py[{extra}]'"
         )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """``"2.1.0b2"`` as ``(2, 1, 0)``: a pre-release counts as its release."""
-    release = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(number) for number in release[0].split(".")] if release else []
-    while numbers and numbers[-1] == 0:
-        numbers.pop()  # 4.13.0 is 4.13
-    return tuple(numbers)

@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Awaitable
 
 from shedlock_py._aio import start_task
-from shedlock_py._clock import monotonic
-from shedlock_py._process import is_from_signal
+from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._program import run_async
 from shedlock_py.context import ActiveLease
 from shedlock_py.errors import LeaseLostError

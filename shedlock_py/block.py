@@ -13,8 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess, is_from_signal
+from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.config import emit, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
 from shedlock_py.context import ActiveLease, find_enclosing, running
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
 
 Gate = Callable[[], SkipReason | None]
-"""A condition for a task to begin: returns why it may not; None: it may. The lock itself is the last gate."""
+"""A condition for a task to begin: returns why it may not; None: it may. The lock itself comes last."""
 process_gates: list[Gate] = []
 """The gates of every guarded task of this process, such as that of ``release_on_sigterm``."""
 
@@ -62,11 +61,11 @@ def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
     return None
 
 
-def lock_refused(request: LockRequest, record: LockRecord | None) -> Gate:
-    """The gate of a lock that the store has refused. ``record`` is the lock record after that, as far as known."""
+def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
+    """The skip of a task whose lock the store has refused. ``record`` is its record after that, as far as known."""
     last = record.last_fire_time if record is not None and not record.is_held else None
     has_run = request.fire_time is not None and last is not None and last >= request.fire_time
-    return lambda: "already_ran" if has_run else "held"
+    return Skipped(request.name, "already_ran" if has_run else "held")
 
 
 def not_leader(is_leader: Callable[[], bool]) -> Gate:
@@ -102,14 +101,10 @@ class Guard:
             # What cannot work is refused here, before the block is entered. None would match any enclosing lease.
             self.name, self._template = validate_name(lock), None
             if find_enclosing(self.name, options.provider) is None:  # inside its own lease a lock needs no durations
-                self.make_request()
+                lock_request(self.name, options.lock_at_most_for, options.lock_at_least_for)
 
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
-
-    def make_request(self) -> LockRequest:
-        options = self.options
-        return lock_request(self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template)
 
     def begin(self) -> LockRequest | None:
         """The request to send to the store. None: the task runs inside of a live lease of its lock, or is skipped.
@@ -119,22 +114,24 @@ class Guard:
         if self._owner is not None:
             raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
         self._owner = OwningProcess()  # a block may be created before a fork and entered after it
-        enclosing = find_enclosing(self.name, self.options.provider, self.spec)
+        options = self.options
+        enclosing = find_enclosing(self.name, options.provider, self.spec)
         if enclosing is not None:
             self.enclosing_lease = enclosing.lease
             return None
-        request = self._request or self.make_request()
-        return None if self.is_skipped(process_gates) else request
-
-    def is_skipped(self, gates: Iterable[Gate]) -> bool:
-        """Whether a gate refuses the task: then it is skipped, and the listeners are notified."""
-        skip = decide_skip(self.name, gates)
+        request = self._request or lock_request(
+            self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
+        )
+        skip = decide_skip(self.name, process_gates)
         if skip is None:
-            return False
+            return request
+        self.skipped(skip)
+        return None
+
+    def skipped(self, skip: Skipped) -> None:
         self.skip = skip
         elapsed = timedelta(seconds=self._replied_at - self._sent_at)
         emit(LockSkipped(skip.lock_name, skip.reason, elapsed).filled_from(self._template))
-        return True
 
     def failed(self, operation: str, error: BaseException, lease: Lease | None = None) -> None:
         """Notify the listeners. A failing release must not replace what the task returned or raised."""
@@ -199,10 +196,6 @@ class Guard:
         elif not self._active.is_loss_reported:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
-    def leave(self) -> None:
-        if self._active is not None:
-            running.discard(self._active)  # SIGTERM need not wait for it any more
-
 
 class Block(Guard):
     """The guard around ordinary code: what :func:`hold` returns."""
@@ -228,7 +221,7 @@ class Block(Guard):
                 record = None if request.fire_time is None else store.record(self.name)
             except Exception as error:  # of any kind: a provider of another package may raise anything
                 logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
-            self.is_skipped([lock_refused(request, record)])
+            self.skipped(lock_refused(request, record))
             return None
         try:
             active = self.start(lease, store)
@@ -260,7 +253,8 @@ class Block(Guard):
                 try:
                     self._release(lease)
                 finally:
-                    self.leave()
+                    if self._active is not None:
+                        running.discard(self._active)  # SIGTERM need not wait for it any more
 
     def _release(self, lease: Lease) -> None:
         release = self.release_of(lease, self._store)
@@ -297,7 +291,7 @@ class AsyncBlock(Guard):
                 record = None if request.fire_time is None else await store.record(self.name)
             except Exception as error:  # of any kind: a provider of another package may raise anything
                 logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
-            self.is_skipped([lock_refused(request, record)])
+            self.skipped(lock_refused(request, record))
             return None
         try:
             active = self.start(lease, store)
@@ -333,7 +327,8 @@ class AsyncBlock(Guard):
                 try:
                     await shielded(self._release(lease))  # with its event
                 finally:
-                    self.leave()
+                    if self._active is not None:
+                        running.discard(self._active)  # SIGTERM need not wait for it any more
 
     async def _release(self, lease: Lease) -> None:
         release = self.release_of(lease, self._store)

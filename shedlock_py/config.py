@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, cast
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import is_from_signal
+from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger
@@ -48,28 +47,25 @@ class Settings:
         """
         given = os.environ if environ is None else environ
 
-        def value_of(variable: str, default: str) -> str:
-            return given.get(variable, "").strip() or default
+        def value_of(name: str, default: str) -> str:
+            return given.get(f"SHEDLOCK_{name}", "").strip() or default
 
-        store = value_of("SHEDLOCK_STORE", "")
+        store = value_of("STORE", "")
         try:
             provider = provider_from_text(store) if store else None
         except ConfigurationError as error:
             raise ConfigurationError(f"SHEDLOCK_STORE: {error}") from error.__cause__
-        holder = value_of("SHEDLOCK_HOLDER", "")
-        keep_alive = value_of("SHEDLOCK_KEEP_ALIVE", "false").lower()
+        holder = value_of("HOLDER", "")
+        keep_alive = value_of("KEEP_ALIVE", "false").lower()
         if keep_alive not in _BOOLEANS:
             raise ConfigurationError(f"SHEDLOCK_KEEP_ALIVE={keep_alive!r} is neither true nor false")
         is_for_async = provider is not None and is_async_provider(provider)
+        at_least = value_of("LOCK_AT_LEAST_FOR", "0s")
         return cls(
             provider=None if is_for_async else provider,
             async_provider=provider if is_for_async else None,
-            default_lock_at_most_for=parse_duration(
-                value_of("SHEDLOCK_LOCK_AT_MOST_FOR", "10m"), "SHEDLOCK_LOCK_AT_MOST_FOR"
-            ),
-            default_lock_at_least_for=parse_duration(
-                value_of("SHEDLOCK_LOCK_AT_LEAST_FOR", "0s"), "SHEDLOCK_LOCK_AT_LEAST_FOR", zero=True
-            ),
+            default_lock_at_most_for=parse_duration(value_of("LOCK_AT_MOST_FOR", "10m"), "SHEDLOCK_LOCK_AT_MOST_FOR"),
+            default_lock_at_least_for=parse_duration(at_least, "SHEDLOCK_LOCK_AT_LEAST_FOR", zero=True),
             keep_alive=_BOOLEANS[keep_alive],
             holder=validate_holder(holder) if holder else None,
         )
@@ -81,22 +77,18 @@ class Settings:
         """
         global _settings
         check_keep_alive(self.keep_alive)
-        if self.provider is not None and is_async_provider(self.provider):
-            kind = type(self.provider).__name__
-            raise ConfigurationError(f"{kind} is an async provider: configure(async_provider=…)")
-        if self.async_provider is not None and not is_async_provider(self.async_provider):
-            kind = type(self.async_provider).__name__
-            raise ConfigurationError(f"{kind} is not an async provider: configure(provider=…)")
+        sync, asynchronous = self.provider, self.async_provider
+        if sync is not None and is_async_provider(sync):
+            raise ConfigurationError(f"{type(sync).__name__} is an async provider: configure(async_provider=…)")
+        if asynchronous is not None and not is_async_provider(asynchronous):
+            raise ConfigurationError(f"{type(asynchronous).__name__} is not an async provider: configure(provider=…)")
         if self.default_lock_at_most_for is not None:
             check_hold_times(self.default_lock_at_most_for, self.default_lock_at_least_for)
         previous, _settings = _settings, self
         return _Restore(previous)
 
 
-_BOOLEANS = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
+_BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 _settings = Settings()
 

@@ -3,7 +3,7 @@
 Inside is what the guarded task calls or awaits, in the same process, while its lease lives: its own code, the tasks
 that it makes, and threads that run in a copy of its context (``asyncio.to_thread``). A context variable carries the
 lease there. asyncio also copies the context into the callbacks of timers that the task starts, and into the tasks that
-those make. They are not inside, and neither is a forked child; see :meth:`ActiveLease.is_here`.
+those make. They are not inside, and neither is a forked child; see :meth:`ActiveLease.is_live_here`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,10 @@ POLL_SECONDS = 0.005
 class KeepAlive(Protocol):
     """What keeps a lease alive, as seen by a task that extends the lease itself."""
 
-    def is_busy(self, *, is_async: bool) -> bool:
-        """Whether a heartbeat is in flight whose end the task should wait for."""
-
-    def pause(self) -> None:
-        """Begin no heartbeat."""
-
-    def resume(self) -> None:
-        """The task has extended the lease, or has tried to; continue from there."""
-
-    def report_lost(self) -> None:
-        """The store does not have the lease any more: notify listeners and ``on_lost``, unless that is done."""
+    def is_busy(self, *, is_async: bool) -> bool: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def report_lost(self) -> None: ...
 
 
 class ActiveLease:
@@ -61,17 +54,13 @@ class ActiveLease:
         self.is_loss_reported = False
         self.alias: tuple[object, str] | None = None
 
-    def is_live(self) -> bool:
-        """Whether the task is running and its lease is trusted."""
-        return not self.finished and self.lease.is_trusted()
-
-    def is_here(self) -> bool:
-        """Whether the task calls or awaits the running code, which has the task's context.
+    def is_live_here(self) -> bool:
+        """Whether the task runs, under a trusted lease, and calls or awaits the running code, which has its context.
 
         Not in a forked child. Not in a callback of an event loop, nor on another loop: a timer that the task has
         started, such as a scheduler's, has the task's context too.
         """
-        if not self.owner.is_current():
+        if self.finished or not self.lease.is_trusted() or not self.owner.is_current():
             return False
         loop, task = _running_task()
         if loop is None:
@@ -81,28 +70,27 @@ class ActiveLease:
         return loop is self._loop and task is not None
 
     def enter(self) -> None:
-        if self._task is not None:
-            _wrap_task_factory(self._loop)
+        if self._task is not None and not isinstance(self._loop.get_task_factory(), _TaskFactory):
+            with suppress(NotImplementedError):  # not every event loop has task factories
+                self._loop.set_task_factory(_TaskFactory(self._loop.get_task_factory()))
         running.add(self)
         current.set(self)
 
     def leave(self) -> None:
         self.finished = True
         self._loop = self._task = None  # their contexts refer to this lease
-        self.parent = _unfinished(self.parent)  # a job that starts its own next run must not grow a chain
-        current.set(_unfinished(current.get()))  # locks need not be left in the order of nesting
+        while self.parent is not None and self.parent.finished:
+            self.parent = self.parent.parent  # a job that starts its own next run must not grow a chain
+        active = current.get()
+        while active is not None and active.finished:  # locks need not be left in the order of nesting
+            active = active.parent
+        current.set(active)
 
 
 running: set[ActiveLease] = set()
 """The leases whose tasks run or that are being released, in all threads; in a forked child the parent's as well."""
 
 current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
-
-
-def _unfinished(active: ActiveLease | None) -> ActiveLease | None:
-    while active is not None and active.finished:
-        active = active.parent
-    return active
 
 
 def _running_task() -> tuple[Any, object]:
@@ -117,13 +105,6 @@ def _running_task() -> tuple[Any, object]:
     return loop, loaded.current_task(loop)
 
 
-def _wrap_task_factory(loop: asyncio.AbstractEventLoop) -> None:
-    factory = loop.get_task_factory()
-    if not isinstance(factory, _TaskFactory):
-        with suppress(NotImplementedError):  # not every event loop has task factories
-            loop.set_task_factory(_TaskFactory(factory))
-
-
 class _TaskFactory:
     """Lets a task that a callback of the event loop makes begin outside of every lease.
 
@@ -133,7 +114,12 @@ class _TaskFactory:
     """
 
     def __init__(self, wrapped: Callable[..., asyncio.Future[Any]] | None) -> None:
-        self._wrapped = wrapped
+        import asyncio
+
+        def make(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
+            return asyncio.Task(coro, loop=loop, **options)
+
+        self._make: Callable[..., asyncio.Future[Any]] = make if wrapped is None else wrapped
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
         if current.get() is not None:
@@ -141,29 +127,16 @@ class _TaskFactory:
             if running_loop is not None and maker is None:
                 context = copy_context()
                 context.run(current.set, None)
-                return context.run(self._make, loop, coro, options)
-        return self._make(loop, coro, options)
-
-    def _make(self, loop: asyncio.AbstractEventLoop, coro: Any, options: dict[str, Any]) -> asyncio.Future[Any]:
-        if self._wrapped is not None:
-            return self._wrapped(loop, coro, **options)
-        import asyncio
-
-        return asyncio.Task(coro, loop=loop, **options)
-
-
-def _live_leases() -> Iterator[ActiveLease]:
-    """The live leases that the running code is inside of, the nearest first."""
-    active = current.get()
-    while active is not None:
-        if active.is_live() and active.is_here():
-            yield active
-        active = active.parent
+                return context.run(self._make, loop, coro, **options)
+        return self._make(loop, coro, **options)
 
 
 def find_live(name: str | None = None) -> ActiveLease | None:
     """The nearest live lease, of ``name`` if given, that the running code is inside of."""
-    return next((active for active in _live_leases() if name is None or active.lease.name == name), None)
+    active = current.get()
+    while active is not None and not (name in (None, active.lease.name) and active.is_live_here()):
+        active = active.parent
+    return active
 
 
 def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLease | None:
@@ -171,11 +144,14 @@ def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLe
 
     A lease whose alias is ``(spec, name)`` counts as well: see :func:`add_alias`.
     """
-    for active in _live_leases():
+    active = current.get()
+    while active is not None:
         providers = configured_providers() if provider is None else (provider,)
         is_there = not providers or any(active.provider is each for each in providers)
-        if (is_there and active.lease.name == name) or (spec is not None and active.alias == (spec, name)):
+        is_it = (is_there and active.lease.name == name) or (spec is not None and active.alias == (spec, name))
+        if is_it and active.is_live_here():
             return active
+        active = active.parent
     return None
 
 
@@ -211,8 +187,8 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
     """
     active = _live()
     provider = as_provider(active.provider)
-    with _extending(active):
-        while _is_busy(active):
+    with _extending(active) as keep_alive:
+        while keep_alive is not None and keep_alive.is_busy(is_async=False):
             time.sleep(POLL_SECONDS)
         return _extended(active, provider.extend(active.lease, lock_at_most_for))
 
@@ -223,8 +199,8 @@ async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
 
     active = _live()
     provider = as_async_provider(active.provider)
-    with _extending(active):
-        while _is_busy_async(active):  # noqa: ASYNC110 (a thread may send the heartbeat)
+    with _extending(active) as keep_alive:
+        while keep_alive is not None and keep_alive.is_busy(is_async=True):  # noqa: ASYNC110 (a thread may send it)
             await asyncio.sleep(POLL_SECONDS)
         return _extended(active, await provider.extend(active.lease, lock_at_most_for))
 
@@ -237,29 +213,22 @@ def _live(name: str | None = None) -> ActiveLease:
     return active
 
 
-def _is_busy(active: ActiveLease) -> bool:
-    return active.keep_alive is not None and active.keep_alive.is_busy(is_async=False)
-
-
-def _is_busy_async(active: ActiveLease) -> bool:
-    return active.keep_alive is not None and active.keep_alive.is_busy(is_async=True)
-
-
 @contextmanager
-def _extending(active: ActiveLease) -> Iterator[None]:
+def _extending(active: ActiveLease) -> Iterator[KeepAlive | None]:
     """While the task extends its lease no heartbeat begins, which might shorten the lease again."""
-    if active.keep_alive is not None:
-        active.keep_alive.pause()
+    keep_alive = active.keep_alive
+    if keep_alive is not None:
+        keep_alive.pause()
     try:
-        yield
+        yield keep_alive
     except (ConfigurationError, LeaseError):
         raise  # the store has not failed
     except Exception as error:
         emit(ProviderFailed(active.lease.name, "extend", error, active.lease))
         raise
     finally:
-        if active.keep_alive is not None:
-            active.keep_alive.resume()
+        if keep_alive is not None:
+            keep_alive.resume()
 
 
 def _extended(active: ActiveLease, extended: Lease | None) -> Lease:

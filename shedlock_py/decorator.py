@@ -20,7 +20,7 @@ from shedlock_py.guard import (
 )
 from shedlock_py.options import KeywordOptions, LockOptions, OnLost, check_on_lost
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.spec import LockSpec, declare
+from shedlock_py.spec import LockSpec, declared
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -183,9 +183,7 @@ def scheduler_lock(
         "keep_alive": keep_alive,
         "on_lost": on_lost,
     }
-    spec = LockSpec(name, LockOptions.parse("scheduler_lock", options))
-
-    return functools.partial(_decorate, spec, on_skip)
+    return functools.partial(_decorate, LockSpec(name, LockOptions.parse("scheduler_lock", options)), on_skip)
 
 
 def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
@@ -207,7 +205,7 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
         with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
             carrier.__shedlock__ = spec
     bind_in_class(function, guarded)
-    declare(spec)
+    declared[id(spec)] = spec
     return guarded
 
 
@@ -268,11 +266,9 @@ def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
     return on_skip(skipped) if callable(on_skip) else on_skip
 
 
-_TASK_ATTRIBUTES = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
-
-
 def _check_function(function: Any) -> None:
-    for attribute, library in _TASK_ATTRIBUTES.items():
+    tasks = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
+    for attribute, library in tasks.items():
         if hasattr(function, attribute):
             raise TypeError(
                 f"{function!r} is a {library} task, not a function: put @scheduler_lock directly above 'def', and the "

@@ -23,7 +23,6 @@ Duration = str | timedelta | int | float
 LONGEST = timedelta(days=3653)  # ten years
 
 _MILLISECOND = timedelta(milliseconds=1)
-_LONGEST_MILLISECONDS = LONGEST // _MILLISECOND
 _LONGEST_TEXT = 600  # Python can be configured to refuse whole numbers of more than 640 digits
 _UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}  # in milliseconds
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -47,14 +46,23 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
         return value  # it was parsed before
     milliseconds = _milliseconds(value)
     if milliseconds is None:
-        raise ConfigurationError(_explain(value, what, "is not a duration"))
-    if milliseconds < 0:
-        raise ConfigurationError(_explain(value, what, "is negative"))
-    if milliseconds == 0 and not zero:
-        raise ConfigurationError(_explain(value, what, "is zero"))
-    if milliseconds > _LONGEST_MILLISECONDS:
-        raise ConfigurationError(_explain(value, what, "is over ten years"))
-    return math.ceil(milliseconds) * _MILLISECOND
+        fault = "is not a duration"
+    elif milliseconds < 0:
+        fault = "is negative"
+    elif milliseconds == 0 and not zero:
+        fault = "is zero"
+    elif milliseconds > LONGEST // _MILLISECOND:
+        fault = "is over ten years"
+    else:
+        return math.ceil(milliseconds) * _MILLISECOND
+    try:
+        quoted = short_repr(value)
+    except ValueError:  # Python refuses to print whole numbers of thousands of digits
+        quoted = "(a huge number)"
+    raise ConfigurationError(
+        f"{what}={quoted} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
+        f"timedelta(minutes=10), or a number of seconds, up to ten years"
+    )
 
 
 def in_milliseconds(value: timedelta) -> int:
@@ -82,17 +90,3 @@ def _milliseconds(value: object) -> Fraction | int | None:
         parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
         return sum(Fraction(number) * _UNITS[unit] for unit, number in parts.items()) if parts else None
     return None
-
-
-def _quoted(value: object) -> str:
-    try:
-        return short_repr(value)
-    except ValueError:  # Python refuses to print whole numbers of thousands of digits
-        return "(a huge number)"
-
-
-def _explain(value: object, what: str, fault: str) -> str:
-    return (
-        f"{what}={_quoted(value)} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
-        f"timedelta(minutes=10), or a number of seconds, up to ten years"
-    )

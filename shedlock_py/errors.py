@@ -16,6 +16,7 @@ Not getting the lock is never an error: see ``Skipped``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
@@ -48,7 +49,8 @@ class ProviderError(ShedLockError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException's own pickling calls the class with positional arguments only.
-        return (_rebuild, (type(self), self.message, self.operation, self.lock_name, self.hint))
+        make = partial(type(self), self.message, operation=self.operation, lock_name=self.lock_name, hint=self.hint)
+        return (make, ())
 
 
 class ProviderUnreachable(ProviderError):
@@ -68,12 +70,6 @@ class LeaseLostError(LeaseError):
 
 class NotLocked(LeaseError):
     """Code that must run under a lease was called without a live one."""
-
-
-def _rebuild(
-    cls: type[ProviderError], message: str, operation: str, lock_name: str | None, hint: str | None
-) -> ProviderError:
-    return cls(message, operation=operation, lock_name=lock_name, hint=hint)
 
 
 def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:

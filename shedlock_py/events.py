@@ -158,6 +158,13 @@ class LeaderChanged(ElectionEvent):
 
 Listener = Callable[[Event], None]
 
+_LOSSES: dict[LostReason, str] = {
+    "overrun": "the task outlived its lease of {}, so another replica may have run it as well; raise lock_at_most_for "
+    "above the longest run",
+    "revoked": "it was freed or taken over by force while the task ran",
+    "unreachable": "the store was unreachable for so long that another replica may get its lease of {}",
+}
+
 
 def log_listener(event: Event) -> None:
     """Write an event to the logger ``shedlock_py``.
@@ -173,21 +180,8 @@ def log_listener(event: Event) -> None:
             logger.debug("lock %r acquired: %r", lock_name, lease)
         case TaskFinished(lock_name, _, duration, outcome):
             logger.debug("lock %r: task %s after %s", lock_name, outcome, duration)
-        case LeaseLost(lock_name, lease, "overrun"):
-            logger.warning(
-                "lock %r was lost: the task outlived its lease of %s, so another replica may have run it as well; "
-                "raise lock_at_most_for above the longest run",
-                lock_name,
-                lease.lock_at_most_for,
-            )
-        case LeaseLost(lock_name, lease, "unreachable"):
-            logger.warning(
-                "lock %r was lost: the store was unreachable for so long that another replica may get its lease of %s",
-                lock_name,
-                lease.lock_at_most_for,
-            )
-        case LeaseLost(lock_name):
-            logger.warning("lock %r was lost: it was freed or taken over by force while the task ran", lock_name)
+        case LeaseLost(lock_name, lease, reason):
+            logger.warning("lock %r was lost: %s", lock_name, _LOSSES[reason].format(lease.lock_at_most_for))
         case ProviderFailed(lock_name, operation, error):
             level = logging.WARNING if operation in ("extend", "record") else logging.ERROR
             logger.log(level, "lock %r: %s failed: %s", lock_name, operation, error)

@@ -55,7 +55,6 @@ def attempt(
 
 
 def run_guarded(block: Block, task: Callable[[], T]) -> Executed[T] | Skipped:
-    """Run ``task()`` in ``block``."""
     with block as lease:
         if lease is None:
             return block.skip
@@ -79,7 +78,6 @@ async def attempt_async(
 
 
 async def run_guarded_async(block: AsyncBlock, task: Callable[[], Awaitable[T]]) -> Executed[T] | Skipped:
-    """:func:`run_guarded` for async tasks."""
     async with block as lease:
         if lease is None:
             return block.skip
@@ -100,9 +98,6 @@ def refuse_unfinished_function(task: Callable[..., Any]) -> None:
         )
 
 
-_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)
-
-
 def refuse_unfinished(value: T) -> T:
     """``value``, if the task's work is done.
 
@@ -114,7 +109,7 @@ def refuse_unfinished(value: T) -> T:
             f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
             f"it an 'async def' that awaits the work, or wait for its result before returning"
         )
-    if not isinstance(value, _UNFINISHED):
+    if not isinstance(value, CoroutineType | GeneratorType | AsyncGeneratorType):
         return value
     if isinstance(value, CoroutineType):
         value.close()  # or Python warns that it was never awaited

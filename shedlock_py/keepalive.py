@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import is_from_signal
+from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._program import Program, run
 from shedlock_py._timers import timer, worker_pool
 from shedlock_py.config import emit

@@ -131,11 +131,7 @@ class Lease:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
         vars(self).update(state)
-        self._clock = _no_clock
-        self._granted_at = 0.0
-        self._trusted_until = _NEVER
-        self._in_doubt = []
-        self._ended = True
+        vars(self).update(_clock=_no_clock, _granted_at=0.0, _trusted_until=_NEVER, _in_doubt=[], _ended=True)
 
     def __repr__(self) -> str:
         if self._clock is _no_clock:
@@ -164,8 +160,7 @@ class Lease:
         """What is left of ``lock_at_least_for``, on the holder's own clock."""
         if not self.lock_at_least_for:
             return timedelta(0)
-        left = self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at)
-        return max(timedelta(0), left)
+        return max(timedelta(0), self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at))
 
     def begin_extension(self, lock_at_most_for: Duration) -> Extension:
         """Plan an extension by ``lock_at_most_for`` from now; narrows the trust window if that is shorter."""
@@ -173,22 +168,21 @@ class Lease:
 
     def begin_release(self) -> timedelta:
         """End the trust. Returns for how long the store must still refuse the lock to others."""
-        self._distrust()
+        self._trusted_until = _NEVER
+        self._latest = None  # an extension that is still under way gives no trust back
         return self.remaining_minimum()
 
     def end(self) -> None:
         """It was released. Final."""
-        self._distrust()
+        self._trusted_until = _NEVER
+        self._latest = None
         self._ended = True
 
     def lose(self) -> None:
         """The store does not have it. Not final: another store that gets the lease by mistake must not end it."""
-        self._distrust()
-        self._lost = True
-
-    def _distrust(self) -> None:
         self._trusted_until = _NEVER
-        self._latest = None  # an extension that is still under way gives no trust back
+        self._latest = None
+        self._lost = True
 
 
 class Extension:

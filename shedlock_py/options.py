@@ -58,9 +58,10 @@ class LockOptions:
         :raises TypeError: there is no such option.
         :raises ConfigurationError: a value that cannot work.
         """
+        names = [field.name for field in fields(cls)]
         for name in given:
-            if name not in _NAMES:
-                known = ", ".join(_NAMES)
+            if name not in names:
+                known = ", ".join(names)
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; its options are: {known}")
         at_most, at_least = given.get("lock_at_most_for"), given.get("lock_at_least_for")
         if at_most is not None:
@@ -74,9 +75,6 @@ class LockOptions:
         check_keep_alive(options.keep_alive)
         check_on_lost(options.on_lost, is_async=is_async)
         return options
-
-
-_NAMES = tuple(field.name for field in fields(LockOptions))
 
 
 def check_keep_alive(keep_alive: object) -> None:
@@ -124,7 +122,6 @@ def is_async_provider(provider: Any) -> bool:
     return inspect.iscoroutinefunction(provider.acquire)
 
 
-_ONE_PROCESS = "such a lock is for the threads or tasks of one process; a store that all replicas share is needed"
 _CURES = {
     "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio one",
     "sqlalchemy": "wrap the engine: SqlAlchemyLockProvider(engine), AsyncSqlAlchemyLockProvider(engine)",
@@ -138,6 +135,9 @@ _CURES = {
         "the provider is the store of the locks, as provider_from_url(…) makes it; "
         "a scheduler gets them with shedlock_py.integrations.apscheduler.install(scheduler, provider)",
     ),
-    **dict.fromkeys(("_thread", "threading", "asyncio", "multiprocessing"), _ONE_PROCESS),
+    **dict.fromkeys(
+        ("_thread", "threading", "asyncio", "multiprocessing"),
+        "such a lock is for the threads or tasks of one process; a store that all replicas share is needed",
+    ),
 }
 """What to do with objects of other packages that are passed as a provider; some have methods of the same names."""

@@ -11,7 +11,7 @@ error, both ``from`` the driver's. Never None or False in place of an error, nor
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from shedlock_py.durations import Duration
 from shedlock_py.lease import Lease
@@ -70,4 +70,5 @@ class AsyncLockProvider(Protocol):
 
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:
     """``provider.undo``, which gives an unused acquisition back; ``release`` if the provider cannot undo."""
-    return cast(Callable[[Lease], Any], getattr(provider, "undo", None) or provider.release)
+    undo: Callable[[Lease], Any] = getattr(provider, "undo", None) or provider.release
+    return undo

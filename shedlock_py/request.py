@@ -37,25 +37,26 @@ def default_holder() -> str:
     return f"{socket.gethostname()[: LONGEST_HOLDER - 20]}:{os.getpid()}"
 
 
-def validate_name(name: object) -> str:
+def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_NAME) -> str:
     """``name`` if it can be a lock name.
 
     :raises ConfigurationError: not a string, empty, blank, over 64 characters, or with characters that not every
         store can carry (control characters, lone surrogates).
     """
-    return _validate_text(name, "lock name", LONGEST_NAME)
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{what} must be a string, not {short_repr(name)}")
+    if not name.strip():
+        raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(name)}")
+    if len(name) > longest:
+        raise ConfigurationError(f"{what} is {len(name)} characters long, {longest} at most: {short_repr(name)}")
+    if not name.isprintable() and re.search(_UNSTORABLE, name):
+        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {name!r}")
+    return name
 
 
-def _validate_text(text: object, what: str, longest: int) -> str:
-    if not isinstance(text, str):
-        raise ConfigurationError(f"{what} must be a string, not {short_repr(text)}")
-    if not text.strip():
-        raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(text)}")
-    if len(text) > longest:
-        raise ConfigurationError(f"{what} is {len(text)} characters long, {longest} at most: {short_repr(text)}")
-    if not text.isprintable() and re.search(_UNSTORABLE, text):
-        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {text!r}")
-    return text
+def validate_holder(holder: object) -> str:
+    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters."""
+    return validate_name(holder, "holder", LONGEST_HOLDER)
 
 
 @dataclass(frozen=True, init=False)
@@ -92,23 +93,21 @@ class LockRequest:
         at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
         check_hold_times(at_most, at_least)
         if fire_time is not None:
-            fire_time = _in_utc(fire_time)
-        set_field = object.__setattr__  # the dataclass is frozen
-        set_field(self, "name", validate_name(name))
-        set_field(self, "lock_at_most_for", at_most)
-        set_field(self, "lock_at_least_for", at_least)
-        set_field(self, "holder", default_holder() if holder is None else validate_holder(holder))
-        set_field(self, "fire_time", fire_time)
-        set_field(self, "template", template)
-
-
-def _in_utc(moment: object) -> datetime:
-    if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise ConfigurationError(f"fire_time must be an aware datetime, not {short_repr(moment)}")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:  # the first or last day of the calendar, in a zone where UTC is beyond it
-        raise ConfigurationError(f"fire_time must be a moment in UTC, too: {moment!r}") from None
+            moment: object = fire_time
+            if not isinstance(moment, datetime) or moment.utcoffset() is None:
+                raise ConfigurationError(f"fire_time must be an aware datetime, not {short_repr(moment)}")
+            try:
+                fire_time = moment.astimezone(UTC)
+            except OverflowError:  # the first or last day of the calendar, in a zone where UTC is beyond it
+                raise ConfigurationError(f"fire_time must be a moment in UTC, too: {moment!r}") from None
+        vars(self).update(  # the dataclass is frozen
+            name=validate_name(name),
+            lock_at_most_for=at_most,
+            lock_at_least_for=at_least,
+            holder=default_holder() if holder is None else validate_holder(holder),
+            fire_time=fire_time,
+            template=template,
+        )
 
 
 def validate_prefix(prefix: object, what: str = "prefix") -> str:
@@ -120,14 +119,9 @@ def validate_prefix(prefix: object, what: str = "prefix") -> str:
     return prefix
 
 
-def validate_holder(holder: object) -> str:
-    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters."""
-    return _validate_text(holder, "holder", LONGEST_HOLDER)
-
-
 def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
     """:raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease."""
-    if trust_ends(0.0, at_most) <= 0:
+    if at_most.total_seconds() * (1 - TRUST_MARGIN) <= SLACK:
         raise ConfigurationError(
             f"lock_at_most_for ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
             f"{TRUST_MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"

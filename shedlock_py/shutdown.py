@@ -13,8 +13,7 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess
+from shedlock_py._process import OwningProcess, monotonic
 from shedlock_py.block import process_gates
 from shedlock_py.context import ActiveLease, find_live, running
 from shedlock_py.durations import Duration, parse_duration
@@ -22,22 +21,19 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import SkipReason, logger
 
 _POLL_SECONDS = 0.01
-_LATE_SECONDS = 1.0
-"""How long the waiting thread's own signal may take to arrive, and how long a hanging log is waited for."""
+_LOG_SECONDS = 1.0
+"""How long a hanging log is waited for."""
 
 
 class _Shutdown:
-    def __init__(self) -> None:
-        self.wait = 0.0
-        self.previous: object = None
-        self.owner: OwningProcess | None = None
-        """The process that is shutting down. A child that it forks is not."""
-        self.is_waiting = False
-        """The waiting thread waits for guarded tasks."""
-        self.is_ending = False
-        """The previous handler was called, SystemExit was raised, or the interpreter ends anyway."""
-        self.is_sending = False
-        """The waiting thread's own signal may be on its way."""
+    wait = 0.0
+    previous: object = None
+    owner: OwningProcess | None = None
+    """The process that is shutting down. A child that it forks is not."""
+    is_waiting = False
+    """The waiting thread waits for guarded tasks."""
+    is_ending = False
+    """The previous handler was called, SystemExit was raised, or the interpreter ends anyway."""
 
     def is_here(self) -> bool:
         return self.owner is not None and self.owner.is_current()
@@ -84,7 +80,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
     """The handler. It runs in the middle of other code, so it must neither wait nor take a lock."""
     state = _shutdown
     if not state.is_here():
-        state.is_waiting = state.is_ending = state.is_sending = False
+        state.is_waiting = state.is_ending = False
         state.owner = OwningProcess()
         until = monotonic() + state.wait
         if _others():
@@ -92,24 +88,16 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
                 state.is_waiting = True
                 # threading.Thread takes a lock of its module, which the interrupted code may hold.
                 _thread.start_new_thread(_wait_and_send, (number, until))
+                return
             except RuntimeError:  # the system refuses a thread; better a main thread that waits than tasks cut short
                 _wait_for_others(until)
                 state.is_waiting = False
-            else:
-                return
-    elif state.is_ending and state.is_sending:
-        return  # the waiting thread's signal; a second SIGTERM from outside was faster
-    _end(number, frame)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
     import signal  # it is loaded already
 
-    _shutdown.is_ending = True
-    previous = _shutdown.previous
-    if callable(previous):
-        previous(number, frame)
-    elif previous is not signal.SIG_IGN:
+    state.is_ending = True
+    if callable(state.previous):
+        state.previous(number, frame)
+    elif state.previous is not signal.SIG_IGN:
         raise SystemExit(128 + number)
 
 
@@ -122,25 +110,20 @@ def _wait_and_send(number: int, until: float) -> None:
         _wait_for_others(until)
         # The application may have replaced this handler. The default one would end the process without any `finally`.
         is_handled = callable(signal.getsignal(number))
-        if state.is_ending or not is_handled or _is_event_loops(state.previous):
+        # A handler that ``loop.add_signal_handler`` installed: the first signal has already notified the event loop.
+        origins = (
+            type(getattr(state.previous, "__self__", None)).__module__,
+            getattr(state.previous, "__module__", ""),
+        )
+        is_event_loops = any(str(name).partition(".")[0] in ("asyncio", "uvloop") for name in origins)
+        if state.is_ending or not is_handled or is_event_loops:
             return
-        state.is_sending = True
         if hasattr(signal, "pthread_kill"):
             signal.pthread_kill(_main_thread(), number)  # to the main thread, so that it interrupts a system call there
         else:
             signal.raise_signal(number)
     finally:
         state.is_waiting = False
-    time.sleep(_LATE_SECONDS)
-    state.is_sending = False
-
-
-def _is_event_loops(handler: object) -> bool:
-    """Whether ``loop.add_signal_handler`` installed it: then the first signal has already notified the loop."""
-    owner = type(getattr(handler, "__self__", None)).__module__
-    return any(
-        str(name).partition(".")[0] in ("asyncio", "uvloop") for name in (owner, getattr(handler, "__module__", ""))
-    )
 
 
 def _before_exit() -> None:
@@ -184,4 +167,4 @@ def _warn(names: str) -> None:
         _thread.start_new_thread(write, ())
     except RuntimeError:
         write()
-    written.wait(_LATE_SECONDS)
+    written.wait(_LOG_SECONDS)

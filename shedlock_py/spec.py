@@ -31,7 +31,7 @@ class LockSpec:
         self.template = name
         self.options = options
         self._placeholders = _placeholders(name)
-        self.fields = {_parameter(field) for field in self._placeholders}
+        self.fields = {_parameter_of(field) for field in self._placeholders}
         self.name = None if self.fields else validate_name(name.format())
         self.filled_template = name if self.fields else None
         """The template, if it is filled from each call."""
@@ -56,11 +56,11 @@ class LockSpec:
         fire_time: datetime | None = None,
     ) -> LockRequest:
         """The request for one call of ``function``. The durations given here are for options that are None."""
-        options = self.options
+        at_most, at_least = self.options.lock_at_most_for, self.options.lock_at_least_for
         return lock_request(
             self.lock_name(function, args, kwargs or {}),
-            lock_at_most_for if options.lock_at_most_for is None else options.lock_at_most_for,
-            lock_at_least_for if options.lock_at_least_for is None else options.lock_at_least_for,
+            lock_at_most_for if at_most is None else at_most,
+            lock_at_least_for if at_least is None else at_least,
             fire_time,
             self.filled_template,
         )
@@ -80,39 +80,31 @@ class LockSpec:
         self.check_fields(signature)
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
+        arguments = call.arguments
         try:
             for field, placeholder in self._placeholders.items():
-                self._check_text(field, _FORMATTER.get_field(field, (), call.arguments)[0], placeholder, call.arguments)
-            return self.template.format_map(call.arguments)
+                value = _FORMATTER.get_field(field, (), arguments)[0]
+                has_address = isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments))
+                if has_address and not isinstance(value, str):
+                    raise ConfigurationError(
+                        f"lock name {self.template!r}: the text of {{{field}}}, a {type(value).__qualname__}, is "
+                        f"another one in each process, and so would be its lock. Name what identifies it, as in "
+                        f"{{{field}.id}}, or give its class a __str__"
+                    )
+            return self.template.format_map(arguments)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             if isinstance(error, ConfigurationError):
                 raise
             raise ConfigurationError(f"lock name {self.template!r} cannot be filled for this call: {error}") from error
 
-    def _check_text(self, field: str, value: object, placeholder: str, arguments: dict[str, Any]) -> None:
-        """:raises ConfigurationError: the text differs in each process, and so would the lock name."""
-        if isinstance(value, str):
-            return
-        if isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments)):
-            raise ConfigurationError(
-                f"lock name {self.template!r}: the text of {{{field}}}, a {type(value).__qualname__}, is another one "
-                f"in each process, and so would be its lock. Name what identifies it, as in {{{field}.id}}, or give "
-                f"its class a __str__"
-            )
 
-
-_declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # a decorated closure may be garbage-collected
-
-
-def declare(spec: LockSpec) -> None:
-    """Add ``spec`` to :func:`declared_lock_names`."""
-    _declared[id(spec)] = spec
+declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # a decorated closure may be garbage-collected
 
 
 def declared_lock_names() -> set[str]:
     """The lock names of the decorated functions of this process; templates are left out."""
     # valuerefs() is one atomic step: another thread may decorate a function meanwhile.
-    specs = [reference() for reference in _declared.valuerefs()]
+    specs = [reference() for reference in declared.valuerefs()]
     return {spec.name for spec in specs if spec is not None and spec.name is not None}
 
 
@@ -131,13 +123,12 @@ def _placeholders(template: str) -> dict[str, str]:
         }
     except ValueError as error:
         raise ConfigurationError(f"lock name {template!r} is not a valid template: {error}") from error
-    if any(not _parameter(field).isidentifier() for field in found):
+    if not all(_parameter_of(field).isidentifier() for field in found):
         raise ConfigurationError(
             f"lock name {template!r}: name the parameter inside the braces, as in 'sync-{{tenant}}'"
         )
     return found
 
 
-def _parameter(field: str) -> str:
-    """The parameter to which a field of a template belongs: "user" for "user.id"."""
+def _parameter_of(field: str) -> str:  # "user" for "user.id"
     return field.split(".")[0].split("[")[0]

@@ -58,18 +58,13 @@ LONGEST_URL = 10_000
 """Characters. Drivers would take minutes to parse a longer one."""
 
 
-def _check_text(url: object) -> None:
-    if isinstance(url, str) and url.strip():
-        return
-    found = "empty, not a URL" if isinstance(url, str) else f"{short_repr(url)}, not a string"
-    raise ConfigurationError(
-        f"store URL: it is {found}. Is the variable that it comes from set? One is for example "
-        f"'postgresql://user@host/db' or 'redis://host:6379/0'"
-    )
-
-
-def _from_url(url: str, prefix: str) -> Any:
-    _check_text(url)
+def _from_url(url: object, prefix: str) -> Any:
+    if not isinstance(url, str) or not url.strip():
+        found = "empty, not a URL" if isinstance(url, str) else f"{short_repr(url)}, not a string"
+        raise ConfigurationError(
+            f"store URL: it is {found}. Is the variable that it comes from set? One is for example "
+            f"'postgresql://user@host/db' or 'redis://host:6379/0'"
+        )
     if len(url) > LONGEST_URL:
         raise ConfigurationError(f"store URL: it is {len(url)} characters long, {LONGEST_URL} at most")
     scheme = url.partition("://")[0].lower() if "://" in url else ""
@@ -77,7 +72,21 @@ def _from_url(url: str, prefix: str) -> Any:
     if known is None and _SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
         known = _DRIVERS_IN_SCHEME
     if known is None:
-        return _from_another_package(url, scheme, ENTRY_POINTS[prefix])
+        from importlib.metadata import entry_points  # late: slow, and needed by few
+
+        offered = entry_points(group=ENTRY_POINTS[prefix])
+        if scheme not in offered.names:
+            what = f"unknown scheme {scheme!r}" if scheme else "not a URL"
+            schemes = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *sorted(offered.names)))
+            raise ConfigurationError(f"store URL: {what}; known are {schemes}")
+        entry_point = offered[scheme]
+        try:
+            make_provider = entry_point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"the provider for {scheme}:// that {entry_point.value!r} names cannot be loaded: {error}"
+            ) from error
+        return make_provider(url)
     module, name, extra = known
     try:
         provider_class = getattr(import_module(module), prefix + name)
@@ -94,24 +103,6 @@ def _from_url(url: str, prefix: str) -> Any:
     return provider_class()
 
 
-def _from_another_package(url: str, scheme: str, group: str) -> Any:
-    from importlib.metadata import entry_points  # late: slow, and needed by few
-
-    offered = entry_points(group=group)
-    if scheme not in offered.names:
-        what = f"unknown scheme {scheme!r}" if scheme else "not a URL"
-        known = ", ".join(f"{known}://" for known in (*_SCHEMES, *sorted(offered.names)))
-        raise ConfigurationError(f"store URL: {what}; known are {known}")
-    entry_point = offered[scheme]
-    try:
-        make_provider = entry_point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"the provider for {scheme}:// that {entry_point.value!r} names cannot be loaded: {error}"
-        ) from error
-    return make_provider(url)
-
-
 # References
 
 _providers: dict[str, Any] = {}  # one for each text, in each process
@@ -124,10 +115,19 @@ def provider_from_text(text: str) -> Any:
     :raises ConfigurationError: there is none.
     """
     with _providers_mutex:
-        if text not in _providers:
-            provider = provider_from_url(text) if "://" in text else _import_provider(text)
-            _providers.setdefault(text, provider)  # that module may have made it meanwhile
-        return _providers[text]
+        if text in _providers:
+            return _providers[text]
+        if "://" in text:
+            provider: Any = provider_from_url(text)
+        else:
+            found = import_reference(text)
+            try:
+                provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
+            except Exception as error:
+                raise ConfigurationError(f"{text} did not make a provider: {error!r}") from error
+            if not hasattr(provider, "acquire"):
+                raise ConfigurationError(f"{text} is neither a provider nor a function that makes one")
+        return _providers.setdefault(text, provider)  # that module may have made it meanwhile
 
 
 def import_reference(reference: str) -> Any:
@@ -144,14 +144,3 @@ def import_reference(reference: str) -> Any:
         raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error
     except Exception as error:  # of the module itself, such as a variable that is not set
         raise ConfigurationError(f"cannot import {reference!r}: {error!r}") from error
-
-
-def _import_provider(reference: str) -> Any:
-    found = import_reference(reference)
-    try:
-        provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
-    except Exception as error:
-        raise ConfigurationError(f"{reference} did not make a provider: {error!r}") from error
-    if not hasattr(provider, "acquire"):
-        raise ConfigurationError(f"{reference} is neither a provider nor a function that makes one")
-    return provider

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import sys
+from typing import Any
 
 import click
 
 import shedlock_py
-from shedlock_py.cli.common import Commands, option
+from shedlock_py.cli.common import CONFIG, INTERRUPTED, IO_ERROR, SOFTWARE, UNAVAILABLE, USAGE, fail, one_line, option
 from shedlock_py.cli.doctor import doctor
 from shedlock_py.cli.manage import demote, leader, prune, release, schema
 from shedlock_py.cli.run import run
 from shedlock_py.cli.show import list_, show
 from shedlock_py.cli.watch import watch
+from shedlock_py.errors import ProviderError, ShedLockError
+
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class Commands(click.Group):
+    """A group that reports errors on one line, without a traceback unless ``--debug`` was given."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a terminal may not know all characters of a lock name
+        try:
+            sys.exit(super().main(*args, **{**settings, "standalone_mode": False}))
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(USAGE)
+        except click.ClickException as error:
+            text = one_line(error.format_message())
+            context = getattr(error, "ctx", None)
+            fail(f"{text.rstrip('.')} (see {context.command_path} --help)" if context else text, USAGE)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except ShedLockError as error:
+            fail(one_line(error), UNAVAILABLE if isinstance(error, ProviderError) else CONFIG)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:  # a full disk of the store: ProviderError
+                fail(f"the output cannot be written: {error.strerror}", IO_ERROR)
+            fail(f"internal error: {type(error).__name__}: {one_line(error)}; --debug shows more", SOFTWARE)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if not isinstance(error, click.ClickException | click.exceptions.Exit) and ctx.params.get("debug"):
+                logging.getLogger("shedlock_py").exception("--debug: the traceback of the error below")
+            raise
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -26,13 +67,5 @@ def shedlock(debug: bool) -> None:
     logging.basicConfig(format="shedlock: %(message)s", level=logging.DEBUG if debug else logging.WARNING)
 
 
-shedlock.add_command(run)
-shedlock.add_command(list_)
-shedlock.add_command(show)
-shedlock.add_command(watch)
-shedlock.add_command(release)
-shedlock.add_command(prune)
-shedlock.add_command(schema)
-shedlock.add_command(doctor)
-shedlock.add_command(leader)
-shedlock.add_command(demote)
+for command in (run, list_, show, watch, release, prune, schema, doctor, leader, demote):
+    shedlock.add_command(command)

@@ -1,21 +1,30 @@
-"""The command that ``shedlock run`` guards, as a process. Only the main thread may use it."""
+"""The command that ``shedlock run`` guards: its process, the signals for it, and the terminal. For Unix only."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence, Set
+import threading
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 
-from shedlock_py.cli.signals import TO_THE_COMMAND_ALONE
 from shedlock_py.lease import Lease
 
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 SIGNALLED = 128
 
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # at its start; a command must not inherit that
+_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}  # at its start; a command must not inherit that
+_TO_THE_COMMAND_ALONE = {signal.SIGUSR1, signal.SIGUSR2}
+"""They end processes without a handler for them, such as other members of the command's process group."""
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+_HARMLESS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, getattr(signal, "SIGINFO", signal.SIGURG)}
+_OF_JOB_CONTROL = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT, signal.SIGTTIN, signal.SIGTTOU}
+_NOT_ENDING = _IGNORED_BY_PYTHON | _TO_THE_COMMAND_ALONE | _FAULTS | _HARMLESS | _OF_JOB_CONTROL | {signal.SIGKILL}
+
+ENDING: Set[int] = signal.valid_signals() - _NOT_ENDING
+"""All that would end this process and can be caught: SIGTERM, Ctrl-C, SIGALRM, SIGXCPU, real-time signals, …"""
 
 
 class CannotStart(Exception):
@@ -39,68 +48,76 @@ def find_program(name: str) -> str:
     raise CannotStart(f"command not found: {name}", NOT_FOUND)
 
 
-def environment(lease: Lease) -> dict[str, str]:
-    """This process's environment, with the name of the lock and its fencing token."""
-    environ = {name: value for name, value in os.environ.items() if name != "SHEDLOCK_FENCING_TOKEN"}
-    environ["SHEDLOCK_LOCK_NAME"] = lease.name
-    if lease.fencing_token is not None:
-        environ["SHEDLOCK_FENCING_TOKEN"] = str(lease.fencing_token)
-    return environ
-
-
 class Child:
     """The running command, with this process's standard streams and the signal mask ``mask``.
 
-    It leads a process group of its own, ``group``, so that a whole pipeline can be ended.
+    It leads a process group of its own, whose number is ``pid``, too, so that a whole pipeline can be ended. It finds
+    the name of its lock and the fencing token in its environment. Only the main thread may use this object.
 
     :raises CannotStart: the system refuses to execute it.
     """
 
-    def __init__(self, program: str, command: Sequence[str], environ: Mapping[str, str], mask: Set[int]) -> None:
+    stopped_by: int | None = None
+    """The signal that stopped the command, as :meth:`exit_code` has found it. Its reader sets it to None."""
+
+    def __init__(self, program: str, command: Sequence[str], lease: Lease, mask: Set[int]) -> None:
         self._exit_code: int | None = None
-        self._stopped_by: int | None = None
+        environ = {**os.environ, "SHEDLOCK_LOCK_NAME": lease.name, "SHEDLOCK_FENCING_TOKEN": str(lease.fencing_token)}
+        if lease.fencing_token is None:
+            del environ["SHEDLOCK_FENCING_TOKEN"]  # nor that of an enclosing run
         try:
-            self.group = self._pid = os.posix_spawn(
+            self.pid = os.posix_spawn(
                 program, list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, setpgroup=0
             )
         except OSError as error:  # no right to, no interpreter, no such format, too many arguments
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             raise CannotStart(f"cannot execute {command[0]}: {error.strerror}", code) from None
 
-    def exit_code(self) -> int | None:
-        """The exit code, 128 + N if signal N killed the command; None while it runs."""
-        self._reap()
-        return self._exit_code
+    def exit_code(self, *, wait: bool = False) -> int | None:
+        """The exit code, 128 + N if signal N killed the command; None while it runs.
 
-    def stopped_by(self) -> int | None:
-        """The signal that stopped the command, reported once; else None."""
-        self._reap()
-        number, self._stopped_by = self._stopped_by, None
-        return number
+        Reaps the command, and orphans that the kernel has made children of this process. PID 1 gets all orphans,
+        another subreaper those of its descendants. Of the latter only members of the command's group are reaped,
+        because a provider or its driver may have started other children.
+        """
+        own_options = 0 if wait else os.WNOHANG | os.WUNTRACED
+        orphans = -1 if os.getpid() == 1 else -self.pid
+        for children, options in ((self.pid, own_options), (orphans, os.WNOHANG)):
+            with suppress(ChildProcessError):
+                while (ended := os.waitpid(children, options)) != (0, 0):
+                    pid, status = ended
+                    if pid != self.pid or self._exit_code is not None:
+                        continue
+                    if os.WIFSTOPPED(status):
+                        self.stopped_by = os.WSTOPSIG(status)
+                    else:
+                        code = os.waitstatus_to_exitcode(status)
+                        self._exit_code, self.stopped_by = code if code >= 0 else SIGNALLED - code, None
+        return self._exit_code
 
     def pass_on(self, number: int) -> None:
         """Send a signal that this process received to the command, and to its group where others expect that."""
-        if number in TO_THE_COMMAND_ALONE:
-            self._send(number)
-        elif number != signal.SIGCHLD:
-            self.send_to_group(number)
-            if number == signal.SIGCONT:
-                self._stopped_by = None
+        if number != signal.SIGCHLD:
+            self.send(number, to_group=number not in _TO_THE_COMMAND_ALONE)
+        if number == signal.SIGCONT:
+            self.stopped_by = None
 
-    def send_to_group(self, number: int) -> None:
-        """Send a signal to every process of the command's group."""
-        if self.exists():
-            try:
-                os.killpg(self.group, number)
-            except (ProcessLookupError, PermissionError):
-                self._send(number)  # the command has moved to another group
+    def send(self, number: int, *, to_group: bool = True) -> None:
+        """Send a signal to every process of the command's group, or to the command alone."""
+        with suppress(ProcessLookupError, PermissionError):
+            if to_group and self.exists():
+                os.killpg(self.pid, number)
+                return
+        if self.exit_code() is None:  # not waited for, so the kernel has not reused the number
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)  # this signal is for the command alone, or it has moved to another group
 
     def exists(self) -> bool:
         """Whether the command or another process of its group runs."""
         if self.exit_code() is None:
             return True
         try:
-            os.killpg(self.group, 0)  # the kernel does not reuse the number while one process of the group is left
+            os.killpg(self.pid, 0)  # the kernel does not reuse the number while one process of the group is left
         except ProcessLookupError:
             return False
         except PermissionError:  # what is left of the group runs as another user
@@ -109,38 +126,58 @@ class Child:
 
     def kill(self) -> None:
         """Kill the group, and wait until the command has ended."""
-        self.send_to_group(signal.SIGKILL)
-        if self.exit_code() is None:
-            self._exit_code = _exit_code(os.waitpid(self._pid, 0)[1])
-
-    def _send(self, number: int) -> None:
-        if self.exit_code() is None:  # not waited for, so the kernel has not reused the number
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(self._pid, number)
-
-    def _reap(self) -> None:
-        """Reap the command, and orphans that the kernel has made children of this process.
-
-        PID 1 gets all orphans, another subreaper those of its descendants. Of the latter only members of the command's
-        group are reaped, because a provider or its driver may have started other children.
-        """
-        orphans = -1 if os.getpid() == 1 else -self.group
-        for children, options in ((self._pid, os.WNOHANG | os.WUNTRACED), (orphans, os.WNOHANG)):
-            with suppress(ChildProcessError):
-                while True:
-                    pid, status = os.waitpid(children, options)
-                    if pid == 0:
-                        break
-                    if pid == self._pid and self._exit_code is None:
-                        self._note(status)
-
-    def _note(self, status: int) -> None:
-        if os.WIFSTOPPED(status):
-            self._stopped_by = os.WSTOPSIG(status)
-        else:
-            self._exit_code, self._stopped_by = _exit_code(status), None
+        self.send(signal.SIGKILL)
+        self.exit_code(wait=True)
 
 
-def _exit_code(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else SIGNALLED - code
+def listen(on_signal: Callable[[int], None]) -> Set[int]:
+    """Block the signals of this process, and call ``on_signal`` with each, in another thread: none is lost.
+
+    Call this before other threads start: threads inherit the mask. Ignored signals, as under nohup(1), stay ignored.
+
+    :returns: the former signal mask, which a child needs.
+    """
+    for number in (signal.SIGCHLD, signal.SIGCONT):
+        # A handler keeps the kernel from ignoring them. It is never called: the signals are blocked.
+        signal.signal(number, lambda number, frame: None)
+    wanted = {*ENDING, *_TO_THE_COMMAND_ALONE, signal.SIGTSTP, signal.SIGCHLD, signal.SIGCONT}
+    numbers = {number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}
+    # SIGTTOU: the kernel must not stop this process when it takes the terminal back from the command.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*numbers, signal.SIGTTOU})
+
+    def wait() -> None:
+        while True:
+            on_signal(signal.sigwait(numbers))
+
+    threading.Thread(target=wait, name="shedlock-signals", daemon=True).start()
+    return before
+
+
+def stop(process: int, number: int) -> None:
+    """Stop this process, or with ``process=0`` its group, by a signal, until a shell continues it.
+
+    Returns at once where no shell could: the kernel then ignores the signal.
+    """
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(process, number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def move_terminal(giver: int, taker: int) -> bool | None:
+    """Make the process group ``taker`` the foreground of the controlling terminal, if ``giver`` is that now.
+
+    False: it is not. None: this process has no terminal. It does not matter where the standard streams go.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        return None
+    try:
+        is_there = os.tcgetpgrp(terminal) == giver
+        if is_there:
+            os.tcsetpgrp(terminal, taker)
+        return is_there
+    except OSError:  # the terminal was closed, or the group has ended
+        return False
+    finally:
+        os.close(terminal)

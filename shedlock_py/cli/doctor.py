@@ -16,18 +16,17 @@ from typing import Literal
 import click
 from rich.text import Text
 
-from shedlock_py.cli.common import NO, console, is_shared, json_option, open_store, print_json, printable, store_option
+from shedlock_py.cli.common import NO, console, json_option, one_line, open_store, print_json, printable, store_option
 from shedlock_py.cli.tables import future_fire_time, in_words
 from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider
-from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
 REACH = "reach the store"
 NAME = "shedlock-doctor"
 """One name for all doctors: they leave one record behind, not one each."""
-AT_MOST = timedelta(seconds=10)
+REQUEST = LockRequest(NAME, "10s")
 PAIRS, MOST_SECONDS = 10, 3.0
 SLOW_SECONDS = 0.5
 SKEWED_SECONDS = 2.0
@@ -87,8 +86,7 @@ _SIGNS = {"ok": ("✓", "ok", "green"), "warning": ("!", "!", "bold magenta"), "
 def _print(check: Check) -> None:
     out = console()
     sign, in_ascii, style = _SIGNS[check.status]
-    if not out.encoding.startswith("utf"):
-        sign = in_ascii
+    sign = sign if out.encoding.startswith("utf") else in_ascii
     out.print(Text.assemble((sign, style), f" {check.check}: {printable(check.message)}"), soft_wrap=True)
     if check.hint:
         out.print(Text(f"  {printable(check.hint)}"), soft_wrap=True)
@@ -100,11 +98,7 @@ def _failed(check: str, error: ProviderError) -> Check:
         hint = "is the server running, and does the URL have the right host, port and database?"
         if isinstance(getattr(error.__cause__, "orig", error.__cause__), sqlite3.Error):
             hint = "is there room on its disk, and may this user write to the file and to its directory?"
-    return Check(check, "failed", " ".join(error.message.split()), hint)
-
-
-def _expect(check: str, is_so: bool, good: str, bad: str) -> Check:
-    return Check(check, "ok" if is_so else "failed", good if is_so else bad)
+    return Check(check, "failed", one_line(error.message), hint)
 
 
 def _checks(provider: LockProvider) -> Iterator[Check]:
@@ -115,36 +109,36 @@ def _checks(provider: LockProvider) -> Iterator[Check]:
         with _collecting(warnings):
             provider.record(NAME)
         yield Check(check, "ok", "it answers")
-        if not is_shared(provider):
+        if not getattr(provider, "is_shared", True):
             yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
         check = "acquire"
         with _collecting(warnings):
-            lease = _acquire(provider)
-        yield _schema(provider, warnings)
+            lease = provider.acquire(REQUEST)
+        needs = "the lock table has all that is needed" if hasattr(provider, "create_table_sql") else "none is needed"
+        yield Check("schema", "warning" if warnings else "ok", " ".join(warnings) or needs)
         if lease is None:
             yield _is_held(provider)
             return
         try:
-            for check in _PROBES:
-                yield _PROBES[check](provider, lease)
+            for check, (probe, good, bad) in _PROBES.items():
+                found = probe(provider, lease)
+                if isinstance(found, bool):
+                    found = Check(check, "ok" if found else "failed", good if found else bad)
+                yield found
         finally:
             with suppress(ProviderError):
                 provider.release(lease)  # does nothing if that was done
         check = "round trip"
         yield _round_trip(provider)
         check = "fire times"
-        for found in filter(None, map(future_fire_time, provider.records())):
-            yield Check(check, "warning", *found)
+        for fault, cure in filter(None, map(future_fire_time, provider.records())):
+            yield Check(check, "warning", fault, cure)
     except ProviderError as error:
         if error.hint is not None and check in (REACH, "acquire"):  # the store is reached, but not set up
             if check == REACH:
                 yield Check(check, "ok", "it answers")
             check = "schema"
         yield _failed(check, error)
-
-
-def _acquire(provider: LockProvider) -> Lease | None:
-    return provider.acquire(LockRequest(NAME, AT_MOST))
 
 
 @contextmanager
@@ -164,13 +158,6 @@ def _collecting(messages: list[str]) -> Iterator[None]:
         logger.removeFilter(collect)
 
 
-def _schema(provider: LockProvider, warnings: list[str]) -> Check:
-    if warnings:
-        return Check("schema", "warning", " ".join(warnings))
-    has_table = hasattr(provider, "create_table_sql")
-    return Check("schema", "ok", "the lock table has all that is needed" if has_table else "none is needed")
-
-
 def _is_held(provider: LockProvider) -> Check:
     record = provider.record(NAME)
     if record is None or not record.is_held:
@@ -183,26 +170,16 @@ def _is_held(provider: LockProvider) -> Check:
 # Probes: what is tried while the lease is held
 
 
-def _is_of(record: LockRecord | None, lease: Lease) -> bool:
+def _has(provider: LockProvider, lease: Lease) -> bool:
+    record = provider.record(NAME)
     return record is not None and record.is_held and record.locked_by == lease.locked_by
 
 
-def _acquired(provider: LockProvider, lease: Lease) -> Check:
-    is_so = _is_of(provider.record(NAME), lease)
-    return _expect("acquire", is_so, "granted, and the record says so", "granted, but not in the record")
-
-
-def _refused(provider: LockProvider, lease: Lease) -> Check:
-    second = _acquire(provider)
-    return _expect("refuse", second is None, "a second holder is refused", "granted to two holders at once")
-
-
-def _extended(provider: LockProvider, lease: Lease) -> Check:
+def _extended(provider: LockProvider, lease: Lease) -> bool:
     before = provider.record(NAME)
-    extended = provider.extend(lease, AT_MOST + timedelta(seconds=5))
+    extended = provider.extend(lease, REQUEST.lock_at_most_for + timedelta(seconds=5))
     after = provider.record(NAME)
-    is_longer = before is not None and after is not None and after.lock_until > before.lock_until
-    return _expect("extend", extended is not None and is_longer, "the lease lasts longer", "the lease was lost")
+    return bool(extended and before and after and after.lock_until > before.lock_until)
 
 
 def _clock(provider: LockProvider, lease: Lease) -> Check:
@@ -222,15 +199,12 @@ def _clock(provider: LockProvider, lease: Lease) -> Check:
     return Check("clock", "warning", message, hint, offset)
 
 
-def _released(provider: LockProvider, lease: Lease) -> Check:
-    is_done = provider.release(lease)
-    record = provider.record(NAME)
-    is_free = record is not None and not _is_of(record, lease)
-    return _expect("release", is_done and is_free, "the lock is free again", "the lock is still held")
+def _released(provider: LockProvider, lease: Lease) -> bool:
+    return provider.release(lease) and provider.record(NAME) is not None and not _has(provider, lease)
 
 
 def _tokens(provider: LockProvider, lease: Lease) -> Check:
-    second = _acquire(provider)
+    second = provider.acquire(REQUEST)
     if second is None:
         record = provider.record(NAME)
         if record is None or record.locked_by != lease.locked_by:
@@ -239,17 +213,22 @@ def _tokens(provider: LockProvider, lease: Lease) -> Check:
     provider.release(second)
     if lease.fencing_token is None or second.fencing_token is None:
         return Check("fencing tokens", "warning", "this table has no column for them (extra_columns=False)")
-    grow = second.fencing_token > lease.fencing_token
-    return _expect("fencing tokens", grow, "they grow", f"{second.fencing_token} came after {lease.fencing_token}")
+    if second.fencing_token <= lease.fencing_token:
+        return Check("fencing tokens", "failed", f"{second.fencing_token} came after {lease.fencing_token}")
+    return Check("fencing tokens", "ok", "they grow")
 
 
-_PROBES: dict[str, Callable[[LockProvider, Lease], Check]] = {
-    "acquire": _acquired,
-    "refuse": _refused,
-    "extend": _extended,
-    "clock": _clock,
-    "release": _released,
-    "fencing tokens": _tokens,
+_PROBES: dict[str, tuple[Callable[[LockProvider, Lease], bool | Check], str, str]] = {
+    "acquire": (_has, "granted, and the record says so", "granted, but not in the record"),
+    "refuse": (
+        lambda provider, lease: provider.acquire(REQUEST) is None,
+        "a second holder is refused",
+        "granted to two holders at once",
+    ),
+    "extend": (_extended, "the lease lasts longer", "the lease was lost"),
+    "clock": (_clock, "", ""),
+    "release": (_released, "the lock is free again", "the lock is still held"),
+    "fencing tokens": (_tokens, "", ""),
 }
 
 
@@ -259,7 +238,7 @@ def _round_trip(provider: LockProvider) -> Check:
     ends = time.monotonic() + MOST_SECONDS
     while len(took) < PAIRS and (not took or time.monotonic() < ends):
         started = time.monotonic()
-        lease = _acquire(provider)
+        lease = provider.acquire(REQUEST)
         if lease is None:
             return Check("round trip", "warning", BUSY)
         provider.release(lease)

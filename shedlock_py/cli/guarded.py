@@ -10,19 +10,17 @@ import os
 import random
 import select
 import signal
-import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from queue import Empty, SimpleQueue
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py.block import Skipped
-from shedlock_py.cli.child import SIGNALLED, CannotStart, Child, environment
-from shedlock_py.cli.common import LOST, printable
-from shedlock_py.cli.signals import ENDING, Terminal, listen, stop_process, stop_process_group
+from shedlock_py.cli.child import ENDING, SIGNALLED, CannotStart, Child, find_program, listen, move_terminal, stop
+from shedlock_py.cli.common import LOST, one_line, printable
 from shedlock_py.cli.tables import in_words
 from shedlock_py.context import current_lease
 from shedlock_py.errors import ProviderError
@@ -40,10 +38,6 @@ LONGEST_WAIT = 30.0
 """Seconds. The clock of a wait stands still while the machine is suspended; that of a lease does not."""
 GROUP_PAUSE = 0.05
 """Seconds between two checks for members of the command's group: no signal reports their end."""
-FLUSH_SECONDS = 2.0
-"""How long the end of the run waits for a reader of standard error."""
-_ENDS_NO_WAIT = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP)
-"""Signals that may come before the command is started, and do not keep it from starting."""
 
 
 class CommandFailed(Exception):
@@ -54,25 +48,21 @@ class CommandFailed(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Signal:
-    """A signal that this process received."""
-
-    number: int
-
-
 class Guarded:
-    """One run of a command. ``messages`` receives every signal, and must receive every event of the guard."""
+    """One run of a command.
 
-    def __init__(
-        self, request: LockRequest, program: str, command: Sequence[str], *, keep_alive: bool, grace: timedelta
-    ) -> None:
-        self.messages: SimpleQueue[Signal | Event] = SimpleQueue()
+    ``messages`` receives the number of every signal, and must receive every event of the guard.
+
+    :raises CannotStart: there is no such program.
+    """
+
+    def __init__(self, request: LockRequest, command: Sequence[str], *, keep_alive: bool, grace: timedelta) -> None:
+        self.messages: SimpleQueue[int | Event] = SimpleQueue()
         self._request = request
-        self._program, self._command = program, command
+        self._program = find_program(command[0])  # first: a mistyped command must not use up the lock and the fire time
+        self._command = command
         self._keep_alive, self._grace = keep_alive, grace
         self._provider: LockProvider | None = None
-        self._errors = ErrorLines()
         self._is_starting = True
         self._is_interrupted = False
         self._is_unreachable = False
@@ -82,88 +72,90 @@ class Guarded:
     def run(self, provider: LockProvider | None, wait: timedelta) -> int | Skipped:
         """The exit code, or why the command was skipped.
 
+        :param provider: None where locking is switched off.
         :raises ProviderError: the store failed; the command did not run.
         :raises CannotStart: the system refuses to execute the command.
         """
         self._provider = provider
+        # The queue receives LeaseLost. But the guard watches a lease without keep-alive only if there is an on_lost.
+        try_once = partial(
+            attempt,
+            self._request,
+            self._task,
+            provider=provider,
+            keep_alive=self._keep_alive,
+            on_lost=lambda lost: None,
+        )
         until = monotonic() + wait.total_seconds()
         try:
-            while True:
-                done = attempt(
-                    self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=_ignore
-                )
-                if not isinstance(done, Skipped):
-                    return 0
-                left = until - monotonic()
-                is_final = done.reason != "held" or left <= 0 or provider is None
-                code = self._interrupted(0 if is_final else min(left, random.uniform(*RETRY_PAUSE)))
+            while isinstance(skipped := try_once(), Skipped):
+                left = until - monotonic() if skipped.reason == "held" else 0
+                code = self._interrupted(min(left, random.uniform(*RETRY_PAUSE)))
                 if code is not None:
                     return code
-                if is_final:
-                    return done
+                if left <= 0:
+                    return skipped
+            return 0
         except CommandFailed as failed:
             return failed.code
         finally:
             while not self.messages.empty():
                 self._report_late(self._next(0))
-            self._errors.flush(FLUSH_SECONDS)
 
     # Before the command runs
 
     def on_signal(self, number: int) -> None:
         """Called in the thread that waits for signals."""
         if self._is_starting and number == signal.SIGTSTP:
-            stop_process()
+            stop(os.getpid(), number)
             return
         if self._is_starting and number in ENDING:
             if self._is_interrupted:
                 os._exit(SIGNALLED + number)  # the store does not reply: a second signal does not wait for it
             self._is_interrupted = True
-        self.messages.put(Signal(number))
+        self.messages.put(number)
 
     def _interrupted(self, seconds: float = 0) -> int | None:
         """The exit code, if a signal that ends this process has come or comes within so many seconds."""
         until = monotonic() + seconds
-        while True:
-            try:
+        with suppress(Empty):
+            while True:
                 message = self.messages.get(timeout=max(0.0, until - monotonic()))
-            except Empty:
-                return None
-            if isinstance(message, Signal) and message.number not in _ENDS_NO_WAIT:
-                return SIGNALLED + message.number
+                harmless = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP)
+                if isinstance(message, int) and message not in harmless:
+                    return SIGNALLED + message
+        return None
 
     # While the command runs
 
     def _task(self) -> None:
-        code = self._run()
+        lease = current_lease()
+        self._is_starting = False
+        code = self._interrupted()
+        if code is not None:
+            self._give_back(lease)
+        elif lease is None:  # this process was stopped since the grant, until the lease had ended
+            self._is_lost = True
+            self._report("was lost before the command was started")
+            code = LOST
+        else:
+            code = self._run(lease)
         if code != 0:
             raise CommandFailed(code)
 
-    def _run(self) -> int:
-        lease = current_lease()
-        self._is_starting = False
-        interrupted = self._interrupted()
-        if interrupted is not None:
-            self._give_back(lease)
-            return interrupted
-        if lease is None:  # this process was stopped since the grant, until the lease had ended
-            self._is_lost = True
-            self._report("was lost before the command was started")
-            return LOST
+    def _run(self, lease: Lease) -> int:
         # From here on signals wait in the queue until the child exists.
         try:
-            child = Child(self._program, self._command, environment(lease), self._mask)
+            child = Child(self._program, self._command, lease, self._mask)
         except CannotStart:
             self._give_back(lease)
             raise
-        terminal = Terminal()
         try:
-            return self.supervise(child, lease, terminal)
+            return self.supervise(child, lease)
         finally:
             if child.exit_code() is None:
                 child.kill()  # after an internal error: the lock must not be released while the command runs
-            terminal.take_back(child.group)
-            terminal.close()
+            move_terminal(child.pid, os.getpgrp())
 
     def _give_back(self, lease: Lease | None) -> None:
         """Undo the acquire: a command that was not started uses up neither ``--at-least`` nor its ``--once-per``."""
@@ -175,7 +167,7 @@ class Guarded:
         except ProviderError as error:
             self._report(f"could not be given back as if it had not been acquired: {error}")
 
-    def supervise(self, child: Child, lease: Lease, terminal: Terminal) -> int:
+    def supervise(self, child: Child, lease: Lease) -> int:
         """Wait for the command and pass signals on to it; end it when its lease is lost. The exit code."""
         while True:
             message = self._next(min(lease.trusted_for().total_seconds() + LATE, LONGEST_WAIT))
@@ -187,36 +179,67 @@ class Guarded:
                 # Before SIGCONT is passed on: the lease may have ended while this process and the command were stopped.
                 self._end(child, message.reason if isinstance(message, LeaseLost) else None)
                 return LOST
-            if isinstance(message, Signal):
-                child.pass_on(message.number)
-            if (stopped_by := child.stopped_by()) is not None:
-                self._on_stopped(child, terminal, stopped_by)
+            if message is not None:
+                child.pass_on(message)
+            if child.stopped_by is not None:
+                self._on_stopped(child, child.stopped_by)
 
-    def _on_stopped(self, child: Child, terminal: Terminal, number: int) -> None:
+    def _on_stopped(self, child: Child, number: int) -> None:
         """The command was stopped. By the terminal: lend the terminal, or stop this process, too, as a shell's job.
 
-        A command that an operator stopped with SIGSTOP stays stopped until its lease ends.
+        The command's group starts in the background. When it first reads from the terminal or changes its settings, the
+        kernel stops it. Until it has the terminal, Ctrl-C and Ctrl-Z reach this process. A command that an operator
+        stopped with SIGSTOP stays stopped until its lease ends.
         """
-        if number in (signal.SIGTTIN, signal.SIGTTOU) and terminal.lend(child.group):
-            child.send_to_group(signal.SIGCONT)
-        elif number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP) and terminal.exists():
-            terminal.take_back(child.group)
-            stop_process_group(number)
+        child.stopped_by = None
+        group = os.getpgrp()
+        if number in (signal.SIGTTIN, signal.SIGTTOU) and move_terminal(group, child.pid):
+            child.send(signal.SIGCONT)
+        elif number != signal.SIGSTOP and move_terminal(child.pid, group) is not None:
+            # The whole group: the shell then sees its job stopped, and an enclosing run sees by which signal.
+            stop(0, number)
             if number == signal.SIGTSTP:  # a shell continued this process, or no shell could: then it was not stopped
-                self.messages.put(Signal(signal.SIGCONT))
+                self.messages.put(signal.SIGCONT)
 
     def _end(self, child: Child, reason: LostReason | None) -> None:
         """End the command and its process group, because the lease is lost."""
         self._is_lost = True
-        child.send_to_group(signal.SIGTERM)
-        child.send_to_group(signal.SIGCONT)  # a stopped process does not handle SIGTERM
+        child.send(signal.SIGTERM)
+        child.send(signal.SIGCONT)  # a stopped process does not handle SIGTERM
         self._report(f"{self._why(reason)}; the command gets SIGTERM, and SIGKILL after {in_words(self._grace)}")
         until = monotonic() + self._grace.total_seconds()
         while child.exists() and (left := until - monotonic()) > 0:
             message = self._next(left if child.exit_code() is None else min(left, GROUP_PAUSE))
-            if isinstance(message, Signal):
-                child.pass_on(message.number)
+            if isinstance(message, int):
+                child.pass_on(message)
         child.kill()
+
+    # Messages
+
+    def _next(self, seconds: float) -> int | LeaseLost | None:
+        """The next message that concerns the command, if one comes within so many seconds. Others are only reported."""
+        try:
+            message = self.messages.get(timeout=max(0.0, seconds))
+        except Empty:
+            return None
+        match message:
+            case int() | LeaseLost():
+                return message
+            case ProviderFailed(operation="extend", error=error) if not self._is_unreachable:
+                self._is_unreachable = True
+                self._report(f"could not be extended, trying again: {error}")
+            case LockExtended():
+                self._is_unreachable = False
+            case ProviderFailed(operation="release", error=error):
+                self._report(f"could not be released, and is held until its lease ends: {error}")
+        return None
+
+    def _report_late(self, message: int | LeaseLost | None) -> None:
+        """Report what was noticed only after the command had ended."""
+        if isinstance(message, LeaseLost) and not self._is_lost:
+            self._is_lost = True
+            why = self._why(message.reason)
+            self._report(f"{why}; the command has ended, but another may have run at the same time")
 
     def _why(self, reason: LostReason | None) -> str:
         match reason:
@@ -228,81 +251,11 @@ class Guarded:
                 return "was lost: it could not be extended"
         return f"was lost: the command takes longer than --at-most {in_words(self._request.lock_at_most_for)}"
 
-    # Messages
-
-    def _next(self, seconds: float) -> Signal | LeaseLost | None:
-        """The next message that concerns the command, if one comes within so many seconds. Others are only reported."""
-        try:
-            message = self.messages.get(timeout=max(0.0, seconds))
-        except Empty:
-            return None
-        match message:
-            case Signal() | LeaseLost():
-                return message
-            case ProviderFailed(operation="extend", error=error) if not self._is_unreachable:
-                self._is_unreachable = True
-                self._report(f"could not be extended, trying again: {error}")
-            case LockExtended():
-                self._is_unreachable = False
-            case ProviderFailed(operation="release", error=error):
-                self._report(f"could not be released, and is held until its lease ends: {error}")
-        return None
-
-    def _report_late(self, message: Signal | LeaseLost | None) -> None:
-        """Report what was noticed only after the command had ended."""
-        if isinstance(message, LeaseLost) and not self._is_lost:
-            self._is_lost = True
-            why = self._why(message.reason)
-            self._report(f"{why}; the command has ended, but another may have run at the same time")
-
     def _report(self, text: str) -> None:
-        self._errors.write(f"shedlock: lock {self._request.name!r} {text}")
-
-
-def _ignore(_lost: LeaseLost) -> None:
-    """``messages`` has the event. But the guard watches a lease without keep-alive only if there is an ``on_lost``."""
-
-
-class ErrorLines:
-    """Lines on standard error, written without blocking: a reader that stalls must not delay the end of the command."""
-
-    def __init__(self) -> None:
-        self._unwritten = b""
-        self._file: int | None = None
-
-    def write(self, text: str) -> None:
-        """Write a line, or as much of it as there is room for now."""
-        self._unwritten += f"{printable(' '.join(text.split()))}\n".encode(errors="backslashreplace")
-        self.flush(0)
-
-    def flush(self, seconds: float) -> None:
-        """Write what is left, as far as there is room within so many seconds."""
-        until = monotonic() + seconds
-        if sys.stderr is None:
-            return
+        """Write a line to standard error if there is room for it: a reader that stalls must not delay the end."""
+        line = printable(f"shedlock: lock {self._request.name!r} {one_line(text)}").encode(errors="backslashreplace")
         with suppress(OSError):
-            if self._file is None:
-                # Not through Python's buffer, which the interpreter would wait for at its end.
-                self._file = _without_blocking(sys.stderr.fileno())
-            while self._unwritten and select.select([], [self._file], [], max(0.0, until - monotonic()))[1]:
-                # POSIX: a pipe takes so many bytes at once, not mixed with those of the command.
-                written = os.write(self._file, self._unwritten[: select.PIPE_BUF])
-                self._unwritten = self._unwritten[written:]
-
-
-def _without_blocking(file: int) -> int:
-    """Another descriptor of a pipe or terminal, on which a write never blocks; where there is none, ``file`` itself.
-
-    That a file is ready does not suffice: a terminal may have too little room, and the command may fill a pipe at any
-    moment. O_NONBLOCK on ``file`` itself would hold for the command, too.
-    """
-    try:
-        if os.isatty(file):
-            path = os.ttyname(file)
-        elif stat.S_ISFIFO(os.fstat(file).st_mode):
-            path = f"/proc/self/fd/{file}"
-        else:
-            return file
-        return os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
-    except OSError:  # the terminal of another user, or no /proc
-        return file
+            # Not through Python's buffer, which the interpreter would wait for at its end. POSIX: a pipe that is ready
+            # takes so many bytes at once, not mixed with those of the command.
+            if sys.stderr is not None and select.select([], [sys.stderr], [], 0)[1]:
+                os.write(sys.stderr.fileno(), line[: select.PIPE_BUF - 1] + b"\n")

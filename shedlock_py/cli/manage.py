@@ -163,7 +163,7 @@ def _why(record: LockRecord | None) -> str:
         return ", nor ever did"
     demoted = demoted_leader(record)
     if record.is_held and demoted is not None:
-        return f": {printable(demoted)} was demoted, the next can lead in {in_words(record.remaining)}"
+        return f": {demoted} was demoted, the next can lead in {in_words(record.remaining)}"
     return f"; {holder_of(record)} did until {local_iso(record.lock_until)}"
 
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import click
 
 from shedlock_py.block import Skipped
-from shedlock_py.cli.common import duration_option, fail, is_shared, open_store, option, store_option, warn
-from shedlock_py.cli.periods import period_of
+from shedlock_py.cli.common import duration_option, fail, open_store, option, store_option, warn
 from shedlock_py.cli.show import name_argument
-from shedlock_py.cli.tables import holder_of, in_words
+from shedlock_py.cli.tables import LONGEST_LEAD, holder_of, in_words
 from shedlock_py.config import Settings, is_active
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import LockRequest
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def period_of(now: datetime, period: timedelta) -> datetime:
+    """The multiple of ``period`` since 1970-01-01 00:00 UTC that names the period which ``now`` (aware) is in.
+
+    It is the fire time of all runs in that period: the same on each host, and later than that of the period before.
+    A period begins half a minute before the multiple, or half of a short period. Schedulers start jobs at full minutes,
+    some a moment early by their clock and some late: clocks that differ by less than that agree on the period.
+    """
+    return EPOCH + (now + min(LONGEST_LEAD, period / 2) - EPOCH) // period * period
 
 
 class RunCommand(click.Command):
@@ -132,58 +142,30 @@ def run(
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock run needs Linux, macOS or another Unix")
     fire_time = None if once_per is None else period_of(datetime.now(UTC), once_per)
-    if is_active() and at_least > at_most:
-        raise click.UsageError(f"--at-least ({at_least}) is longer than --at-most ({at_most})", ctx)
     try:
         request = LockRequest(name, at_most if is_active() else LONGEST, at_least, holder or None, fire_time)
     except ConfigurationError as error:
-        raise click.UsageError(str(error), ctx) from error
-    is_debug = bool(ctx.find_root().params.get("debug"))
-    code = _run(
-        request, command, store, wait, keep_alive=keep_alive, grace=grace, is_verbose=verbose, is_debug=is_debug
-    )
-    sys.exit(skip_exit_code if code is None else code)
-
-
-def _run(
-    request: LockRequest,
-    command: list[str],
-    store: str | None,
-    wait: timedelta,
-    *,
-    keep_alive: bool,
-    grace: timedelta,
-    is_verbose: bool,
-    is_debug: bool,
-) -> int | None:
-    """The exit code; None if the command was skipped."""
-    from shedlock_py.cli.child import CannotStart, find_program  # late: they name signals that Windows does not have
+        text = str(error).replace("lock_at_most_for", "--at-most").replace("lock_at_least_for", "--at-least")
+        raise click.UsageError(text, ctx) from error
+    from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
     from shedlock_py.cli.guarded import Guarded
 
+    debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
     try:
-        program = find_program(command[0])  # first: a mistyped command must not use up the lock and the fire time
-        guarded = Guarded(request, program, command, keep_alive=keep_alive, grace=grace)
-        with _shared_store(store) if is_active() else nullcontext() as provider:
+        guarded = Guarded(request, command, keep_alive=keep_alive, grace=grace)
+        with open_store(store) if is_active() else nullcontext() as provider:
+            if not getattr(provider, "is_shared", True):
+                raise ConfigurationError(
+                    "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
+                )
             # After the store is open: --store may name a module of the application, which may call configure().
-            Settings(listeners=(guarded.messages.put, *((log_listener,) if is_debug else ()))).apply()
+            Settings(listeners=(guarded.messages.put, *debug)).apply()
             done = guarded.run(provider, wait)
-            if not isinstance(done, Skipped):
-                return done
-            if is_verbose:
+            if isinstance(done, Skipped) and verbose:
                 warn(_reason(done, provider))
     except CannotStart as error:
         fail(str(error), error.code)
-    return None
-
-
-@contextmanager
-def _shared_store(store: str | None) -> Iterator[LockProvider]:
-    with open_store(store) as provider:
-        if not is_shared(provider):
-            raise ConfigurationError(
-                "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
-            )
-        yield provider
+    sys.exit(skip_exit_code if isinstance(done, Skipped) else done)
 
 
 def _reason(skipped: Skipped, provider: LockProvider | None) -> str:

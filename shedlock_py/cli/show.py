@@ -10,20 +10,8 @@ from datetime import UTC, datetime
 import click
 from click.shell_completion import CompletionItem
 
+from shedlock_py.cli import tables
 from shedlock_py.cli.common import NO, fail, json_option, open_store, option, print_json, printable, store_option, warn
-from shedlock_py.cli.tables import (
-    NOTHING,
-    age,
-    claim_id,
-    demoted_leader,
-    future_fire_time,
-    in_local_zone,
-    in_words,
-    print_columns,
-    print_records,
-    to_json,
-    token_of,
-)
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
 
@@ -71,9 +59,9 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
     with open_store(store) as provider:
         records = [record for record in provider.records(prefix) if record.is_held or not held]
     if as_json:
-        print_json([to_json(record) for record in records])
+        print_json([tables.to_json(record) for record in records])
     elif records:
-        print_records(records)
+        tables.print_records(records)
     else:
         which = f"{'held ' if held else ''}locks{f' that start with {prefix!r}' if prefix else ''}"
         click.echo(f"no {which} in the store", err=True)
@@ -81,8 +69,7 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
 
 
 def _warn_of_fire_times(*records: LockRecord) -> None:
-    """Warn of fire times in the future."""
-    for found in filter(None, map(future_fire_time, records)):
+    for found in filter(None, map(tables.future_fire_time, records)):
         warn("; ".join(found))
 
 
@@ -98,32 +85,34 @@ def show(name: str, store: str | None, as_json: bool) -> None:
     with open_store(store) as provider:
         record = record_or_fail(provider, name)
     if as_json:
-        print_json(to_json(record))
+        print_json(tables.to_json(record))
     else:
-        print_columns(_lines(record))
+        tables.print_columns(_lines(record))
     _warn_of_fire_times(record)
 
 
 def _lines(record: LockRecord) -> list[tuple[str, str]]:
-    demoted, left = demoted_leader(record), in_words(record.remaining)
+    demoted, left = tables.demoted_leader(record), tables.in_words(record.remaining)
     state = f"held, for another {left}" if record.is_held else "free"
     if record.is_held and demoted is not None:
-        state = f"nobody leads: {printable(demoted)} was demoted, an election in {left}"
+        state = f"nobody leads: {demoted} was demoted, an election in {left}"
     return [
         ("name", printable(record.name)),
         ("state", state),
         ("holder" if record.is_held else "last holder", printable(record.holder)),
-        ("claim id", printable(claim_id(record) or NOTHING)),
+        ("claim id", printable(tables.claim_id(record) or tables.NOTHING)),
         ("locked by", printable(record.locked_by)),
-        ("locked at", f"{_moment(record.locked_at)}, {in_words(age(record))} ago"),
+        ("locked at", f"{_moment(record.locked_at)}, {tables.in_words(tables.age(record))} ago"),
         ("lock until" if record.is_held else "locked until", _moment(record.lock_until)),
-        ("fencing token", token_of(record)),
-        ("last fire time", NOTHING if record.last_fire_time is None else _moment(record.last_fire_time)),
+        ("fencing token", str(record.fencing_token or tables.NOTHING)),
+        ("last fire time", _moment(record.last_fire_time)),
         ("store's clock", _moment(record.read_at)),
     ]
 
 
-def _moment(moment: datetime) -> str:
+def _moment(moment: datetime | None) -> str:
     """In UTC as the store has it, and in the time zone of this machine."""
-    local, there = in_local_zone(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
+    if moment is None:
+        return tables.NOTHING
+    local, there = tables.in_local_zone(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
     return f"{there} ({local:%Y-%m-%d %H:%M:%S %Z})" if local.utcoffset() else there

@@ -5,7 +5,7 @@ Others may have written anything to the store: no text from a record is taken fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import Any
@@ -17,14 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from shedlock_py.cli.common import console, printable
-from shedlock_py.cli.periods import LONGEST_LEAD
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.record import LockRecord
 
+LONGEST_LEAD = timedelta(seconds=30)
+"""By which a period of ``run --once-per`` can begin before the moment that names it, which is its fire time."""
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""
 NOTHING = "-"
-BAR = 12
 STYLES = {"held": "green", "demoted": "magenta", "free": ""}
 """Colours that are readable on white as on black."""
 
@@ -60,25 +60,24 @@ def in_local_zone(moment: datetime) -> datetime:
         return moment
 
 
-def local_iso(moment: datetime) -> str:
-    return in_local_zone(moment).isoformat(timespec="seconds")
+def local_iso(moment: datetime | None) -> str:
+    return NOTHING if moment is None else in_local_zone(moment).isoformat(timespec="seconds")
 
 
-def local_time(moment: datetime, now: datetime) -> str:
-    """The time of day in this machine's zone, with the date if that is not the day of ``now``."""
-    local = in_local_zone(moment)
-    return f"{local:%H:%M:%S}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
+def utc(moment: datetime | None) -> str | None:
+    """ISO 8601, always with microseconds, so that it sorts as text."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds") if moment is not None else None
 
 
 def demoted_leader(record: LockRecord) -> str | None:
     """The leader that was demoted, if a demotion keeps this record from other leaders."""
     demotion = Demotion.from_record(record)
-    return None if demotion is None else demotion.leader
+    return None if demotion is None else printable(demotion.leader)
 
 
 def holder_of(record: LockRecord) -> str:
     demoted = demoted_leader(record)
-    return printable(record.holder if demoted is None else f"(demoted: {demoted})")
+    return printable(record.holder) if demoted is None else f"(demoted: {demoted})"
 
 
 def state_of(record: LockRecord) -> str:
@@ -87,24 +86,13 @@ def state_of(record: LockRecord) -> str:
     return "held" if demoted_leader(record) is None else "demoted"
 
 
-def remaining_of(record: LockRecord) -> str:
-    return in_words(record.remaining) if record.is_held else NOTHING
-
-
-def token_of(record: LockRecord) -> str:
-    return NOTHING if record.fencing_token is None else str(record.fencing_token)
-
-
 def claim_id(record: LockRecord) -> str | None:
     """None in a record of ShedLock for Java, which has a holder only."""
     return record.locked_by[len(record.holder) + 1 :] or None
 
 
 def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
-    """The fault and the cure, if the last fire time is in the future of the store's clock; else None.
-
-    A period of ``--once-per`` is granted up to half a minute before the moment that names it.
-    """
+    """The fault and the cure, if the last fire time is in the future of the store's clock; else None."""
     fire_time = record.last_fire_time
     if fire_time is None or fire_time <= record.read_at + LONGEST_LEAD:
         return None
@@ -115,7 +103,7 @@ def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
     return fault, f"forget it with: shedlock release {quote(record.name)} --forget-fire-time"
 
 
-# For programs
+# Records
 
 
 def to_json(record: LockRecord) -> dict[str, Any]:
@@ -134,22 +122,29 @@ def to_json(record: LockRecord) -> dict[str, Any]:
     }
 
 
-def utc(moment: datetime | None) -> str | None:
-    """ISO 8601, always with microseconds, so that it sorts as text."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds") if moment is not None else None
-
-
-# For people
-
-
 def print_records(records: Sequence[LockRecord]) -> None:
     """Print a table on a terminal; elsewhere one lock a line, however long."""
     out = console()
     if out.is_terminal:
         out.print(records_table(records, out.width))
-    else:
-        titles = ("NAME", "STATE", "REMAINING", "SINCE", "AGE", "TOKEN", "LAST_FIRE_TIME", "HOLDER")
-        print_columns([titles, *map(_plain_cells, records)])
+        return
+    rows = [("NAME", "STATE", "REMAINING", "SINCE", "AGE", "TOKEN", "LAST_FIRE_TIME", "HOLDER")]
+    for record in records:
+        remaining = f"{record.remaining.total_seconds():.0f}s" if record.is_held else NOTHING
+        since, since_age = local_iso(record.locked_at), f"{age(record).total_seconds():.0f}s"
+        rows.append((
+            printable(record.name), state_of(record), remaining, since, since_age, str(record.fencing_token or NOTHING),
+            local_iso(record.last_fire_time), holder_of(record),
+        ))  # fmt: skip
+    print_columns(rows)
+
+
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns, without colours, never wrapped."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
 
 
 def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequence[float] = ()) -> Table:
@@ -169,42 +164,24 @@ def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequenc
             Text(printable(record.name)),
             Text(state_of(record), style=STYLES[state_of(record)]),
             Text(holder_of(record)),
-            f"{local_time(record.locked_at, record.read_at)} ({since})" if is_wide else since,
-            remaining_of(record),
+            f"{_local_time(record.locked_at, record.read_at)} ({since})" if is_wide else since,
+            in_words(record.remaining) if record.is_held else NOTHING,
         ]
         if parts_left:
-            cells.append(_bar(parts_left[number]) if record.is_held else "")
+            left, style = parts_left[number], "green" if parts_left[number] > 0.15 else "red"
+            bar = ProgressBar(1.0, left, 12, style="bright_black", complete_style=style, finished_style="green")
+            cells.append(bar if record.is_held else "")
         elif is_wide:
-            cells.append(token_of(record))
+            cells.append(str(record.fencing_token or NOTHING))
         if is_wide:
-            fire_time = record.last_fire_time
-            cells.append(NOTHING if fire_time is None else local_time(fire_time, record.read_at))
+            cells.append(_local_time(record.last_fire_time, record.read_at))
         table.add_row(*cells)
     return table
 
 
-def _bar(left: float) -> ProgressBar:
-    style = "green" if left > 0.15 else "red"
-    return ProgressBar(1.0, left, width=BAR, style="bright_black", complete_style=style, finished_style="green")
-
-
-def _plain_cells(record: LockRecord) -> tuple[str, ...]:
-    return (
-        printable(record.name),
-        state_of(record),
-        f"{record.remaining.total_seconds():.0f}s" if record.is_held else NOTHING,
-        local_iso(record.locked_at),
-        f"{age(record).total_seconds():.0f}s",
-        token_of(record),
-        NOTHING if record.last_fire_time is None else local_iso(record.last_fire_time),
-        holder_of(record),
-    )
-
-
-def print_columns(rows: Iterable[Sequence[str]]) -> None:
-    """Print aligned columns, without colours, never wrapped."""
-    rows = list(rows)
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+def _local_time(moment: datetime | None, now: datetime) -> str:
+    """The time of day in this machine's zone, with the date if that is not the day of ``now``."""
+    if moment is None:
+        return NOTHING
+    local = in_local_zone(moment)
+    return f"{local:%H:%M:%S}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"

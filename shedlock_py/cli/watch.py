@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Literal
 
 import click
 from rich.console import Console, Group
@@ -15,13 +16,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shedlock_py.cli.changes import Watch
-from shedlock_py.cli.common import console, duration_option, json_option, open_store, printable, store_option
+from shedlock_py.cli.common import console, duration_option, json_option, one_line, open_store, printable, store_option
 from shedlock_py.cli.show import prefix_argument
-from shedlock_py.cli.tables import holder_of, local_iso, records_table, remaining_of, to_json, utc
+from shedlock_py.cli.tables import holder_of, in_words, local_iso, records_table, state_of, to_json, utc
 from shedlock_py.errors import ProviderError, ProviderUnreachable
-from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
+
+Kind = Literal["held", "acquired", "demoted", "released", "expired", "ran", "deleted"]
+"""``held``: when the watch began. ``ran``: it was acquired and became free again between two reads."""
 
 
 @click.command()
@@ -43,34 +45,23 @@ def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> No
     """
     seconds = max(every.total_seconds(), 0.1)
     out = console()
-    with open_store(store) as provider, suppress(KeyboardInterrupt):  # Ctrl-C is how a watch ends: no failure
-        if out.is_interactive and not as_json:
-            with Live(console=out, auto_refresh=False) as live:
-                _watch(provider, prefix, seconds, _LiveTable(live, out))
-        else:
-            _watch(provider, prefix, seconds, _Lines(as_json))
-
-
-class _Display(Protocol):
-    def update(self, records: Sequence[LockRecord]) -> None: ...
-
-    def fail(self, error: str) -> None: ...
-
-
-def _watch(provider: LockProvider, prefix: str, seconds: float, display: _Display) -> None:
+    live = Live(console=out, auto_refresh=False) if out.is_interactive and not as_json else None
+    display = _Lines(as_json) if live is None else _LiveTable(live, out)
     has_succeeded = False
-    while True:
-        started = time.monotonic()
-        try:
-            records = provider.records(prefix)
-        except ProviderError as error:
-            if not has_succeeded and not isinstance(error, ProviderUnreachable):
-                raise  # such as a missing table, which does not appear by itself
-            display.fail(printable(" ".join(str(error).split())))
-        else:
-            has_succeeded = True
-            display.update(records)
-        time.sleep(max(0.0, started + seconds - time.monotonic()))
+    # Ctrl-C is how a watch ends: no failure.
+    with open_store(store) as provider, suppress(KeyboardInterrupt), live or nullcontext():
+        while True:
+            started = time.monotonic()
+            try:
+                records = provider.records(prefix)
+            except ProviderError as error:
+                if not has_succeeded and not isinstance(error, ProviderUnreachable):
+                    raise  # such as a missing table, which does not appear by itself
+                display.fail(printable(one_line(error)))
+            else:
+                has_succeeded = True
+                display.update(records)
+            time.sleep(max(0.0, started + seconds - time.monotonic()))
 
 
 class _Lines:
@@ -85,27 +76,25 @@ class _Lines:
         if self._has_failed:
             self._has_failed = False
             self._print("recovered", datetime.now(UTC))
-        for change in self._watch.update(records):
-            self._print(change.kind, change.record.read_at, record=change.record)
+        for kind, record in self._watch.update(records):
+            self._print(kind, record.read_at, record=record)
 
     def fail(self, error: str) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self._print("failed", datetime.now(UTC), error=error)
+            self._print("failed", datetime.now(UTC), error)
 
-    def _print(self, change: str, moment: datetime, *, record: LockRecord | None = None, error: str = "") -> None:
+    def _print(self, change: str, moment: datetime, details: str = "", record: LockRecord | None = None) -> None:
         if self._as_json:
             lock = None if record is None else to_json(record)
-            line = json.dumps({"time": utc(moment), "change": change, "error": error or None, "lock": lock})
+            line = json.dumps({"time": utc(moment), "change": change, "error": details or None, "lock": lock})
         else:
-            line = f"{local_iso(moment)}  {change:<11}  {error if record is None else _details(record)}".rstrip()
+            if record is not None:
+                held = f", for {in_words(record.remaining)}" if record.is_held else ""
+                token = "" if record.fencing_token is None else f", token {record.fencing_token}"
+                details = f"{printable(record.name)}  by {holder_of(record)}{held}{token}"
+            line = f"{local_iso(moment)}  {change:<11}  {details}".rstrip()
         click.echo(line)  # flushes, so that a reader of the pipe gets the line at once
-
-
-def _details(record: LockRecord) -> str:
-    held = f", for {remaining_of(record)}" if record.is_held else ""
-    token = "" if record.fencing_token is None else f", token {record.fencing_token}"
-    return f"{printable(record.name)}  by {holder_of(record)}{held}{token}"
 
 
 class _LiveTable:
@@ -114,23 +103,74 @@ class _LiveTable:
         self._out = out
         self._watch = Watch()
         self._table: Table | Text = Text("no answer from the store yet")
-        self._read_at: datetime | None = None
+        self._read_at = ""
 
     def update(self, records: Sequence[LockRecord]) -> None:
         self._watch.update(records)
-        self._read_at = datetime.now().astimezone()
+        self._read_at = f"{datetime.now().astimezone():%H:%M:%S}"
         held = sum(record.is_held for record in records)
-        status = Text(f"{held} of {len(records)} locks held at {self._read_at:%H:%M:%S}; Ctrl-C ends")
+        status = Text(f"{held} of {len(records)} locks held at {self._read_at}; Ctrl-C ends")
         most = max(1, self._out.height - 3)
         if len(records) > most:  # held locks first: the rest does not fit
             records = sorted(records, key=lambda record: not record.is_held)[:most]
         parts_left = [self._watch.part_left(record) for record in records]
         self._table = records_table(records, self._out.width, parts_left) if records else Text("no locks")
-        self._show(status)
+        self._live.update(Group(status, self._table), refresh=True)
 
     def fail(self, error: str) -> None:
-        age = f"; shown as of {self._read_at:%H:%M:%S}" if self._read_at else ""
-        self._show(Text(f"{error}{age}; trying again", style="bold red"))
-
-    def _show(self, status: Text) -> None:
+        age = f"; shown as of {self._read_at}" if self._read_at else ""
+        status = Text(f"{error}{age}; trying again", style="bold red")
         self._live.update(Group(status, self._table), refresh=True)
+
+
+# What changed
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the reads so far have shown of one lock."""
+
+    record: LockRecord
+    hold: timedelta
+    """For how long it is held, counted from the acquisition or, once one was seen, from the newest extension."""
+    was_shortened: bool = False
+    """It was released, but is held until its ``lock_at_least_for`` is over."""
+
+
+class Watch:
+    """Compares each read of the store with the one before."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] | None = None
+
+    def update(self, records: Sequence[LockRecord]) -> list[tuple[Kind, LockRecord]]:
+        """What changed since the last read; at the first one, what is held."""
+        before = self._known or {}
+        found = [_compare(before.get(record.name), record) for record in records]
+        if self._known is None:
+            changes: list[tuple[Kind, LockRecord]] = [("held", record) for record in records if record.is_held]
+        else:
+            changes = [(kind, known.record) for kind, known in found if kind is not None]
+        self._known = {known.record.name: known for _, known in found}
+        return changes + [("deleted", known.record) for name, known in before.items() if name not in self._known]
+
+    def part_left(self, record: LockRecord) -> float:
+        """How much of its hold time a lock has left, from 1 to 0."""
+        known = (self._known or {}).get(record.name)
+        hold = known.hold if known is not None else record.lock_until - record.locked_at
+        return min(1.0, record.remaining / hold) if hold > timedelta(0) else 0.0
+
+
+def _compare(known: _Known | None, record: LockRecord) -> tuple[Kind | None, _Known]:
+    """What changed since the last read of a lock, and what is known of it now."""
+    if known is None or known.record.locked_by != record.locked_by:
+        kind: Kind = "ran" if not record.is_held else "demoted" if state_of(record) == "demoted" else "acquired"
+        return kind, _Known(record, record.lock_until - record.locked_at)
+    before = known.record
+    # The record does not contain the time or the length of an extension: take what is left now.
+    hold = record.remaining if record.lock_until > before.lock_until else known.hold
+    was_shortened = known.was_shortened or record.lock_until < before.lock_until
+    now_known = _Known(record, hold, was_shortened)
+    if record.is_held or not before.is_held:
+        return None, now_known
+    return "released" if was_shortened else "expired", now_known

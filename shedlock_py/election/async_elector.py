@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import run_async
 from shedlock_py.config import as_async_provider
 from shedlock_py.durations import Duration, parse_duration

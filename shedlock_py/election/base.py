@@ -11,8 +11,7 @@ from datetime import timedelta
 from random import SystemRandom
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess
+from shedlock_py._process import OwningProcess, monotonic
 from shedlock_py.block import decide_skip, not_leader
 from shedlock_py.config import emit
 from shedlock_py.durations import Duration, parse_duration

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import run
 from shedlock_py._timers import request_in_worker
 from shedlock_py.config import as_provider, emit

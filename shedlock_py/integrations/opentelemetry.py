@@ -100,8 +100,10 @@ class OpenTelemetryListener:
 
     def _begin(self, event: LockAcquired) -> None:
         lease = event.lease
-        parent = self._without_ended_runs(contexts.get_current())
-        self._shorten_chain(parent)
+        parent = context = self._without_ended_runs(contexts.get_current())
+        # Drop ended runs from all parents: a job that starts its own next run must not grow a chain.
+        while isinstance(enclosing := contexts.get_value(self._current_run, context), Run):
+            enclosing.parent = context = self._without_ended_runs(enclosing.parent)
         span = self._start_span(
             f"run {label_of(event.lock_name, event.template, self._label)}",
             {
@@ -162,11 +164,6 @@ class OpenTelemetryListener:
                 context = run.parent
             run = contexts.get_value(self._current_run, run.parent)
         return contexts.set_value(self._current_run, run, context)
-
-    def _shorten_chain(self, context: Context) -> None:
-        """Drop ended runs from all parents: a job that starts its own next run must not grow a chain."""
-        while isinstance(run := contexts.get_value(self._current_run, context), Run):
-            run.parent = context = self._without_ended_runs(run.parent)
 
     # Spans
 

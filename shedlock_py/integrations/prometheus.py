@@ -116,20 +116,21 @@ class PrometheusListener:
         )
 
     def __call__(self, event: Event) -> None:
+        lock = ""
+        if isinstance(event, LockEvent):
+            lock = label_of(event.lock_name, event.template, self._label)
+            self._register(lock)
         match event:
             case LockAcquired(_, lease, elapsed):
-                lock = self._lock(event)
                 self._acquisitions.labels(lock, "acquired").inc()
                 self._acquire.labels(lock).observe(elapsed.total_seconds())
                 self._running.add(lease)
                 self._running_now.labels(lock).inc()
             case LockSkipped(_, reason, elapsed):
-                lock = self._lock(event)
                 self._acquisitions.labels(lock, reason).inc()
                 if reason not in WITHOUT_THE_STORE:
                     self._acquire.labels(lock).observe(elapsed.total_seconds())
             case TaskFinished(_, lease, duration, outcome):
-                lock = self._lock(event)
                 self._tasks.labels(lock, outcome).inc()
                 self._held.labels(lock).observe(duration.total_seconds())
                 if outcome == "succeeded":
@@ -138,26 +139,17 @@ class PrometheusListener:
                     self._running.discard(lease)
                     self._running_now.labels(lock).dec()
             case LeaseLost(_, _, reason):
-                self._lost.labels(self._lock(event), reason).inc()
+                self._lost.labels(lock, reason).inc()
             case LockExtended():
-                self._extensions.labels(self._lock(event)).inc()
+                self._extensions.labels(lock).inc()
             case ProviderFailed(_, operation):
-                lock = self._lock(event)
                 self._failures.labels(lock, operation).inc()
                 if operation == "acquire":
                     self._acquisitions.labels(lock, "failed").inc()
-            case LeadershipStarted(name):
-                self._leader.labels(name).set(1)
-            case LeadershipStopped(name):
-                self._leader.labels(name).set(0)
             case ElectionEvent(name):
-                self._leader.labels(name)  # at zero, unless this node leads
-
-    def _lock(self, event: LockEvent) -> str:
-        """The label of an event's lock, whose series all exist from now on."""
-        lock = label_of(event.lock_name, event.template, self._label)
-        self._register(lock)
-        return lock
+                leader = self._leader.labels(name)  # at zero, unless this node leads
+                if isinstance(event, (LeadershipStarted, LeadershipStopped)):
+                    leader.set(isinstance(event, LeadershipStarted))
 
     def _register(self, lock: str) -> None:
         """Create all series of a lock, at zero."""
@@ -183,6 +175,6 @@ class PrometheusListener:
                 logger.exception("no label for the lock name %r", name)
         yield from self._metrics.collect()
 
-    def describe(self) -> Iterator[Metric]:
+    def describe(self) -> Iterable[Metric]:
         """The names of the metrics, so that a registry refuses a second listener."""
-        yield from self._metrics.collect()
+        return self._metrics.collect()

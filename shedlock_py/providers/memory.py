@@ -6,7 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py.durations import Duration
 from shedlock_py.lease import Clock
 from shedlock_py.providers.kit import (

@@ -1,6 +1,8 @@
 """An application of the tests: a running scheduler with a ShedLockExecutor, on any executor and job store."""
 
+import concurrent.futures
 import itertools
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,7 +13,7 @@ from apscheduler.events import EVENT_ALL, EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, E
 from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.executors.base import BaseExecutor
 from apscheduler.executors.debug import DebugExecutor
-from apscheduler.executors.pool import ProcessPoolExecutor, ThreadPoolExecutor
+from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from apscheduler.jobstores.base import BaseJobStore
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
@@ -106,6 +108,14 @@ class App:
     def is_held(self, task: Task) -> bool:
         record = self.provider.record(task.lock)
         return record is not None and record.is_held
+
+
+class ProcessPool(BasePoolExecutor):
+    """A process pool with options that APScheduler 3.10 does not pass on."""
+
+    def __init__(self, method: str = "spawn", **options: Any) -> None:
+        context = multiprocessing.get_context(method)
+        super().__init__(concurrent.futures.ProcessPoolExecutor(1, context, **options))
 
 
 def make_inner(kind: str) -> BaseExecutor | None:

@@ -85,16 +85,6 @@ class AsyncMethods:
     async def method(self, lock: str, log: str) -> str:
         return await unlocked_async(log)
 
-    @classmethod
-    @scheduler_lock("{lock}", "1m")
-    async def class_method(cls, lock: str, log: str) -> str:
-        return await unlocked_async(log)
-
-    @staticmethod
-    @scheduler_lock("{lock}", "1m")
-    async def static_method(lock: str, log: str) -> str:
-        return await unlocked_async(log)
-
 
 class CallableObject:
     @scheduler_lock("{lock}", "1m")

@@ -96,10 +96,9 @@ def test_tornado(executor: str | None, kind: str, tmp_path: Path) -> None:
         app = App(TornadoScheduler(io_loop=loop, **settings), provider, tmp_path, kind)
         app.scheduler.start()
         check(app, lambda task: app.wait(task, *ENDS)[0])
-        inner = app.scheduler._executors["default"].inner
         app.scheduler.shutdown()
         wait_until(lambda: not app.scheduler.running, what="the scheduler shut down")
-        inner.executor.shutdown()  # its threads, which the executor leaves alone
+        settings["executors"]["default"].inner.executor.shutdown()  # its threads, which the executor leaves alone
 
 
 @pytest.mark.parametrize("executor", [None, "twisted"])

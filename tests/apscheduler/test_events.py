@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
-from apscheduler.executors.pool import ProcessPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import (
@@ -22,7 +21,7 @@ from shedlock_py import (
 )
 from shedlock_py.integrations.apscheduler import JobSkippedEvent, ShedLockExecutor
 from tests.apscheduler import jobs
-from tests.apscheduler.app import ENDS, App, now, running, seconds, sqlite_locks
+from tests.apscheduler.app import ENDS, App, ProcessPool, Task, now, running, seconds, sqlite_locks
 from tests.support.polling import wait_until
 
 LOGGER = "apscheduler.executors.default"
@@ -135,8 +134,7 @@ def log_to(path: str) -> None:
 
 def test_apschedulers_log_lines_appear_once_in_worker_processes(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    inner = ProcessPoolExecutor(1)
-    inner._pool._initializer, inner._pool._initargs = log_to, (str(log),)  # APScheduler 3.10 has no pool_kwargs
+    inner = ProcessPool(initializer=log_to, initargs=(str(log),))
     with sqlite_locks(tmp_path) as (url, provider):
         scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(inner, url)}, timezone="UTC")
         app = App(scheduler, provider, tmp_path, "process")
@@ -211,16 +209,14 @@ def test_a_slow_store_does_not_turn_a_granted_run_into_a_misfire(tmp_path: Path)
 
 def test_submitting_sends_no_request(tmp_path: Path) -> None:
     """The scheduler holds its own locks meanwhile: a store that hangs must not stop it."""
-    with running(tmp_path) as app:
-        task = app.task()
-        gate = Path(task.gate)
+    task = Task(tmp_path)
 
-        class HangingProvider(InMemoryLockProvider):
-            def acquire(self, request: Any) -> Any:
-                wait_until(gate.exists, what="the gate")
-                return super().acquire(request)
+    class HangingProvider(InMemoryLockProvider):
+        def acquire(self, request: Any) -> Any:
+            wait_until(Path(task.gate).exists, what="the gate")
+            return super().acquire(request)
 
-        app.scheduler._executors["default"]._provider = HangingProvider()
+    with running(tmp_path, provider=HangingProvider()) as app:
         app.add(task)
         app.settle()  # other jobs run
         assert app.codes(task, *ENDS) == []

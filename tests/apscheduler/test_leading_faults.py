@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -295,27 +296,11 @@ def test_first_start_of_many_nodes_on_a_new_database(
         assert failures == []
 
 
-class Wrapper:
-    """An object like flask_apscheduler.APScheduler: it has a scheduler, and some of its methods."""
-
-    def __init__(self) -> None:
-        self.scheduler = BackgroundScheduler(timezone="UTC")
-
-    @property
-    def running(self) -> bool:
-        return bool(self.scheduler.running)
-
-    @property
-    def state(self) -> Any:
-        return self.scheduler.state
-
-    def start(self, paused: bool = False) -> None:
-        self.scheduler.start(paused=paused)
-
-
 def test_a_wrapper_of_a_scheduler_is_refused(store: FaultyProvider) -> None:
+    """Such as flask_apscheduler.APScheduler."""
     elector = LeaderElector(store, "scheduler", **DURATIONS)
-    with pytest.raises(ConfigurationError, match=r"Wrapper is not a scheduler, but has one: .*\.scheduler"):
-        lead(Wrapper(), elector)
+    wrapper = SimpleNamespace(scheduler=BackgroundScheduler(timezone="UTC"), running=False, state=0)
+    with pytest.raises(ConfigurationError, match=r"SimpleNamespace is not a scheduler, but has one: .*\.scheduler"):
+        lead(wrapper, elector)
     with pytest.raises(ConfigurationError, match="object is not a scheduler of APScheduler 3"):
         lead(object(), elector)

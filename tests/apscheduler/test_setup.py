@@ -1,6 +1,5 @@
 """Ways to put a ShedLockExecutor into a scheduler, and what is refused at the start."""
 
-import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,18 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
-from apscheduler.executors.asyncio import AsyncIOExecutor
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import BaseExecutor
 from apscheduler.executors.debug import DebugExecutor
-from apscheduler.executors.pool import ProcessPoolExecutor, ThreadPoolExecutor
+from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import ConfigurationError, InMemoryLockProvider, configure, hold
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
 from tests.apscheduler import jobs
-from tests.apscheduler.app import App, now, running
+from tests.apscheduler.app import App, ProcessPool, now, running
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 
@@ -51,6 +49,21 @@ def assert_locks(app: App, **options: Any) -> None:
     assert task.runs == 1
 
 
+def assert_size(app: App, size: int) -> None:
+    """The executor runs so many jobs at once."""
+    tasks = [app.task() for _ in range(size + 1)]
+    for task in tasks:
+        app.add(task, kwargs={"until": task.gate})
+    for task in tasks:
+        app.wait(task, EVENT_JOB_SUBMITTED)
+    wait_until(lambda: sum(task.runs for task in tasks) >= size, what="jobs fill the executor")
+    assert sum(task.runs for task in tasks) == size
+    for task in tasks:
+        task.open_gate()
+    for task in tasks:
+        app.wait(task, EVENT_JOB_EXECUTED)
+
+
 @pytest.mark.parametrize(
     ("executor", "inner"),
     [
@@ -67,16 +80,7 @@ def test_the_inner_executor(executor: Any, inner: type[BaseExecutor], tmp_path: 
     with started(BackgroundScheduler(executors={"default": wrapper}, timezone="UTC"), shared_provider, tmp_path) as app:
         assert type(wrapper.inner) is inner
         if isinstance(executor, dict):
-            assert wrapper.inner._pool._max_workers == 3
-        assert_locks(app)
-
-
-def test_the_plugin_in_a_dict(tmp_path: Path) -> None:
-    executors = {
-        "default": {"type": "shedlock", "executor": {"type": "threadpool", "max_workers": 3}, "provider": SHARED},
-        "unlocked": {"type": "threadpool"},
-    }
-    with started(BackgroundScheduler(executors=executors, timezone="UTC"), shared_provider, tmp_path) as app:
+            assert_size(app, 3)
         assert_locks(app)
 
 
@@ -95,10 +99,8 @@ def test_the_plugin_in_dotted_properties(tmp_path: Path) -> None:
         "apscheduler.executors.default.locks.by-id": "properties-by-id",
     }
     with started(BackgroundScheduler(properties), shared_provider, tmp_path) as app:
-        wrapper = app.scheduler._executors["default"]
-        assert isinstance(wrapper, ShedLockExecutor)
-        assert wrapper.inner._pool._max_workers == 5
         assert_locks(app)
+        assert_size(app, 5)
         task = app.task()
         task.id = "by-id"
         app.add(task, jobs.unlocked, args=(task.log,))
@@ -128,16 +130,27 @@ def test_install_before_the_start(tmp_path: Path) -> None:
     with started(scheduler, shared_provider, tmp_path) as app:
         assert_locks(app)
         assert_locks(app, executor="other")
-        assert isinstance(app.scheduler._executors["default"].inner, ThreadPoolExecutor)
+
+
+class Recording(ThreadPoolExecutor):
+    """Remembers the ids of the jobs that it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.submitted: list[str] = []
+
+    def submit_job(self, job: Any, run_times: Any) -> None:
+        self.submitted.append(job.id)
+        super().submit_job(job, run_times)
 
 
 def test_install_in_a_running_scheduler(tmp_path: Path) -> None:
-    scheduler = BackgroundScheduler(timezone="UTC")
+    inner = Recording()
+    scheduler = BackgroundScheduler(executors={"default": inner}, timezone="UTC")
     with started(scheduler, shared_provider, tmp_path) as app:
         before = app.task()
         app.add(before, jobs.unlocked, args=(before.log, before.gate))
         wait_until(lambda: before.runs, what="a job that runs meanwhile")
-        inner = scheduler._executors["default"]
         install(scheduler, shared_provider, lock_all=True, default_lock_at_most_for="1m")
         assert_locks(app)
         before.open_gate()
@@ -146,7 +159,7 @@ def test_install_in_a_running_scheduler(tmp_path: Path) -> None:
         app.add(task, jobs.unlocked, args=(task.log,))
         app.wait(task, EVENT_JOB_EXECUTED)
         assert shared_provider.record(task.id) is not None
-        assert scheduler._executors["default"].inner is inner
+        assert task.id in inner.submitted
 
 
 def test_install_in_a_running_asyncio_scheduler(tmp_path: Path) -> None:
@@ -155,7 +168,6 @@ def test_install_in_a_running_asyncio_scheduler(tmp_path: Path) -> None:
     try:
         loop.call(app.scheduler.start)
         loop.call(lambda: install(app.scheduler, shared_provider))
-        assert isinstance(app.scheduler._executors["default"].inner, AsyncIOExecutor)
         assert_locks(app)
         loop.call(app.scheduler.shutdown)
         wait_until(lambda: not app.scheduler.running, what="the scheduler shut down")
@@ -163,18 +175,17 @@ def test_install_in_a_running_asyncio_scheduler(tmp_path: Path) -> None:
         loop.close()
 
 
-@pytest.mark.parametrize("start", [False, True])
-def test_install_twice_is_refused_and_changes_nothing(start: bool, tmp_path: Path) -> None:
-    with running(tmp_path) as app:
-        scheduler = app.scheduler if start else BackgroundScheduler(timezone="UTC")
-        if not start:
-            install(scheduler, shared_provider)
-        before = dict(scheduler._executors)
+def test_a_refused_install_changes_nothing(tmp_path: Path) -> None:
+    scheduler = BackgroundScheduler(timezone="UTC")
+    with pytest.raises(ConfigurationError, match="skip_event"):
+        install(scheduler, shared_provider, skip_event="nonsense")
+    install(scheduler, shared_provider)
+    with pytest.raises(ConfigurationError, match=r'"default".*already'):
+        install(scheduler, shared_provider)
+    with started(scheduler, shared_provider, tmp_path) as app:
         with pytest.raises(ConfigurationError, match=r'"default".*already'):
             install(scheduler, shared_provider)
-        with pytest.raises(ConfigurationError):
-            install(scheduler, shared_provider, skip_event="nonsense")
-        assert scheduler._executors == before
+        assert_locks(app)
 
 
 def test_install_in_an_object_that_has_a_scheduler_is_refused() -> None:
@@ -223,35 +234,28 @@ def test_a_factory_is_called_once_per_process(tmp_path: Path) -> None:
         assert jobs.down_providers_made == made == 1
 
 
-def process_pool(**options: Any) -> Any:
-    pool = ProcessPoolExecutor(1)
-    pool._pool._mp_context = multiprocessing.get_context(options.get("method", "spawn"))
-    pool._pool._initializer = options.get("initializer")
-    return pool
-
-
 @pytest.mark.parametrize(
     ("provider", "words"), [(None, "configure()"), (InMemoryLockProvider(), "InMemoryLockProvider")]
 )
 def test_a_process_pool_needs_a_provider_that_its_workers_can_make(provider: Any, words: str) -> None:
-    wrapper = ShedLockExecutor(process_pool(), provider)
+    wrapper = ShedLockExecutor(ProcessPool(), provider)
     with configure(shared_provider), pytest.raises(ConfigurationError) as refusal:
         BackgroundScheduler(executors={"default": wrapper}, timezone="UTC").start()
     for word in (words, "URL", "pkg.module:provider_or_factory"):
         assert word in str(refusal.value)
-    scheduler = BackgroundScheduler(executors={"default": process_pool()}, timezone="UTC")
+    scheduler = BackgroundScheduler(executors={"default": ProcessPool()}, timezone="UTC")
     scheduler.start()
     try:
         with pytest.raises(ConfigurationError):
             install(scheduler, provider)
-        assert not isinstance(scheduler._executors["default"], ShedLockExecutor)
+        install(scheduler, SHARED)  # which is refused where an executor was wrapped already
     finally:
         scheduler.shutdown()
 
 
 @pytest.mark.parametrize("options", [{"method": "fork"}, {"initializer": print}])
 def test_a_process_pool_whose_workers_may_be_configured_is_not_refused(options: dict[str, Any]) -> None:
-    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(process_pool(**options))}, timezone="UTC")
+    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(ProcessPool(**options))}, timezone="UTC")
     scheduler.start()
     scheduler.shutdown()
 

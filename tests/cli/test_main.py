@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import shedlock_py
-from shedlock_py.cli.app import shedlock
-from shedlock_py.cli.common import Commands
+from shedlock_py.cli.app import Commands, shedlock
 from tests.cli.harness import file_store, run
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
 import subprocess
-import sys
-import threading
 import time
 from contextlib import suppress
 
 import pytest
 
 from shedlock_py import provider_from_url
-from shedlock_py.cli.guarded import ErrorLines
 from tests.cli.runs import Runs
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
@@ -134,27 +130,6 @@ def test_a_reader_that_does_not_read_keeps_nothing_alive(runs: Runs) -> None:
     finally:
         os.close(reader)
         os.close(writer)
-
-
-def test_a_terminal_that_is_nearly_full_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel calls it writable, and would wait for room for the rest of a line."""
-    for size in range(13_000, 19_000, 100):
-        master, terminal = pty.openpty()
-        os.set_blocking(terminal, False)
-        with suppress(BlockingIOError):
-            for _ in range(size // 50):
-                os.write(terminal, b"x" * 50)
-        os.set_blocking(terminal, True)
-        with os.fdopen(terminal, "w") as stderr:
-            monkeypatch.setattr(sys, "stderr", stderr)
-            lines = ErrorLines()
-            writer = threading.Thread(target=lines.write, args=("y" * 1000,), daemon=True)
-            writer.start()
-            writer.join(5)
-            monkeypatch.undo()
-            is_blocked = writer.is_alive()
-            os.close(master)  # ends a write that is blocked
-        assert not is_blocked, size
 
 
 # A store that does not answer

@@ -91,7 +91,7 @@ def test_while_waiting_for_the_lock(runs: Runs) -> None:
 STORE = "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider as It"
 AT = {
     "during the request to the store": f"{STORE}; name = 'acquire'",
-    "before the command is started": "from shedlock_py.cli import guarded as It; name = 'environment'",
+    "before the command is started": "from shedlock_py.cli import guarded as It; name = 'current_lease'",
     "while it is started": "import os as It; name = 'posix_spawn'",
     "before it is waited for": "from shedlock_py.cli.guarded import Guarded as It; name = 'supervise'",
     "while the lock is released": f"{STORE}; name = 'release'",

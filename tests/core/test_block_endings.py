@@ -22,8 +22,7 @@ from shedlock_py import (
 )
 from shedlock_py.block import Guard
 from shedlock_py.context import running
-from shedlock_py.testing import FakeClock, RecordingListener
-from shedlock_py.testing.forks import in_child
+from shedlock_py.testing import RecordingListener
 
 Place = tuple[CodeType, str]
 """A function, and "call" or "return" of it."""
@@ -94,13 +93,16 @@ def decorated(task: Callable[[], object]) -> None:
     scheduler_lock("job")(task)()
 
 
+def assert_came_out_as_it_was(error: BaseException, provider: InMemoryLockProvider, frames: list[str]) -> None:
+    assert (error.__cause__, error.__context__, error.__suppress_context__) == (None, None, False)
+    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:] == [*frames, "fail"]
+    assert not provider.records()[0].is_held
+
+
 @pytest.mark.parametrize(("way", "frames"), [(in_a_block, ["in_a_block"]), (decorated, ["decorated", "guarded"])])
 @pytest.mark.parametrize("kind", [ValueError, StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, Odd])
 def test_i8_what_the_task_raises_comes_out_as_it_was(
-    provider: InMemoryLockProvider,
-    way: Callable[[Callable[[], object]], None],
-    frames: list[str],
-    kind: type[BaseException],
+    provider: InMemoryLockProvider, way: Any, frames: list[str], kind: type[BaseException]
 ) -> None:
     error = kind("why")
 
@@ -110,9 +112,7 @@ def test_i8_what_the_task_raises_comes_out_as_it_was(
     with pytest.raises(kind) as caught:
         way(fail)
     assert caught.value is error
-    assert (error.__cause__, error.__context__, error.__suppress_context__) == (None, None, False)
-    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:] == [*frames, "fail"]
-    assert not provider.records()[0].is_held
+    assert_came_out_as_it_was(error, provider, frames)
 
 
 async def in_an_async_block(task: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -131,10 +131,7 @@ async def async_decorated(task: Callable[[], Coroutine[Any, Any, None]]) -> None
 )
 @pytest.mark.parametrize("kind", [ValueError, StopAsyncIteration, GeneratorExit, Odd])
 async def test_i8_likewise_in_async_code(
-    provider: InMemoryLockProvider,
-    way: Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
-    frames: list[str],
-    kind: type[BaseException],
+    provider: InMemoryLockProvider, way: Any, frames: list[str], kind: type[BaseException]
 ) -> None:
     error = kind("why")
 
@@ -144,9 +141,7 @@ async def test_i8_likewise_in_async_code(
     with pytest.raises(kind) as caught:
         await way(fail)
     assert caught.value is error
-    assert (error.__cause__, error.__context__, error.__suppress_context__) == (None, None, False)
-    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:] == [*frames, "fail"]
-    assert not provider.records()[0].is_held
+    assert_came_out_as_it_was(error, provider, frames)
 
 
 def test_a_generator_that_is_closed_inside_of_a_block_releases(provider: InMemoryLockProvider) -> None:
@@ -161,27 +156,12 @@ def test_a_generator_that_is_closed_inside_of_a_block_releases(provider: InMemor
     assert not provider.records()[0].is_held
 
 
-def test_a_forked_child_that_leaves_an_overrun_block_emits_nothing(
-    provider: InMemoryLockProvider, recorded: RecordingListener, clock: FakeClock
-) -> None:
-    block = hold("job")
-
-    def child() -> None:
-        clock.advance("1h")
-        block.__exit__(None, None, None)
-        assert recorded.kinds() == ["LockAcquired"]
-
-    with block:
-        in_child(child)
-    assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
-
-
-def test_i2_a_block_is_for_one_use_and_keeps_its_lease(
+def test_i2_a_block_is_for_one_use_and_keeps_its_lease_and_its_store(
     provider: InMemoryLockProvider, recorded: RecordingListener
 ) -> None:
     block = hold("job")
     with block as lease:
-        with pytest.raises(RuntimeError, match="for one use"), block:
+        with configure(provider=InMemoryLockProvider()), pytest.raises(RuntimeError, match="for one use"), block:
             pytest.fail("it was entered again")
         assert lease is not None
         assert lease.is_trusted()
@@ -195,15 +175,6 @@ def test_i2_a_block_is_for_one_use_and_keeps_its_lease(
 def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemoryLockProvider) -> None:
     assert not hasattr(hold("job"), "__aenter__")
     assert not hasattr(hold_async("job"), "__enter__")
-
-
-def test_a_second_entry_does_not_change_the_store_of_the_first(provider: InMemoryLockProvider) -> None:
-    block = hold("job")
-    with block:
-        with configure(provider=InMemoryLockProvider()), pytest.raises(RuntimeError, match="for one use"):
-            block.__enter__()
-        assert provider.records()[0].is_held
-    assert not provider.records()[0].is_held
 
 
 @pytest.mark.parametrize("name", [None, 7, "", "x" * 65])

@@ -51,8 +51,8 @@ def test_why_the_store_refused(
 ) -> None:
     request = LockRequest("job", "10m", fire_time=fire_time)
     record = LockRecord("job", "me", NOON - HOUR, held_until, 1, last_fire_time, read_at=NOON)
-    assert lock_refused(request, record)() == reason
-    assert lock_refused(request, None)() == "held"
+    assert lock_refused(request, record).reason == reason
+    assert lock_refused(request, None).reason == "held"
 
 
 @pytest.fixture

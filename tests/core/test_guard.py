@@ -1,6 +1,5 @@
 """hold and attempt: acquire, run, release, and what the caller sees, beyond what the contract shows for each store."""
 
-import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,7 +15,6 @@ from shedlock_py import (
     LockReleased,
     LockRequest,
     LockSkipped,
-    ProviderError,
     ProviderFailed,
     ProviderUnreachable,
     Skipped,
@@ -48,12 +46,6 @@ class TestHold:
         (record,) = provider.records()
         assert (record.holder, record.last_fire_time) == ("replica-1", NOON)
 
-    def test_a_skipped_block_gets_no_lease(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
-        provider.acquire(LockRequest("job", "10m"))
-        with hold("job") as lease:
-            assert lease is None
-        assert recorded.kinds() == ["LockSkipped"]
-
     def test_no_request_is_sent_before_the_block(self, provider: InMemoryLockProvider) -> None:
         hold("job")
         assert provider.records() == []
@@ -79,20 +71,8 @@ class TestAttempt:
         assert result.value == "value"
         assert result.lease.name == "job"
         assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
-        for event in recorded.events:
-            assert isinstance(event, LockEvent)
-            assert event.lock_name == "job"
-        events: list[LockAcquired | TaskFinished | LockReleased] = [
-            *recorded.of(LockAcquired),
-            *recorded.of(TaskFinished),
-            *recorded.of(LockReleased),
-        ]
-        assert [event.lease for event in events] == [result.lease] * 3
-
-    def test_skipped(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
-        provider.acquire(LockRequest("job", "10m"))
-        assert attempt("job", pytest.fail) == Skipped("job", "held")
-        assert [(event.lock_name, event.reason) for event in recorded.of(LockSkipped)] == [("job", "held")]
+        assert {event.lock_name for event in recorded.of(LockEvent)} == {"job"}
+        assert [getattr(event, "lease", None) for event in recorded.events] == [result.lease] * 3
 
     def test_a_fire_time_that_has_run(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
         request = LockRequest("job", "10m", fire_time=NOON)
@@ -141,33 +121,13 @@ class TestAttempt:
 
 
 class TestI5FailClosed:
-    @pytest.mark.parametrize("kind", [ProviderUnreachable, ProviderError])
-    def test_i5_a_failing_acquire(
-        self, provider: InMemoryLockProvider, recorded: RecordingListener, kind: type[ProviderError]
-    ) -> None:
-        class Broken(InMemoryLockProvider):
-            def acquire(self, request: LockRequest) -> None:
-                raise kind("no reply", operation="acquire", lock_name=request.name) from OSError("cable")
-
-        with pytest.raises(kind, match="no reply") as caught:
-            attempt("job", pytest.fail, provider=Broken())
-        assert isinstance(caught.value.__cause__, OSError)
-        (event,) = recorded.events
-        assert isinstance(event, ProviderFailed)
-        assert (event.operation, event.error) == ("acquire", caught.value)
+    def test_i5_a_failing_acquire(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
+        with pytest.raises(ProviderUnreachable, match="no reply") as caught:
+            attempt("job", pytest.fail, provider=failing(provider, "acquire"))
+        assert recorded.events == [ProviderFailed("job", "acquire", caught.value)]
 
 
 class TestI8TheResultIsSacred:
-    def test_i8_a_failing_release(
-        self, provider: InMemoryLockProvider, recorded: RecordingListener, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        result = attempt("job", lambda: "value", provider=failing(provider, "release"))
-        assert isinstance(result, Executed)
-        assert result.value == "value"
-        assert recorded.kinds() == ["LockAcquired", "TaskFinished", "ProviderFailed"]
-        assert [record.levelno for record in caplog.records] == [logging.ERROR]
-        assert "release failed: no reply" in caplog.text
-
     @pytest.mark.parametrize("error", [RuntimeError("a bug in the provider"), SystemExit(1)], ids=repr)
     def test_i8_a_release_that_raises_anything(self, provider: InMemoryLockProvider, error: BaseException) -> None:
         class Broken(InMemoryLockProvider):
@@ -186,27 +146,6 @@ class TestI8TheResultIsSacred:
         with configure(provider=provider, listeners=[recorded, interrupted]), pytest.raises(KeyboardInterrupt):
             attempt("job", lambda: None, lock_at_most_for="1m")
         assert [type(event) for event in recorded.events] == [LockAcquired, TaskFinished, LockReleased]
-
-    def test_i8_an_overrun_is_a_warning_and_an_event(
-        self,
-        provider: InMemoryLockProvider,
-        recorded: RecordingListener,
-        clock: FakeClock,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        def task() -> str:
-            clock.advance("11m")
-            return "value"
-
-        result = attempt("job", task)
-        assert isinstance(result, Executed)
-        assert result.value == "value"
-        assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LeaseLost"]
-        assert recorded.of(LeaseLost)[0].reason == "overrun"
-        (record,) = caplog.records
-        assert record.levelno == logging.WARNING
-        assert "'job'" in record.getMessage()
-        assert "0:10:00" in record.getMessage()
 
     @pytest.mark.parametrize(("seconds", "lost"), [("9.95s", ["LeaseLost"]), ("9.8s", [])])
     def test_i8_an_overrun_into_the_margin_is_reported_too(

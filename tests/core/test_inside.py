@@ -7,12 +7,12 @@ import multiprocessing
 import pickle
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -42,6 +42,8 @@ from shedlock_py.testing.forks import in_child
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
+
 
 async def never() -> None:
     pytest.fail("the task ran beside another")
@@ -55,9 +57,24 @@ async def assert_not_inside() -> None:
     assert await attempt_async("job", never) == Skipped("job")
 
 
+async def made_by_a_timer(work: Callable[[], Coroutine[Any, Any, T]], **options: Any) -> T:
+    """The result of a task that a callback of the event loop makes."""
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[asyncio.Task[T]] = loop.create_future()
+    loop.call_later(0, lambda: made.set_result(loop.create_task(work(), **options)))
+    return await (await made)
+
+
 async def assert_inside() -> None:
     assert_locked("job")
     assert isinstance(await attempt_async("job", lambda: asyncio.sleep(0)), Executed)
+
+
+def assert_the_child_is_not_inside() -> None:
+    assert current_lease() is None
+    with pytest.raises(NotLocked):
+        assert_locked()
+    assert attempt("job", lambda: pytest.fail("the child ran beside its parent")) == Skipped("job")
 
 
 def in_the_worker(url: str) -> str:
@@ -76,23 +93,16 @@ class TestForkedChildren:
         configure(provider=provider)
 
         def child() -> None:
-            assert current_lease() is None
-            with pytest.raises(NotLocked):
-                assert_locked()
             configure(provider=provider_from_url(url))
-            assert attempt("job", lambda: pytest.fail("the child ran beside its parent")) == Skipped("job")
+            assert_the_child_is_not_inside()
 
         with closing(cast(SqlAlchemyLockProvider, provider)), hold("job"):
             in_child(child)
             assert_locked("job")
 
     async def test_i1_nor_is_one_that_is_forked_in_an_async_task(self, provider: InMemoryLockProvider) -> None:
-        def child() -> None:
-            assert current_lease() is None
-            assert attempt("job", lambda: pytest.fail("the child ran beside its parent")) == Skipped("job")
-
         async with hold_async("job"):
-            in_child(child)
+            in_child(assert_the_child_is_not_inside)
 
     @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: of a fork while threads run
     def test_i1_a_worker_of_a_pool_stays_outside_when_its_parent_has_released(self, tmp_path: Path) -> None:
@@ -120,9 +130,8 @@ class TestTasksAndTimers:
             await assert_inside()
             await asyncio.gather(assert_inside(), assert_inside())
             await asyncio.wait_for(assert_inside(), 10)
-            await asyncio.create_task(assert_inside())
             async with asyncio.TaskGroup() as group:
-                group.create_task(assert_inside()).add_done_callback(lambda task: None)
+                group.create_task(assert_inside())
 
             async def of_a_child() -> None:
                 await asyncio.gather(assert_inside())
@@ -149,16 +158,12 @@ class TestTasksAndTimers:
                 await task
 
     async def test_i1_nor_what_such_a_task_makes_and_awaits(self, provider: InMemoryLockProvider) -> None:
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[asyncio.Task[Any]] = loop.create_future()
-
         async def grandchild() -> None:
             await asyncio.gather(assert_not_inside())
             await asyncio.to_thread(lambda: asyncio.run(assert_not_inside()))
 
         async with hold_async("job"):
-            loop.call_later(0, lambda: outcome.set_result(loop.create_task(grandchild())))
-            await (await outcome)
+            await made_by_a_timer(grandchild)
 
     async def test_i1_an_asyncio_scheduler_to_which_it_adds_a_job(self, provider: InMemoryLockProvider) -> None:
         """Its timer is armed in the context of the task; so were all later jobs of that scheduler."""
@@ -194,20 +199,17 @@ class TestTasksAndTimers:
     async def test_i1_nor_are_jobs_of_a_scheduler_that_the_task_has_started(
         self, provider: InMemoryLockProvider
     ) -> None:
-        seen: list[Lease | None] = []
-        was_called = asyncio.Event()
+        seen: asyncio.Future[Lease | None] = asyncio.get_running_loop().create_future()
 
         async def job() -> None:
-            seen.append(current_lease())
-            was_called.set()
+            seen.set_result(current_lease())
 
         async with hold_async("job"), asyncio.timeout(20):
             scheduler = AsyncIOScheduler()
             scheduler.add_job(job)
             scheduler.start()
-            await was_called.wait()
+            assert await seen is None
             scheduler.shutdown(wait=False)
-        assert seen == [None]
 
     async def test_i1_nor_is_what_a_thread_of_the_task_gives_to_an_event_loop(
         self, provider: InMemoryLockProvider
@@ -246,10 +248,7 @@ class TestTasksAndTimers:
     async def test_an_ordinary_block_in_a_coroutine(self, provider: InMemoryLockProvider) -> None:
         with hold("job"):
             await asyncio.gather(assert_inside())
-            loop = asyncio.get_running_loop()
-            outcome: asyncio.Future[asyncio.Task[None]] = loop.create_future()
-            loop.call_soon(lambda: outcome.set_result(loop.create_task(assert_not_inside())))
-            await (await outcome)
+            await made_by_a_timer(assert_not_inside)
 
 
 class TestTaskFactories:
@@ -307,19 +306,12 @@ class TestTaskFactories:
 
         async with hold_async("job"):
             assert await asyncio.create_task(seen(), context=context) == 8
-            outcome: asyncio.Future[asyncio.Task[int]] = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_soon(
-                lambda: outcome.set_result(asyncio.get_running_loop().create_task(seen(), context=context))
-            )
-            assert await (await outcome) == 9
+            assert await made_by_a_timer(seen, context=context) == 9
         assert context[variable] == 9
 
     async def check_a_timer(self) -> None:
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[asyncio.Task[None]] = loop.create_future()
         async with hold_async("job"):
-            loop.call_soon(lambda: outcome.set_result(loop.create_task(assert_not_inside())))
-            await (await outcome)
+            await made_by_a_timer(assert_not_inside)
 
 
 async def test_the_caller_of_a_suspended_generator_is_inside(provider: InMemoryLockProvider) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRecord, LockRequest, ProviderError
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.providers.kit import Failure, ProgramProvider, TimedOut, within
 from shedlock_py.providers.memory import InMemoryLockProvider, MemoryPrograms

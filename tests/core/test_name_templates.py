@@ -46,10 +46,11 @@ def _configured(provider: InMemoryLockProvider) -> None:
         ("{{literal}}", "{literal}"),
     ],
 )
-def test_filled(template: str, name: str) -> None:
+def test_filled(provider: InMemoryLockProvider, template: str, name: str) -> None:
     assert guarded(template)("acme") == name
     assert guarded(template)(tenant="acme") == name
     assert guarded(template)(number=7, tenant="acme") == name
+    assert [record.name for record in provider.records()] == [name]
 
 
 def test_attributes_and_items() -> None:
@@ -58,13 +59,6 @@ def test_attributes_and_items() -> None:
     assert guarded("sync-{tenant.names[1]}")(tenant) == "sync-b"
     assert guarded("sync-{tenant[id]}")({"id": 5}) == "sync-5"
     assert guarded("sync-{args[0]}-{kwargs[x]}")("acme", 1, "first", x="y") == "sync-first-y"
-
-
-def test_different_arguments_are_different_locks(provider: InMemoryLockProvider) -> None:
-    job = guarded("sync-{tenant}")
-    for tenant in ("a", "b", "a"):
-        assert job(tenant) == f"sync-{tenant}"
-    assert [record.name for record in provider.records()] == ["sync-a", "sync-b"]
 
 
 def test_methods() -> None:
@@ -101,29 +95,13 @@ def test_partials() -> None:
     assert scheduler_lock("sync-{number}", "1m")(with_positional)() == "sync-1"
 
 
-@pytest.mark.anyio
-async def test_async() -> None:
-    @scheduler_lock("sync-{tenant}", "1m")
-    async def sync(tenant: str) -> str:
-        return lock_name()
-
-    assert await sync("acme") == "sync-acme"
-    with pytest.raises(ConfigurationError, match="65 characters"):
-        await sync("x" * 60)
-
-
 @pytest.mark.parametrize("template", ["sync-{customer}", "sync-{tenant}-{customer.id}", "{customer[0]}"])
 def test_a_field_that_is_no_parameter_is_refused_at_decoration(template: str) -> None:
     with pytest.raises(ConfigurationError, match=r"\{customer\}") as caught:
         guarded(template)
     assert "tenant, number, args, flag, kwargs" in str(caught.value)
-
-
-def test_a_function_without_parameters() -> None:
     with pytest.raises(ConfigurationError, match="its parameters are: none"):
-
-        @scheduler_lock("sync-{tenant}", "1m")
-        def sync() -> None: ...
+        scheduler_lock(template, "1m")(lambda: None)
 
 
 @pytest.mark.parametrize("template", ["{", "}", "sync-{tenant", "sync-{}", "sync-{0}", "sync-{ tenant }", "{tenant!x}"])
@@ -133,22 +111,24 @@ def test_templates_that_are_none(template: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "words"),
-    [("", "empty or blank"), (" ", "empty or blank"), ("x" * 65, "65 characters"), ("a\nb", "control character")],
+    ("template", "argument", "words"),
+    [
+        ("{tenant}", "", "empty or blank"),
+        ("{tenant}", "x" * 65, "65 characters"),
+        ("{tenant}", "a\nb", "control character"),
+        *(
+            (template, SimpleNamespace(names=[]), "cannot be filled")
+            for template in ("{tenant.id}", "{tenant[id]}", "{tenant:%d.%q}", "{tenant.names[9]}")
+        ),
+    ],
 )
-def test_a_filled_name_that_cannot_be_one_is_refused_at_the_call(
-    provider: InMemoryLockProvider, argument: str, words: str
+def test_an_argument_that_makes_no_name_is_refused_at_the_call(
+    provider: InMemoryLockProvider, template: str, argument: object, words: str
 ) -> None:
-    job = guarded("{tenant}")
+    job = guarded(template)
     with pytest.raises(ConfigurationError, match=words):
         job(argument)
     assert provider.records() == []
-
-
-@pytest.mark.parametrize("template", ["{tenant.id}", "{tenant[id]}", "{tenant:%d.%q}", "{tenant.names[9]}"])
-def test_a_template_that_does_not_fit_the_argument(template: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be filled"):
-        guarded(template)(SimpleNamespace(names=[]))
 
 
 class Bare:

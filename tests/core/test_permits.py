@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py.providers.kit import Permits, TimedOut
 from tests.support.signals import raised_by
 from tests.support.timing import BUSY

@@ -23,7 +23,7 @@ from shedlock_py import (
     hold_async,
 )
 from shedlock_py._aio import ThreadedProvider
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.support.forks import in_a_loop_of_its_own

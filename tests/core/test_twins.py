@@ -25,10 +25,10 @@ PAIRS = [
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
-        for method in (*FACADE, "undo", "forget_fire_time")
+        for method in (*FACADE, "undo", "forget_fire_time", "close")
     ),
-    ("providers/mongodb/provider.py", "MongoLockProvider.close", "AsyncMongoLockProvider.close"),
-    ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
+    ("providers/mongodb/clients.py", "Client.close", "AsyncClient.close"),
+    ("providers/mongodb/clients.py", "Client._execute", "AsyncClient._execute"),
     *(
         (
             "providers/sqlalchemy/provider.py",
@@ -80,7 +80,7 @@ class WithoutAsync(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         if isinstance(node.func, ast.Name) and node.func.id == "shielded":
             return self.visit(node.args[0])
-        node.keywords = [keyword for keyword in node.keywords if keyword.arg != "when_abandoned"]
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg not in ("when_abandoned", "is_async")]
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:

@@ -1,8 +1,8 @@
 """A grant under which no task will run is undone: free at once, without minimum hold, its fire time as it was."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
@@ -134,19 +134,8 @@ async def test_a_grant_that_came_too_late(way: Any, store: Store, recorded: Reco
     assert recorded.kinds() == ["ProviderFailed"]
 
 
-def no_memory() -> Iterator[None]:
+def failing_keep_alive(*_: object) -> NoReturn:
     raise MemoryError
-
-
-@contextmanager
-def failing_keep_alive(*_: object) -> Iterator[None]:
-    yield from no_memory()
-
-
-@asynccontextmanager
-async def failing_keep_alive_async(*_: object) -> AsyncIterator[None]:
-    for nothing in no_memory():
-        yield nothing
 
 
 @ways
@@ -154,7 +143,7 @@ async def test_a_keep_alive_that_cannot_start(
     way: Any, store: Store, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "ThreadKeepAlive", failing_keep_alive)
-    monkeypatch.setattr(async_keepalive, "TaskKeepAlive", failing_keep_alive_async)
+    monkeypatch.setattr(async_keepalive, "TaskKeepAlive", failing_keep_alive)
     with pytest.raises(MemoryError):
         await way(REQUEST, keep_alive=True)
     assert_undone(store)

@@ -56,32 +56,11 @@ def overlapping(reigns: Sequence[Reign]) -> list[tuple[Reign, Reign]]:
 
 
 class Node:
-    def __init__(
-        self,
-        url: str,
-        directory: Path,
-        holder: str,
-        names: list[str],
-        options: Mapping[str, str],
-        environment: Mapping[str, str],
-        *,
-        is_async: bool = False,
-    ) -> None:
+    def __init__(self, holder: str, log: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.holder = holder
-        self.log = directory / f"{holder}.log"
-        kind = "asyncio" if is_async else "threads"
+        self.log = log
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.election.node",
-                url,
-                str(self.log),
-                holder,
-                kind,
-                json.dumps({**options}),
-                *names,
-            ],
+            [sys.executable, "-m", "tests.election.node", str(log), holder, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -148,8 +127,9 @@ class Fleet:
         is_async: bool = False,
     ) -> None:
         self.names = names
-        self._url, self._directory, self._started = url, directory, 0
-        self._options, self._environment, self._is_async = options or {}, environment or {}, is_async
+        kind = "asyncio" if is_async else "threads"
+        self._arguments = [url, kind, json.dumps({**(options or {})}), *names]
+        self._directory, self._environment = directory, environment or {}
         self.nodes: list[Node] = []
         self.all: list[Node] = []
         for _ in range(size):
@@ -165,11 +145,8 @@ class Fleet:
             node.close()
 
     def add(self) -> Node:
-        self._started += 1
-        holder = f"node-{self._started}"
-        node = Node(
-            self._url, self._directory, holder, self.names, self._options, self._environment, is_async=self._is_async
-        )
+        holder = f"node-{len(self.all) + 1}"
+        node = Node(holder, self._directory / f"{holder}.log", self._arguments, self._environment)
         self.nodes.append(node)
         self.all.append(node)
         return node

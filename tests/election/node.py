@@ -1,4 +1,4 @@
-"""One node of several elections, as a process: python -m tests.election.node URL LOG HOLDER KIND OPTIONS NAME...
+"""One node of several elections, as a process: python -m tests.election.node LOG HOLDER URL KIND OPTIONS NAME...
 
 Every few milliseconds it writes to LOG in which elections it leads. A line is ``before after name=term …``: the moments
 before and after the check, on the clock that all processes of a machine share. KIND is "threads" or "asyncio", OPTIONS
@@ -25,7 +25,7 @@ PAUSE = 0.004
 DURATIONS = {"lease_duration": "3s", "renew_deadline": "2s", "retry_period": "500ms"}
 
 
-def main(url: str, log: str, holder: str, kind: str, options: dict[str, Any], names: list[str]) -> None:
+def main(log: str, holder: str, url: str, kind: str, options: dict[str, Any], names: list[str]) -> None:
     logging.disable(logging.WARNING)  # changes of leader are in the log
     options = {**DURATIONS, **options, "holder": holder}
     electors: dict[str, Elector] = {}

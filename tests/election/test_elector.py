@@ -19,7 +19,6 @@ from shedlock_py import (
     ProviderFailed,
     leader_only,
 )
-from shedlock_py.election.program import Command, Wait
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
@@ -140,14 +139,18 @@ def test_what_an_idle_election_costs(make_elector: MakeElector, store: FaultyPro
 # Taking over and demoting
 
 
-def test_take_over_is_exclusive(make_elector: MakeElector, store: FaultyProvider) -> None:
+@pytest.mark.parametrize("is_cut_off", [True, False])
+def test_take_over_is_exclusive(
+    make_elector: MakeElector, store: FaultyProvider, listener: RecordingListener, is_cut_off: bool
+) -> None:
     """A node that takes over leads only when the former leader, even cut off from the store, has stopped trusting."""
     durations = {"lease_duration": "900ms", "renew_deadline": "600ms"}
     connection = FaultyProvider(store.inner)
     former, taker = make_elector("former", connection, **durations), make_elector("taker", **durations)
     term = lead(former)
     taker.start()
-    connection.fail()
+    if is_cut_off:
+        connection.fail()
     thread, results = in_background(lambda: taker.take_over("10s"))
     while not taker.is_leader():
         assert not (taker.is_leader() and former.is_leader())
@@ -156,17 +159,9 @@ def test_take_over_is_exclusive(make_elector: MakeElector, store: FaultyProvider
     thread.join()
     assert results == [True]
     connection.recover()
-
-
-def test_take_over_of_a_leader_that_can_reach_the_store(make_elector: MakeElector, listener: RecordingListener) -> None:
-    former, taker = make_elector("former"), make_elector("taker")
-    lead(former)
-    taker.start()
-    assert taker.take_over("10s")
-    assert taker.is_leader()
-    assert not former.is_leader()
     wait_until(lambda: listener.of(LeadershipStopped))
-    assert [(event.holder, event.reason) for event in listener.of(LeadershipStopped)] == [("former", "revoked")]
+    reason = "unreachable" if is_cut_off else "revoked"
+    assert [(event.holder, event.reason) for event in listener.of(LeadershipStopped)] == [("former", reason)]
     assert taker.take_over("10s")  # it leads already
 
 
@@ -377,19 +372,31 @@ def test_a_callback_that_raises_or_hangs_delays_nothing(make_elector: MakeElecto
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError])
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        *(("threads", error) for error in (RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError)),
+        ("asyncio", RuntimeError),
+    ],
+    indirect=["kind"],
+)
 def test_a_campaign_that_ends_in_any_way_ends_the_leadership(
-    store: FaultyProvider, listener: RecordingListener, error: type[BaseException], caplog: pytest.LogCaptureFixture
+    make_elector: MakeElector,
+    kind: str,
+    listener: RecordingListener,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class FailingElector(LeaderElector):
-        """Its campaign fails as soon as it leads."""
+    elector = make_elector(**LONG)
 
-        def _execute(self, command: Command) -> Any:
-            if isinstance(command, Wait) and self.is_leader():
-                raise error("an unexpected error")
-            return super()._execute(command)
+    def clock() -> float:
+        if elector.is_leader():
+            raise error("an unexpected error")
+        return time.monotonic()
 
-    elector = FailingElector(store, "election", holder="me", **LONG)
+    module = "elector" if kind == "threads" else "async_elector"
+    monkeypatch.setattr(f"shedlock_py.election.{module}.monotonic", clock)  # the clock by which it waits
     elector.start()
     wait_until(lambda: listener.of(LeadershipStopped))
     assert not elector.is_leader()

@@ -49,6 +49,24 @@ class World:
                 node.run()
                 self.leaders()
 
+    def led_by(self, holder: str, *followers: str, seconds: float = LEASE) -> list[Stepped]:
+        """Nodes of which the first leads, and has been observed by the others for ``seconds``."""
+        nodes = [self.node(name) for name in (holder, *followers)]
+        self.lead_with(nodes[0])
+        self.pass_time(seconds, *nodes)
+        return nodes
+
+    def lead_next(self, node: Stepped) -> None:
+        """This node reads now that the lease is free, and leads."""
+        node.wake()
+        node.run()
+        assert self.leaders() == [node.holder]
+
+    def lead_alone(self, node: Stepped) -> None:
+        """This node leads within a lease; the others stand still."""
+        self.pass_time(LEASE, node)
+        assert self.leaders() == [node.holder]
+
     def lead_with(self, *nodes: Stepped) -> Stepped:
         """Let time pass for these nodes until one of them leads and all have noticed."""
         for _ in range(10):
@@ -126,11 +144,10 @@ def until_request(operation: str, node: Stepped, world: World) -> None:
 @pytest.mark.parametrize("former", ["died", "released", "none"])
 def test_i6_an_acquisition_that_is_late_makes_no_second_leader(world: World, size: float, former: str) -> None:
     """It was sent when no node led. Before it arrives, another node gets the lease, and the store's clock is set."""
-    one, late = world.node("one"), world.node("late")
-    if former != "none":
-        leader = world.node("leader")
-        world.lead_with(leader)
-        world.pass_time(2 * RETRY, leader, one, late)
+    if former == "none":
+        one, late = world.node("one"), world.node("late")
+    else:
+        leader, one, late = world.led_by("leader", "one", "late", seconds=2 * RETRY)
         if former == "released":
             leader.wake("resign")
             leader.run()
@@ -138,24 +155,19 @@ def test_i6_an_acquisition_that_is_late_makes_no_second_leader(world: World, siz
     if former == "none":
         one.run()
     else:
-        one.wake()
-        one.run()
-        assert world.leaders() == ["one"]
+        world.lead_next(one)
     assert one.election.lease is not None
     world.jump(size)
     late.step()  # by the store's clock, the lease of the other node is over
     assert late.election.lease is not None
-    world.pass_time(LEASE, late)
-    assert world.leaders() == ["late"]
+    world.lead_alone(late)
     world.pass_time(LEASE, one, late)
     assert world.leaders() == ["late"]
 
 
 def test_i6_a_take_over_that_is_late_makes_no_second_leader(world: World) -> None:
     """The clock was set back, so a dead leader's lease would last for an hour. Two nodes take it by force."""
-    dead, one, late = world.node("dead"), world.node("one"), world.node("late")
-    world.lead_with(dead)
-    world.pass_time(2 * RETRY, dead, one, late)
+    _, one, late = world.led_by("dead", "one", "late", seconds=2 * RETRY)
     world.jump(-HOUR)
     while not (late.requested[-1] == "record" and late.election.observation.is_overdue()):  # it is about to take over
         if isinstance(late.next, Do) or late.next.until <= world.clock():
@@ -172,46 +184,34 @@ def test_i6_a_take_over_that_is_late_makes_no_second_leader(world: World) -> Non
 
 def test_i6_a_node_reads_again_before_it_takes_over(world: World) -> None:
     """It last read a lease that had not been renewed for long. Since then another node leads."""
-    dead, one, late = world.node("dead"), world.node("one"), world.node("late")
-    world.lead_with(dead)
-    world.pass_time(2 * RETRY, dead, one, late)
+    _, one, late = world.led_by("dead", "one", "late", seconds=2 * RETRY)
     until_request("acquire", late, world)
     late.is_cut_off = True
     late.run()
     late.is_cut_off = False
-    one.wake()
-    one.run()
-    assert world.leaders() == ["one"]
+    world.lead_next(one)
     world.jump(HOUR)
     late.wake("take_over")
     late.run()
-    world.pass_time(LEASE, late)
-    assert world.leaders() == ["late"]
+    world.lead_alone(late)
 
 
 def test_i6_a_jump_back_and_forth_while_an_acquisition_is_late(world: World) -> None:
     """By the store's clock hardly any time has passed, but by the nodes' enough to renew a lease and lose it."""
-    dead, one, late = world.node("dead"), world.node("one"), world.node("late")
-    world.lead_with(dead)
-    world.pass_time(2 * RETRY, dead, one, late)
+    _, one, late = world.led_by("dead", "one", "late", seconds=2 * RETRY)
     world.jump(60.0)  # so that the old lease is over even when the clock is set back
     until_request("acquire", late, world)
-    one.wake()
-    one.run()
-    assert world.leaders() == ["one"]
+    world.lead_next(one)
     world.jump(-30.0)
     world.pass_time(RETRY + 0.1, one)  # it has renewed
     world.jump(30.0)
     late.step()
     assert late.election.lease is not None
-    world.pass_time(LEASE, late)
-    assert world.leaders() == ["late"]
+    world.lead_alone(late)
 
 
 def test_i6_a_node_that_was_replaced_at_once_does_not_lead(world: World) -> None:
-    one, late = world.node("one"), world.node("late")
-    world.lead_with(one)
-    world.pass_time(2 * RETRY, one, late)
+    one, late = world.led_by("one", "late", seconds=2 * RETRY)
     until_request("acquire", late, world)
     late.step()
     one.is_cut_off = False
@@ -227,10 +227,8 @@ def test_i6_a_node_that_was_replaced_at_once_does_not_lead(world: World) -> None
 @pytest.mark.parametrize("reads", [True, False], ids=["reads in between", "does not"])
 def test_i6_a_lease_that_a_jump_ended_was_not_released(world: World, size: float, reads: bool) -> None:
     """The clock was set back before, so the lease ends earlier than it once did, like one that was released."""
-    leader, follower = world.node("leader"), world.node("follower")
     world.jump(HOUR)
-    world.lead_with(leader)
-    world.pass_time(LEASE, leader, follower)
+    leader, follower = world.led_by("leader", "follower")
     until_request("extend", leader, world)
     leader.run()
     world.jump(-60)
@@ -246,9 +244,7 @@ def test_i6_a_lease_that_a_jump_ended_was_not_released(world: World, size: float
 
 
 def test_i6_a_record_that_was_deleted(world: World) -> None:
-    leader, follower = world.node("leader"), world.node("follower")
-    world.lead_with(leader)
-    world.pass_time(LEASE, leader, follower)
+    leader, follower = world.led_by("leader", "follower")
     world.jump(HOUR)
     assert world.store.prune(timedelta(minutes=30)) == 1
     world.pass_time(2 * RETRY, follower)
@@ -259,9 +255,7 @@ def test_i6_a_record_that_was_deleted(world: World) -> None:
 
 def test_a_dead_leader_is_followed_although_the_clock_was_set_back(world: World) -> None:
     """Its lease would last for an hour. It is taken by force, and the new leader waits for another lease."""
-    leader, follower = world.node("leader"), world.node("follower")
-    world.lead_with(leader)
-    world.pass_time(LEASE, leader, follower)
+    _, follower = world.led_by("leader", "follower")
     world.jump(-HOUR)
     world.pass_time(1.6 * LEASE, follower)
     assert world.leaders() == []
@@ -270,9 +264,7 @@ def test_a_dead_leader_is_followed_although_the_clock_was_set_back(world: World)
 
 
 def test_a_clean_stop_is_followed_at_once(world: World) -> None:
-    leader, follower = world.node("leader"), world.node("follower")
-    world.lead_with(leader)
-    world.pass_time(LEASE, leader, follower)
+    leader, follower = world.led_by("leader", "follower")
     leader.wake("resign")
     world.pass_time(1.2 * RETRY + 0.02, leader, follower)
     assert world.leaders() == ["follower"]
@@ -281,9 +273,7 @@ def test_a_clean_stop_is_followed_at_once(world: World) -> None:
 @pytest.mark.parametrize("jump", [0.0, 60.0, HOUR])
 def test_a_dead_leader_is_followed_soon(world: World, jump: float) -> None:
     """After a lease and two reads: it is certain which node led before, so there is nothing more to wait for."""
-    leader, follower = world.node("leader"), world.node("follower")
-    world.lead_with(leader)
-    world.pass_time(LEASE, leader, follower)
+    _, follower = world.led_by("leader", "follower")
     world.jump(jump)
     world.pass_time(LEASE + 2 * 1.2 * RETRY + 0.02, follower)
     assert world.leaders() == ["follower"]
@@ -331,8 +321,7 @@ def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
     assert one.election.lease is not None
     world.jump(30)
     late.run()
-    world.pass_time(LEASE, late)
-    assert world.leaders() == ["late"]
+    world.lead_alone(late)
 
 
 def test_nodes_that_cannot_reach_the_store_do_not_all_wait_equally_long(world: World) -> None:

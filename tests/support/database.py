@@ -68,6 +68,16 @@ class DatabaseServer(Server):
         with self.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {_identifier(name)}"))
 
+    @contextmanager
+    def new_database(self, name: str) -> Iterator[None]:
+        """An empty database, dropped at the end."""
+        self.drop_database(name)
+        self.create_database(name)
+        try:
+            yield
+        finally:
+            self.drop_database(name)
+
     def drop_database(self, name: str) -> None:
         """It need not exist, and sessions that are still in it do not stop this."""
         force = " WITH (FORCE)" if self._is_postgres else ""

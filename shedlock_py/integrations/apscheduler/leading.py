@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import current_thread, main_thread
+from threading import current_thread, get_ident, main_thread
 from types import TracebackType
 from typing import Any, Self
 
-from apscheduler.schedulers.base import STATE_STOPPED
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.schedulers.base import STATE_RUNNING, STATE_STOPPED
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector
 from shedlock_py.events import logger
 from shedlock_py.integrations.apscheduler.options import check_scheduler
-from shedlock_py.integrations.apscheduler.passes import LeaderPasses
 
 _POLL_SECONDS = 0.02
 _STARTS = 3
@@ -55,7 +56,7 @@ class lead:
         self._elector = elector
         self._was_running = False
         self._longest_silence = 2 * elector.lease_duration.total_seconds()
-        self._passes = LeaderPasses(scheduler, elector)
+        self._passes = _LeaderPasses(scheduler, elector)
         pause = self._pause_async if isinstance(elector, AsyncLeaderElector) else self._pause
         elector.add_callbacks(self._resume, pause, self._check_and_wake)
         if hasattr(scheduler, "_main_loop"):  # of a scheduler with a thread or a greenlet
@@ -155,13 +156,12 @@ class lead:
         self._resume()
         if not self._elector.is_leader():
             return
-        if problem := self._find_end():
-            self._leave(problem)
-        elif self._scheduler.running:
-            silence = self._passes.silence()
-            if silence <= self._longest_silence:
-                self._scheduler.wakeup()
-                return
+        if self._scheduler.state == STATE_STOPPED:
+            if self._was_running:  # if not, it has yet to be started
+                self._leave("the scheduler was shut down")
+        elif (silence := self._passes.silence()) <= self._longest_silence:
+            self._scheduler.wakeup()
+        else:
             message = "election %r: the scheduler has not reacted for %.1f s, so this node resigns"
             logger.error(message, self._elector.name, silence)
             self._elector.resign()
@@ -180,14 +180,6 @@ class lead:
         if self._scheduler.state != STATE_STOPPED:
             self._scheduler.pause()
 
-    def _find_end(self) -> str | None:
-        """How the scheduler has ended; None if it has not."""
-        if self._scheduler.state == STATE_STOPPED:
-            return "the scheduler was shut down" if self._was_running else None  # or has yet to be started
-        thread = getattr(self._scheduler, "_thread", None)
-        has_died = thread is not None and thread.ident is not None and not thread.is_alive()  # no ident: not begun
-        return "the scheduler's thread has died" if has_died else None
-
     def _leave(self, problem: str) -> None:
         """Let another node lead, and leave the election: nothing works here any more."""
         if self._elector.leave():
@@ -195,6 +187,129 @@ class lead:
 
     def _is_busy(self) -> bool:
         return any(_running_instances(executor) for executor in list(self._scheduler._executors.values()))
+
+
+class _LeaderPasses:
+    """The scheduler's passes over its job stores: each only while this node leads, and only as far as it still leads.
+
+    In a pass, APScheduler submits each due job and then writes its next run time into the job store. A job that must
+    not be submitted any more has to stay in the store as it is, for the next leader. So this takes the place of
+    ``scheduler._process_jobs`` and, during a pass, of the methods by which APScheduler submits and writes.
+    """
+
+    def __init__(self, scheduler: Any, elector: LeaderElector | AsyncLeaderElector) -> None:
+        self._scheduler = scheduler
+        self._elector = elector
+        self._process_jobs = scheduler._process_jobs
+        self._has_stopped_leading = self._has_failed = self._is_running = False
+        self._thread: int | None = None
+        """The thread in which APScheduler itself, and not a job or another thread, uses the stores."""
+        self._submitted: dict[tuple[str, str], list[Any]] = {}
+        """By job store and job: run times that were submitted while the store still has the job as it was before."""
+        self._woken_at: float | None = None
+        scheduler._process_jobs = self._run
+
+    def reset(self) -> None:
+        """Forget what happened before the scheduler was stopped."""
+        self._woken_at = None
+        self._submitted.clear()
+
+    def silence(self) -> float:
+        """For how many seconds the scheduler has not begun a pass. Called before the scheduler is woken."""
+        if self._is_running:
+            return 0.0
+        now = time.monotonic()
+        if self._woken_at is None:
+            self._woken_at = now
+        return now - self._woken_at
+
+    def _run(self) -> Any:
+        """One pass. Returns the seconds until the next, as APScheduler's own does."""
+        self._woken_at = None
+        if not self._elector.is_leader():
+            return None
+        self._has_stopped_leading = self._has_failed = False
+        self._is_running = True
+        seconds = None
+        try:
+            with ExitStack() as stack:
+                for executor in self._scheduler._executors.values():
+                    stack.enter_context(self._replaced(executor, "submit_job", self._submit))
+                for alias, store in self._scheduler._jobstores.items():
+                    stack.enter_context(self._replaced(store, "update_job", partial(self._update, alias)))
+                stack.enter_context(self._replaced(self._scheduler, "remove_job", self._remove))
+                self._thread = get_ident()
+                seconds = self._process_jobs()
+        except _StoppedLeading:
+            return None  # the next leader continues; when this node leads again, it begins a new pass
+        except Exception:  # of a trigger, for example: it would end the scheduler's thread
+            self._fail("election %r: the scheduler has failed, and tries again", self._elector.name)
+        finally:
+            self._thread = self._woken_at = None
+            self._is_running = False
+        if self._has_failed and self._scheduler.state == STATE_RUNNING:
+            retry = float(self._scheduler.jobstore_retry_interval)  # or at the next renewal, if that is sooner
+            return retry if seconds is None else min(seconds, retry)
+        return seconds
+
+    @contextmanager
+    def _replaced(self, target: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+        """During the block, ``target.name(…)`` is ``by(the original, …)`` if APScheduler's pass calls it."""
+        original = getattr(target, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_of_pass = self._thread == get_ident()
+            return by(original, *args, **kwargs) if is_of_pass else original(*args, **kwargs)
+
+        setattr(target, name, call)
+        try:
+            yield
+        finally:
+            delattr(target, name)
+
+    def _submit(self, submit: Callable[..., Any], job: Any, run_times: list[Any]) -> None:
+        if not self._elector.is_leader():
+            self._has_stopped_leading = True
+            raise _StoppedLeading
+        key = (job._jobstore_alias, job.id)
+        submitted = self._submitted.get(key, [])
+        due = [run_time for run_time in run_times if run_time not in submitted]
+        if due:
+            self._thread = None  # a DebugExecutor runs the job here, which may change any job
+            try:
+                submit(job, due)
+            finally:
+                self._thread = get_ident()
+        self._submitted[key] = list(run_times)
+
+    def _update(self, alias: str, update: Callable[..., Any], job: Any) -> None:
+        self._change(partial(update, job), alias, job.id)
+
+    def _remove(self, remove: Callable[..., Any], job_id: str, jobstore: str | None = None) -> None:
+        if jobstore is None:  # a listener, not the pass
+            remove(job_id)
+        else:
+            self._change(partial(remove, job_id, jobstore), jobstore, job_id)
+
+    def _change(self, change: Callable[[], Any], alias: str, job_id: str) -> None:
+        if self._has_stopped_leading:  # APScheduler has only logged that the job was not submitted
+            raise _StoppedLeading
+        try:
+            change()
+        except JobLookupError:
+            pass  # another node has just removed the job
+        except Exception:
+            self._fail('job "%s" could not be updated in job store "%s"; the next pass tries again', job_id, alias)
+            return
+        self._submitted.pop((alias, job_id), None)
+
+    def _fail(self, message: str, *args: object) -> None:
+        self._has_failed = True
+        logger.exception(message, *args)
+
+
+class _StoppedLeading(Exception):
+    """This node has stopped leading in the middle of a pass."""
 
 
 def _start_store(start: Callable[..., Any], *args: Any) -> None:

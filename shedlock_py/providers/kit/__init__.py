@@ -20,21 +20,24 @@ from shedlock_py.providers.kit.facades import (
     StoreClient,
     ThreadedClient,
 )
-from shedlock_py.providers.kit.failures import (
+from shedlock_py.providers.kit.limits import Permits, call_within, seconds_left, within
+from shedlock_py.providers.kit.operation import (
+    MOST_RETRIES,
     Failure,
     NotSent,
     TimedOut,
+    Undo,
     describe,
     fire_time_too_late,
     refused,
     unreachable,
 )
-from shedlock_py.providers.kit.limits import Permits, call_within, seconds_left, within
-from shedlock_py.providers.kit.operation import MOST_RETRIES, Undo
 from shedlock_py.providers.kit.options import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     DEFAULT_TIMEOUT,
     OPTIONS,
+    Limits,
+    parse_limits,
     parse_timeout,
     parse_tolerance,
     split_options,
@@ -61,6 +64,7 @@ __all__ = [
     "ConnectionPool",
     "Failure",
     "Lent",
+    "Limits",
     "NotSent",
     "Permits",
     "ProgramProvider",
@@ -75,6 +79,7 @@ __all__ = [
     "call_within",
     "describe",
     "fire_time_too_late",
+    "parse_limits",
     "parse_timeout",
     "parse_tolerance",
     "record_from_json",

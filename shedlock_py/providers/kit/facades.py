@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.providers.kit.failures import TimedOut
-from shedlock_py.providers.kit.limits import seconds_left
-from shedlock_py.providers.kit.operation import Undo
+from shedlock_py.providers.kit.operation import TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.programs import StorePrograms
 from shedlock_py.record import LockRecord
@@ -27,7 +25,10 @@ _NO_TIME_LEFT = "the requests before the next one"
 
 
 class StoreClient(Protocol):
-    """Carries a command out for :class:`ProgramProvider`."""
+    """Carries a command out for :class:`ProgramProvider`.
+
+    It may also have ``close()``, and ``shown``: what the provider's ``repr`` says about the store.
+    """
 
     def execute(self, command: Any, timeout: float | None, /) -> Any:
         """The reply, within ``timeout`` seconds (None: as long as the user's client takes), or :class:`TimedOut`."""
@@ -52,7 +53,18 @@ class ThreadedClient:
         return await asyncio.to_thread(self._client.execute, command, timeout)
 
 
-class ProgramProvider(LockProvider):
+class _AnyProvider:
+    """What both providers share."""
+
+    programs: StorePrograms
+    _client: Any
+
+    def __repr__(self) -> str:
+        shown = getattr(self._client, "shown", None)
+        return object.__repr__(self) if shown is None else f"<{type(self).__name__} {shown}>"
+
+
+class ProgramProvider(_AnyProvider, LockProvider):
     """A :class:`LockProvider` from programs and a client."""
 
     def __init__(self, programs: StorePrograms, client: StoreClient) -> None:
@@ -77,41 +89,47 @@ class ProgramProvider(LockProvider):
         return self.run(self.programs.undo(lease))
 
     def record(self, name: str) -> LockRecord | None:
-        return self.run(self.programs.carry_out("record", name, self.programs.record(validate_name(name))))
+        return self.run(self.programs.record(validate_name(name)), "record", name)
 
     def records(self, prefix: str = "") -> list[LockRecord]:
-        program = self.programs.records(validate_prefix(prefix))
-        return _by_name(self.run(self.programs.carry_out("records", None, program)), prefix)
+        return _by_name(self.run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
     def force_release(self, name: str) -> bool:
-        program = self.programs.force_release(validate_name(name))
-        return self.run(self.programs.carry_out("force_release", name, program))
+        return self.run(self.programs.force_release(validate_name(name)), "force_release", name)
 
     def forget_fire_time(self, name: str) -> bool:
         """Forget the newest fire time that was granted for ``name``; then any fire time can be granted again.
 
         For operators, after a replica with a wrong clock has run. False: there was none.
         """
-        program = self.programs.forget_fire_time(validate_name(name))
-        return self.run(self.programs.carry_out("forget_fire_time", name, program))
+        return self.run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
 
     def take_over(self, request: LockRequest) -> Lease:
         return self.run(self.programs.take_over(request))
 
     def prune(self, unused_for: Duration) -> int:
-        unused = parse_duration(unused_for, "unused_for", zero=True)
-        return self.run(self.programs.carry_out("prune", None, self.programs.prune(unused)))
+        return self.run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
 
     def create_schema(self) -> None:
-        return self.run(self.programs.carry_out("create_schema", None, self.programs.create_schema()))
+        return self.run(self.programs.create_schema(), "create_schema")
 
-    def run(self, program: Program[Any, Any, T]) -> T:
-        """Carry ``program`` out with this provider's client, within its time limit."""
+    def close(self) -> None:
+        """Close the connections that the provider has opened; a user-supplied client stays as it is."""
+        if hasattr(self._client, "close"):
+            self._client.close()
+
+    def run(self, program: Program[Any, Any, T], operation: str = "", lock_name: str | None = None) -> T:
+        """Carry ``program`` out with this provider's client, within its time limit.
+
+        :param operation: of a program that makes no :class:`Operation` by itself: the name, for errors.
+        """
+        if operation:
+            program = self.programs.carry_out(operation, lock_name, program)
         timeout = self.programs.timeout
         until = None if timeout is None else monotonic() + timeout
 
         def execute(command: Any) -> Any:
-            seconds = seconds_left(until)
+            seconds = None if until is None else max(0.0, until - monotonic())
             if isinstance(command, Undo):
                 return self._undo_in_background(command, seconds)
             if seconds == 0:
@@ -142,7 +160,7 @@ class ProgramProvider(LockProvider):
         wait([future], DEFAULT_TIMEOUT.total_seconds() if seconds is None else seconds)
 
 
-class AsyncProgramProvider(AsyncLockProvider):
+class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
     """An :class:`AsyncLockProvider` from programs and a client.
 
     It shields each operation from cancellation: an operation that has begun goes on to its end in a task of its own, so
@@ -168,38 +186,48 @@ class AsyncProgramProvider(AsyncLockProvider):
         return await self.run(self.programs.undo(lease))
 
     async def record(self, name: str) -> LockRecord | None:
-        return await self.run(self.programs.carry_out("record", name, self.programs.record(validate_name(name))))
+        return await self.run(self.programs.record(validate_name(name)), "record", name)
 
     async def records(self, prefix: str = "") -> list[LockRecord]:
-        program = self.programs.records(validate_prefix(prefix))
-        return _by_name(await self.run(self.programs.carry_out("records", None, program)), prefix)
+        return _by_name(await self.run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
     async def force_release(self, name: str) -> bool:
-        program = self.programs.force_release(validate_name(name))
-        return await self.run(self.programs.carry_out("force_release", name, program))
+        return await self.run(self.programs.force_release(validate_name(name)), "force_release", name)
 
     async def forget_fire_time(self, name: str) -> bool:
         """See :meth:`ProgramProvider.forget_fire_time`."""
-        program = self.programs.forget_fire_time(validate_name(name))
-        return await self.run(self.programs.carry_out("forget_fire_time", name, program))
+        return await self.run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
 
     async def take_over(self, request: LockRequest) -> Lease:
         return await self.run(self.programs.take_over(request), when_abandoned=self.undo)
 
     async def prune(self, unused_for: Duration) -> int:
-        unused = parse_duration(unused_for, "unused_for", zero=True)
-        return await self.run(self.programs.carry_out("prune", None, self.programs.prune(unused)))
+        return await self.run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
 
     async def create_schema(self) -> None:
-        return await self.run(self.programs.carry_out("create_schema", None, self.programs.create_schema()))
+        return await self.run(self.programs.create_schema(), "create_schema")
 
-    async def run(self, program: Program[Any, Any, T], when_abandoned: Callable[[Lease], Any] | None = None) -> T:
-        """Carry ``program`` out with this provider's client, within its time limit, and shielded from cancellation.
+    async def close(self) -> None:
+        """Close the connections that this event loop opened; a user-supplied client stays as it is."""
+        if hasattr(self._client, "close"):
+            await self._client.close()
+
+    async def run(
+        self,
+        program: Program[Any, Any, T],
+        operation: str = "",
+        lock_name: str | None = None,
+        *,
+        when_abandoned: Callable[[Lease], Any] | None = None,
+    ) -> T:
+        """See :meth:`ProgramProvider.run`. The caller's cancellation does not interrupt it.
 
         :param when_abandoned: called with the lease if the program gets one and the caller was cancelled.
         """
         from shedlock_py._aio import shielded  # late: loads asyncio
 
+        if operation:
+            program = self.programs.carry_out(operation, lock_name, program)
         return await shielded(self._run_unshielded(program), when_abandoned)
 
     async def _run_unshielded(self, program: Program[Any, Any, T]) -> T:
@@ -207,7 +235,7 @@ class AsyncProgramProvider(AsyncLockProvider):
         until = None if timeout is None else monotonic() + timeout
 
         async def execute(command: Any) -> Any:
-            seconds = seconds_left(until)
+            seconds = None if until is None else max(0.0, until - monotonic())
             if isinstance(command, Undo):
                 return await self._undo_in_background(command, seconds)
             if seconds == 0:

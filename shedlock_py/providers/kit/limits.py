@@ -9,10 +9,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import ReferenceType, ref
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess
+from shedlock_py._process import OwningProcess, monotonic
 from shedlock_py._timers import WorkerPool
-from shedlock_py.providers.kit.failures import TimedOut
+from shedlock_py.providers.kit.operation import TimedOut
 
 if TYPE_CHECKING:
     import asyncio

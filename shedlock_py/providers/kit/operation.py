@@ -1,14 +1,16 @@
-"""One operation while it is carried out: the retries, the time limit, and whether its outcome is known."""
+"""One operation while it is carried out: what can go wrong, the retries, and whether its outcome is known."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shedlock_py._program import Program, delegate
+from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
-from shedlock_py.providers.kit.failures import Failure, NotSent, TimedOut
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
+from shedlock_py.request import LockRequest
 
 if TYPE_CHECKING:
     from shedlock_py.providers.kit.programs import StorePrograms
@@ -17,6 +19,38 @@ T = TypeVar("T")
 
 MOST_RETRIES = 5
 """Of a command that the store undid because of a concurrent one: one of the two always succeeds."""
+
+
+class Failure(enum.Enum):
+    """How a program must react to an error of the store."""
+
+    CONFLICT = "undone by the store because of a concurrent command; a retry is safe and can succeed"
+    CONNECTION_LOST = (
+        "the connection broke, and the command may have been carried out; retried once, on a new connection"
+    )
+    SESSION_CLOSED = "the server ended the session, and is up: retried like a conflict, as the next session may end too"
+    UNREACHABLE = "no reply, or one that will not change soon; the command may have been carried out"
+    NOT_DONE = "no reply, or one that will not change soon; the command was certainly not carried out"
+    REFUSED = "the store replied with an error; the command was not carried out"
+    NOT_A_STORE_ERROR = "raised by something else, such as a signal handler; the command may have been carried out"
+
+
+class NotSent(Exception):
+    """Raised by a client, ``from`` the driver's error: it got no connection, so it sent nothing."""
+
+
+class TimedOut(Exception):
+    """Raised by a client, ``from`` the driver's error if there is one: the time for the operation is over.
+
+    :param waiting_for: what the client waited for, for the message: "a free connection", "a connection", "a reply".
+    :param sent: whether a byte of the command may have reached the store.
+    """
+
+    def __init__(self, waiting_for: str, *, sent: bool) -> None:
+        super().__init__(f"no reply in time: waited for {waiting_for}")
+        self.waiting_for = waiting_for
+        self.sent = sent
+
 
 _RETRIES = {
     Failure.CONFLICT: MOST_RETRIES,
@@ -54,59 +88,94 @@ class Operation:
 
     def carry_out(self, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
         """Pass the commands of ``program`` on, and retry each where that is safe."""
-        return delegate(program, self._request)
-
-    def _request(self, command: Any) -> Program[Any, Any, Any]:
-        is_write = self._programs.is_write(command)
-        failures: dict[Failure, int] = {}
-        while True:
-            self.has_written = self.has_written or is_write
-            try:
-                reply = yield command
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                failure = self._classify(error)
-                failures[failure] = failures.get(failure, 0) + 1
-                self.is_in_doubt = self.is_in_doubt or (is_write and failure not in _OUTCOME_KNOWN)
-                if self._may_retry(failures):
-                    self.was_repeated = self.was_repeated or failure is not Failure.CONFLICT
-                    continue
-                is_for_caller = isinstance(error, ProviderError | ConfigurationError)
-                if not isinstance(error, Exception) or failure is Failure.NOT_A_STORE_ERROR or is_for_caller:
+        failures: list[Failure] = []
+        try:
+            command = next(program)
+            while True:
+                is_write = self._programs.is_write(command)
+                self.has_written = self.has_written or is_write
+                try:
+                    reply = yield command
+                except GeneratorExit:
                     raise
-                cause = _cause(error)
-                if isinstance(error, TimedOut):
-                    raise self._programs.explain_timeout(error, self._name, self._lock_name) from cause
-                raise self._programs.explain(cause, failure, self._name, self._lock_name) from cause
-            else:
-                self.is_in_doubt = False
-                return reply
-
-    def _may_retry(self, failures: dict[Failure, int]) -> bool:
-        """Whether a command that failed like this may be sent once more."""
-        if self._programs.clock() >= self._until:
-            return False
-        return all(count <= _RETRIES.get(failure, 0) for failure, count in failures.items())
+                except BaseException as error:
+                    failure = self._classify(error)
+                    failures.append(failure)
+                    self.is_in_doubt = self.is_in_doubt or (is_write and failure not in _OUTCOME_KNOWN)
+                    may_retry = all(failures.count(each) <= _RETRIES.get(each, 0) for each in failures)
+                    if may_retry and self._programs.clock() < self._until:
+                        self.was_repeated = self.was_repeated or failure is not Failure.CONFLICT
+                        continue
+                    command = program.throw(self._explained(error, failure))
+                else:
+                    self.is_in_doubt = False
+                    command = program.send(reply)
+                failures.clear()
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            program.close()
 
     def _classify(self, error: BaseException) -> Failure:
+        match error:
+            case TimedOut():
+                return Failure.UNREACHABLE if error.sent else Failure.NOT_DONE
+            case NotSent(__cause__=Exception() as cause):
+                why = self._programs.classify(cause)
+                if why is Failure.SESSION_CLOSED:
+                    return Failure.CONFLICT
+                return Failure.REFUSED if why is Failure.REFUSED else Failure.NOT_DONE
+            case ProviderUnreachable():
+                return Failure.UNREACHABLE
+            case ProviderError() | ConfigurationError():
+                return Failure.REFUSED
+            case Exception():
+                return self._programs.classify(error)
+        return Failure.NOT_A_STORE_ERROR
+
+    def _explained(self, error: BaseException, failure: Failure) -> BaseException:
+        """The error for the program, which raises it to the caller or does something about it."""
+        is_for_caller = isinstance(error, ProviderError | ConfigurationError)
+        if not isinstance(error, Exception) or failure is Failure.NOT_A_STORE_ERROR or is_for_caller:
+            return error
+        # The driver's own error, where the client has wrapped it.
+        wrapped = error.__cause__ if isinstance(error, NotSent | TimedOut) else None
+        cause = wrapped if isinstance(wrapped, Exception) else error
         if isinstance(error, TimedOut):
-            return Failure.UNREACHABLE if error.sent else Failure.NOT_DONE
-        if isinstance(error, NotSent) and isinstance(error.__cause__, Exception):
-            why = self._programs.classify(error.__cause__)
-            if why is Failure.SESSION_CLOSED:
-                return Failure.CONFLICT
-            return Failure.REFUSED if why is Failure.REFUSED else Failure.NOT_DONE
-        if isinstance(error, ProviderUnreachable):
-            return Failure.UNREACHABLE
-        if isinstance(error, ProviderError | ConfigurationError):
-            return Failure.REFUSED
-        if not isinstance(error, Exception):
-            return Failure.NOT_A_STORE_ERROR
-        return self._programs.classify(error)
+            explained = self._programs.explain_timeout(error, self._name, self._lock_name)
+        else:
+            explained = self._programs.explain(cause, failure, self._name, self._lock_name)
+        explained.__cause__ = cause
+        return explained
 
 
-def _cause(error: Exception) -> Exception:
-    """The driver's own error, where the client has wrapped it."""
-    cause = error.__cause__ if isinstance(error, NotSent | TimedOut) else None
-    return cause if isinstance(cause, Exception) else error
+def describe(operation: str, lock_name: str | None, what: str) -> str:
+    """The message of a :class:`ProviderError`: which operation on which lock, and what went wrong."""
+    return f"{operation}: {what}" if lock_name is None else f"{operation} of lock {lock_name!r}: {what}"
+
+
+def refused(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderError:
+    """The error for an operation to which the store replied with an error, or with something that cannot be."""
+    message = describe(operation, lock_name, what)
+    return ProviderError(message, operation=operation, lock_name=lock_name, hint=hint)
+
+
+def unreachable(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderUnreachable:
+    """The error for an operation to which the store did not reply."""
+    message = describe(operation, lock_name, what)
+    return ProviderUnreachable(message, operation=operation, lock_name=lock_name, hint=hint)
+
+
+def fire_time_too_late(operation: str, request: LockRequest, tolerance: timedelta) -> ProviderError:
+    """The error for a fire time that is later than the store's clock allows.
+
+    If the store granted it, every replica would skip its runs until that time has come.
+    """
+    return refused(
+        operation,
+        request.name,
+        f"fire time {request.fire_time} is more than {tolerance} later than the store's clock",
+        hint=f"set the clock of this replica ({request.holder}) right, or open the provider with a larger "
+        f"fire_time_tolerance",
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from typing import TypedDict
 from urllib.parse import unquote_plus
 
 from shedlock_py.durations import Duration, parse_duration
@@ -26,6 +27,27 @@ def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict
     options = {name: unquote_plus(value) for name, _, value in (part.partition("=") for part in parts) if name in names}
     rest = "&".join(part for part in parts if part.partition("=")[0] not in names)
     return start + (question_mark + rest if rest else "") + hash_mark + fragment, options
+
+
+class Limits(TypedDict):
+    """The options of :class:`StorePrograms` that every provider has."""
+
+    timeout: float | None
+    fire_time_tolerance: timedelta
+
+
+def parse_limits(
+    timeout: Duration | None, fire_time_tolerance: Duration | None, in_url: Mapping[str, str], *, is_managed: bool
+) -> Limits:
+    """From the arguments of the constructor, or else from the options in the URL.
+
+    :param is_managed: the provider opens its own connections; a user-supplied client has limits of its own.
+    :raises ConfigurationError: no duration, or a limit for a user-supplied client.
+    """
+    return {
+        "timeout": parse_timeout(timeout, in_url.get("timeout"), is_managed=is_managed),
+        "fire_time_tolerance": parse_tolerance(fire_time_tolerance, in_url.get("fire_time_tolerance")),
+    }
 
 
 def parse_timeout(timeout: Duration | None, in_url: str | None, *, is_managed: bool) -> float | None:

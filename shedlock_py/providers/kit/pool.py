@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
-from shedlock_py._process import is_from_signal
+from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.providers.kit.failures import NotSent, TimedOut
 from shedlock_py.providers.kit.limits import call_within, seconds_left, within
+from shedlock_py.providers.kit.operation import NotSent, TimedOut
 
 if TYPE_CHECKING:
     import asyncio
@@ -144,7 +144,7 @@ class ConnectionPool(Generic[C]):
         slot._pool = self
         slot.is_good = False
         try:
-            if not seconds_left(until):  # the threads that had it until now gave up at the same moment
+            if until <= monotonic():  # the threads that had it until now gave up at the same moment
                 slot.is_good = True
                 raise TimedOut(FREE_CONNECTION, sent=False)
             if slot._generation is not self._generation:
@@ -234,7 +234,7 @@ class ConnectionPool(Generic[C]):
 
 
 class AsyncConnectionPool(Generic[C]):
-    """:class:`ConnectionPool` for one event loop: keep it in a ``PerLoop``.
+    """:class:`ConnectionPool` for one event loop: keep it in a ``PerLoop``. It is closed when its loop ends.
 
     :param connect: closes the connection itself when it is cancelled.
     """
@@ -255,6 +255,7 @@ class AsyncConnectionPool(Generic[C]):
         self._generation = object()
         self._permits = asyncio.Semaphore(size)
         self._permits_for_all = asyncio.Semaphore(max(1, size - reserved))
+        self._at_end: AsyncGenerator[None] | None = None
 
     @asynccontextmanager
     async def connection(self, until: float, *, is_urgent: bool) -> AsyncIterator[Lent[C]]:
@@ -291,10 +292,23 @@ class AsyncConnectionPool(Generic[C]):
                 lent.is_good = False
                 return lent
             await self._close([lent])
+        if self._at_end is None:
+            self._at_end = self._close_with_loop()
+            await anext(self._at_end)
         generation = self._generation
         with _errors_explained():
             async with within(seconds_left(until), CONNECTION, sent=False):
                 return Lent(connection=await self._connect(until), generation=generation)
+
+    async def _close_with_loop(self) -> AsyncGenerator[None]:
+        """``asyncio.run`` ends the async generators of its event loop before it closes the loop.
+
+        Afterwards, drivers could close nothing.
+        """
+        try:
+            yield
+        finally:
+            await self.close()
 
     async def _close(self, lent: list[Lent[C]]) -> None:
         for one in lent:

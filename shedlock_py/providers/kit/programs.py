@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Claim, Clock, Lease
-from shedlock_py.providers.kit.failures import Failure, TimedOut, refused, unreachable
-from shedlock_py.providers.kit.operation import Operation, Undo
+from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
@@ -31,6 +31,7 @@ class StorePrograms(ABC):
     :param clock: the holder's monotonic clock, in seconds.
     :param timeout: how long an operation may take in all; None: a user-supplied client has limits of its own.
     :param fire_time_tolerance: how far a fire time may lie in the future of the store's clock.
+    :param passwords: what must not be in a message, each as the driver may write it.
     """
 
     recognises_retries: ClassVar[bool] = False
@@ -42,11 +43,13 @@ class StorePrograms(ABC):
         clock: Clock = monotonic,
         timeout: Duration | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
+        passwords: Iterable[str] = (),
     ) -> None:
         self.clock = clock
         self.timeout = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
         """In seconds."""
         self.fire_time_tolerance = fire_time_tolerance
+        self._passwords = sorted(filter(None, passwords), key=len, reverse=True)  # one may be a part of another
 
     # A store's author writes these. Each yields commands; the kit sends the replies.
 
@@ -101,8 +104,8 @@ class StorePrograms(ABC):
     def classify(self, error: Exception) -> Failure:
         """What an error that the client raised means."""
 
-    def reason(self, error: Exception) -> str:
-        """The words of the driver, for people to read. A store takes passwords out."""
+    def text_of(self, error: Exception) -> str:
+        """The driver's message; :meth:`reason` shortens it and takes the passwords out."""
         return str(error)
 
     def hint(self, error: Exception) -> str | None:
@@ -134,11 +137,17 @@ class StorePrograms(ABC):
 
     # Written once
 
+    def reason(self, error: Exception) -> str:
+        """The driver's message for people to read: one line of 300 characters, without passwords."""
+        text = " ".join(self.text_of(error).split()) or type(error).__name__
+        for password in self._passwords:
+            text = text.replace(password, "***")
+        return text if len(text) <= 300 else f"{text[:300]}…"
+
     def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:
         """See :meth:`LockProvider.acquire`."""
-        claim = Claim(request, self.clock)
         operation = Operation(self, "acquire", request.name)
-        return (yield from self._claimed(operation, claim, None, force=False))
+        return self._claimed(operation, Claim(request, self.clock), None, force=False)
 
     def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
         """See :meth:`LockProvider.take_over`: read the record, and replace exactly what was read."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from shedlock_py._program import Program
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit.failures import fire_time_too_late
+from shedlock_py.providers.kit.operation import fire_time_too_late
 from shedlock_py.providers.kit.programs import StorePrograms
 from shedlock_py.record import LockRecord
 

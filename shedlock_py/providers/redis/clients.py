@@ -1,9 +1,11 @@
-"""redis-py clients: user-supplied ones, and those that a provider opens for a URL."""
+"""redis-py clients: user-supplied ones, and those that a provider opens for a URL.
+
+The latter use redis-py's connections in a pool of the kit: redis-py's own pools look up the host name in the caller's
+thread, without a time limit, and keep connections whose server has replied that it is not the primary any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -16,26 +18,32 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import OwningProcess, PerLoop, PerProcess
+from shedlock_py._process import OwningProcess, PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.kit import NotSent
-from shedlock_py.providers.redis.connections import AsyncConnections, Connections
-from shedlock_py.providers.redis.errors import is_not_connected
-from shedlock_py.providers.redis.programs import Call, Command, Scan
+from shedlock_py.providers.kit import (
+    AsyncConnectionPool,
+    ConnectionPool,
+    NotSent,
+    TimedOut,
+    seconds_left,
+    within,
+)
+from shedlock_py.providers.redis.commands import Call, Command, Scan
+from shedlock_py.providers.redis.errors import is_not_connected, is_temporary
 from shedlock_py.providers.redis.urls import parse_url
 
 POOL_SIZE = 20
 """The connections of one process, or of one event loop."""
+RESERVED = 2
+"""So many of them are kept for locks that are held, so that no lease ends while its heartbeat waits for an acquire."""
 ALLOWANCE = 1.1
 """redis-py's own limits are so much longer than that of the operation, whose error names what it waited for."""
 
+_REPLY = "a reply"
 _BYTES: dict[str, Any] = {"NEVER_DECODE": True}
 """redis-py's option for replies as they are, whatever the client's mode."""
 _SCAN_COUNT = 500
-_URGENT = ("extend", "release", "undo")
-"""The scripts that are for a lock that is held, and not for one that is wanted."""
 
 _SYNC = (redis.Redis, redis.RedisCluster)
 _ASYNC = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
@@ -58,7 +66,7 @@ def open_client(client_or_url: object, timeout: float | None) -> Client | Manage
 
 
 def open_async_client(client_or_url: object, timeout: float | None) -> AsyncClient | AsyncManagedClient:
-    """The client of an async provider. ``timeout``: the seconds of one operation, for a URL."""
+    """The client of an async provider."""
     if isinstance(client_or_url, str):
         return AsyncManagedClient(client_or_url, timeout or 0)
     if isinstance(client_or_url, _SYNC):
@@ -72,25 +80,23 @@ def open_async_client(client_or_url: object, timeout: float | None) -> AsyncClie
 class AnyClient:
     """What all clients have.
 
+    :ivar place: where the client connects to, for people to read.
     :ivar options: the options of redis-py's connections.
     :ivar has_retries: the client retries by itself, so its last error does not show what it sent before.
     """
 
-    options: dict[str, Any]
-    is_cluster = False
-    has_retries = False
-
-    @property
-    def place(self) -> str:
-        """Where the client connects to, for people to read."""
-        if self.is_cluster:
-            return "a cluster"
-        if "path" in self.options:
-            return f"unix://{self.options['path']}"
-        if "connection_pool" in self.options:
-            return "the master that Sentinel names"
-        host, port = self.options.get("host", "localhost"), self.options.get("port", 6379)
-        return f"{host}:{port}/{self.options.get('db', 0) or 0}"
+    def __init__(self, options: dict[str, Any], *, is_cluster: bool = False, has_retries: bool = False) -> None:
+        self.options = options
+        self.is_cluster = is_cluster
+        self.has_retries = has_retries
+        if is_cluster:
+            self.place = "a cluster"
+        elif "path" in options:
+            self.place = f"unix://{options['path']}"
+        elif "connection_pool" in options:
+            self.place = "the master that Sentinel names"
+        else:
+            self.place = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db') or 0}"
 
     def redact(self, message: str) -> str:
         """A driver's message without the password."""
@@ -102,11 +108,16 @@ class _UserSuppliedClient(AnyClient):
     """A client of the application, with its own time limits and retries. It is never closed here."""
 
     def __init__(self, client: Any) -> None:
-        self._client = client
-        self.is_cluster = isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
+        is_cluster = isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
         pool = getattr(client, "connection_pool", client)  # clients of a cluster have no pool of their own
-        self.options = getattr(pool, "connection_kwargs", {})
-        self.has_retries = self.is_cluster or _has_retries(self.options)
+        options = getattr(pool, "connection_kwargs", {})
+        retry = options.get("retry")  # redis-py's own default since version 6
+        if retry is None:
+            has_retries = bool(options.get("retry_on_timeout") or options.get("retry_on_error"))
+        else:
+            has_retries = getattr(retry, "_retries", 1) != 0
+        super().__init__(options, is_cluster=is_cluster, has_retries=is_cluster or has_retries)
+        self._client = client
 
     def _send(self, words: Words) -> Any:
         return self._client.execute_command(*words, **_BYTES)
@@ -115,23 +126,17 @@ class _UserSuppliedClient(AnyClient):
         """redis-py scans all nodes of a cluster."""
         return self._client.scan_iter(match=command.pattern, count=_SCAN_COUNT, **_BYTES)
 
-    @contextmanager
-    def _errors_explained(self) -> Iterator[None]:
-        """:raises NotSent: if that is sure."""
-        try:
-            yield
-        except Exception as error:
-            if self.has_retries or not is_not_connected(error):
-                raise
-            raise NotSent from error
-
 
 class Client(_UserSuppliedClient):
     """A ``redis.Redis`` or ``redis.RedisCluster``."""
 
     def execute(self, command: Command, timeout: float | None) -> Any:
-        with self._errors_explained():
+        try:
             return list(self._scan(command)) if isinstance(command, Scan) else run(_requests(command), self._send)
+        except Exception as error:
+            if self.has_retries or not is_not_connected(error):
+                raise
+            raise NotSent from error
 
     def close(self) -> None:
         """Leave it open: the application closes it."""
@@ -150,10 +155,14 @@ class AsyncClient(_UserSuppliedClient):
                 "this client of redis.asyncio was made before the process forked, and its connections belong to "
                 "the parent: make a new client and a new provider in the child"
             )
-        with self._errors_explained():
+        try:
             if isinstance(command, Scan):
                 return [key async for key in self._scan(command)]
             return await run_async(_requests(command), self._send)
+        except Exception as error:
+            if self.has_retries or not is_not_connected(error):
+                raise
+            raise NotSent from error
 
     async def close(self) -> None:
         """Leave it open: the application closes it."""
@@ -164,16 +173,15 @@ class _ManagedClient(AnyClient):
 
     def __init__(self, url: str, timeout: float, pool_class: Any, retry_class: Any) -> None:
         pool, size = parse_url(url, pool_class, retry_class(NoBackoff(), 0))
-        self.connection_class, self.options = pool.connection_class, pool.connection_kwargs
+        super().__init__(pool.connection_kwargs)
+        self.connection_class = pool.connection_class
         self._timeout = timeout
         self._size = POOL_SIZE if size is None else int(size)
         # The limits of the URL are upper bounds.
         longest = timeout * ALLOWANCE
         self._reply_seconds = min(self.options.get("socket_timeout") or longest, longest)
+        """The longest wait for one reply, whatever time the operation has left."""
         self.options["socket_connect_timeout"] = min(self.options.get("socket_connect_timeout") or longest, longest)
-
-    def _make_connection(self) -> Any:
-        return self.connection_class(**self.options)
 
     def _until(self, timeout: float | None) -> float:
         return monotonic() + (self._timeout if timeout is None else timeout)
@@ -185,14 +193,42 @@ class ManagedClient(_ManagedClient):
     def __init__(self, url: str, timeout: float) -> None:
         super().__init__(url, timeout, redis.ConnectionPool, Retry)
         self.options["socket_timeout"] = self._reply_seconds
-        self._connections = PerProcess(lambda: Connections(self._make_connection, self._size, self._reply_seconds))
+        self._pool: PerProcess[ConnectionPool[Any]] = PerProcess(self._make_pool)
+
+    def _make_pool(self) -> ConnectionPool[Any]:
+        def connect(until: float) -> Any:
+            connection = self.connection_class(**self.options)
+            connection.connect()
+            return connection
+
+        def disconnect(connection: Any) -> None:
+            connection.disconnect()
+
+        return ConnectionPool(connect, disconnect, size=self._size, reserved=RESERVED, name="shedlock-redis-connect")
 
     def execute(self, command: Command, timeout: float | None) -> Any:
-        until, is_urgent, connections = self._until(timeout), _is_urgent(command), self._connections.get()
-        return run(_requests(command), lambda words: connections.request(words, until, is_urgent=is_urgent))
+        until, is_urgent, pool = self._until(timeout), _is_urgent(command), self._pool.get()
+
+        def request(words: Words) -> Any:
+            """The reply to one command of Redis. A long scan lets others have the connection in between."""
+            with pool.connection(until, is_urgent=is_urgent) as lent:
+                try:
+                    lent.connection.send_command(*words)
+                    seconds = seconds_left(until)
+                    # redis-py itself reports a shorter socket_timeout of the URL.
+                    if seconds <= self._reply_seconds and not lent.connection.can_read(seconds):
+                        raise TimedOut(_REPLY, sent=True)
+                    reply = lent.connection.read_response(disable_decoding=True)
+                except redis.ResponseError as error:
+                    lent.is_good = not is_temporary(error)
+                    raise
+                lent.is_good = True
+                return reply
+
+        return run(_requests(command), request)
 
     def close(self) -> None:
-        self._connections.get().close()
+        self._pool.get().close()
 
 
 class AsyncManagedClient(_ManagedClient):
@@ -202,17 +238,52 @@ class AsyncManagedClient(_ManagedClient):
         super().__init__(url, timeout, redis.asyncio.ConnectionPool, AsyncRetry)
         # With a socket_timeout redis-py uses asyncio.wait_for, which can swallow a cancellation before Python 3.12.
         self.options["socket_timeout"] = None
-        self._connections = PerLoop(lambda: AsyncConnections(self._make_connection, self._size, self._reply_seconds))
+        self._pool: PerLoop[AsyncConnectionPool[Any]] = PerLoop(self._make_pool)
+
+    def _make_pool(self) -> AsyncConnectionPool[Any]:
+        async def connect(until: float) -> Any:
+            connection = self.connection_class(**self.options)
+            try:
+                await connection.connect()
+            except BaseException:
+                await disconnect(connection)  # it may be connected, and not authenticated yet
+                raise
+            return connection
+
+        async def disconnect(connection: Any) -> None:
+            await connection.disconnect(nowait=True)  # without waiting, so that a cancellation cannot interrupt it
+
+        return AsyncConnectionPool(connect, disconnect, size=self._size, reserved=RESERVED)
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
-        until, is_urgent, connections = self._until(timeout), _is_urgent(command), self._connections.get()
-        return await run_async(_requests(command), lambda words: connections.request(words, until, is_urgent=is_urgent))
+        until, is_urgent, pool = self._until(timeout), _is_urgent(command), self._pool.get()
+
+        async def request(words: Words) -> Any:
+            async with pool.connection(until, is_urgent=is_urgent) as lent:
+                seconds = seconds_left(until)
+                try:
+                    async with within(min(seconds, self._reply_seconds), _REPLY, sent=True):
+                        await lent.connection.send_command(*words)
+                        reply = await lent.connection.read_response(disable_decoding=True)
+                except redis.ResponseError as error:
+                    lent.is_good = not is_temporary(error)
+                    raise
+                except RuntimeError as error:  # of uvloop: the connection was reset while it was idle
+                    raise redis.ConnectionError(str(error)) from error
+                except TimedOut:
+                    if seconds <= self._reply_seconds:
+                        raise
+                    raise redis.TimeoutError("Timeout reading from socket") from None  # in redis-py's words
+                lent.is_good = True
+                return reply
+
+        return await run_async(_requests(command), request)
 
     async def close(self) -> None:
         """Close the connections that this event loop opened."""
-        connections = self._connections.pop()
-        if connections is not None:
-            await connections.close()
+        pool = self._pool.pop()
+        if pool is not None:
+            await pool.close()
 
 
 def _requests(command: Command) -> Program[Words, Any, Any]:
@@ -235,12 +306,6 @@ def _requests(command: Command) -> Program[Words, Any, Any]:
 
 
 def _is_urgent(command: Command) -> bool:
-    return isinstance(command, Call) and command.script.name.removeprefix("quorum_") in _URGENT
-
-
-def _has_retries(options: dict[str, Any]) -> bool:
-    """Whether the client retries by itself: redis-py's own default since version 6."""
-    retry = options.get("retry")
-    if retry is None:
-        return bool(options.get("retry_on_timeout") or options.get("retry_on_error"))
-    return bool(getattr(retry, "_retries", 1) != 0)
+    """Whether it is for a lock that is held, and not for one that is wanted."""
+    scripts = ("extend", "quorum_extend", "release", "undo")
+    return isinstance(command, Call) and command.script.name in scripts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from redis import exceptions as redis_errors
-from redis.exceptions import RedisClusterException, RedisError
 
 from shedlock_py.providers.kit import Failure
 
@@ -31,6 +30,15 @@ _TEMPORARY_ERRORS = (
     redis_errors.TryAgainError,
 )
 _BAD_CREDENTIALS = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
+_NO_REPLY = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.RedisClusterException,  # no node for the slot, or none at all
+    redis_errors.ClusterError,
+    OSError,  # with TimeoutError
+)
+# RuntimeError: an asyncio client used on another event loop.
+_FROM_REDIS = (redis_errors.RedisError, redis_errors.RedisClusterException, RuntimeError, UnicodeError)
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -41,36 +49,23 @@ def is_temporary(error: BaseException) -> bool:
     """
     if isinstance(error, _TEMPORARY_ERRORS):
         return True
-    if not isinstance(error, redis_errors.ResponseError):
-        return False
-    return not _TEMPORARY_CODES.isdisjoint(_CODE.findall(str(error)))
+    is_reply = isinstance(error, redis_errors.ResponseError)
+    return is_reply and not _TEMPORARY_CODES.isdisjoint(_CODE.findall(str(error)))
 
 
 def is_refusal(error: Exception) -> bool:
     """Whether the server, or redis-py, refused: the next try will end in the same way."""
     if isinstance(error, _BAD_CREDENTIALS):
         return True
-    if is_temporary(error) or isinstance(error, _NO_REPLY):
-        return False
-    return isinstance(error, _FROM_REDIS)
-
-
-_NO_REPLY = (
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
-    RedisClusterException,  # no node for the slot, or none at all
-    redis_errors.ClusterError,
-    OSError,  # with TimeoutError
-)
-_FROM_REDIS = (RedisError, RuntimeError, UnicodeError)  # RuntimeError: an asyncio client used on another event loop
+    return isinstance(error, _FROM_REDIS) and not (is_temporary(error) or isinstance(error, _NO_REPLY))
 
 
 def is_not_connected(error: Exception) -> bool:
     """Whether the client got no connection for this try."""
-    if not isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError):
-        return False
     # The last two are messages of redis-py's pools.
-    return any(words in str(error) for words in ("connecting to", "No connection available", "Too many connections"))
+    messages = ("connecting to", "No connection available", "Too many connections")
+    is_lost = isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError)
+    return is_lost and any(message in str(error) for message in messages)
 
 
 def classify(error: Exception, *, has_retries: bool) -> Failure:
@@ -82,14 +77,11 @@ def classify(error: Exception, *, has_retries: bool) -> Failure:
         return Failure.REFUSED
     if is_temporary(error):
         return Failure.UNREACHABLE if has_retries else Failure.NOT_DONE
-    if isinstance(error, redis_errors.TimeoutError):
-        return Failure.UNREACHABLE
-    if isinstance(error, redis_errors.ConnectionError | OSError):
-        return Failure.UNREACHABLE if has_retries else Failure.CONNECTION_LOST
-    if isinstance(error, (*_FROM_REDIS, RedisClusterException)):
-        # A refusal, too: the ACL may have stopped a script half-way.
-        return Failure.UNREACHABLE
-    return Failure.NOT_A_STORE_ERROR
+    is_timeout = isinstance(error, redis_errors.TimeoutError)
+    if isinstance(error, redis_errors.ConnectionError | OSError) and not (is_timeout or has_retries):
+        return Failure.CONNECTION_LOST
+    # A refusal, too: the ACL may have stopped a script half-way.
+    return Failure.UNREACHABLE if isinstance(error, (*_FROM_REDIS, OSError)) else Failure.NOT_A_STORE_ERROR
 
 
 def reason(error: BaseException) -> str:

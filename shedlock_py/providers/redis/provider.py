@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -18,7 +17,6 @@ from shedlock_py.providers.kit import (
     split_options,
 )
 from shedlock_py.providers.redis.clients import (
-    AnyClient,
     AsyncClient,
     AsyncManagedClient,
     Client,
@@ -58,7 +56,7 @@ class RedisLockProvider(ProgramProvider):
     ) -> None:
         client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance)
         client = open_client(client_or_url, limits["timeout"])
-        super().__init__(_programs(client, key_prefix, limits), client)
+        super().__init__(RedisPrograms(key_prefix, client, **limits), client)
 
     def close(self) -> None:
         """Close the connections that the provider has opened; those of the application's client stay as they are."""
@@ -86,7 +84,7 @@ class AsyncRedisLockProvider(AsyncProgramProvider):
     ) -> None:
         client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance)
         client = open_async_client(client_or_url, limits["timeout"])
-        super().__init__(_programs(client, key_prefix, limits), client)
+        super().__init__(RedisPrograms(key_prefix, client, **limits), client)
 
     async def close(self) -> None:
         """Close the connections that this event loop opened; those of the application's client stay as they are."""
@@ -96,32 +94,18 @@ class AsyncRedisLockProvider(AsyncProgramProvider):
         return f"<{type(self).__name__} at {self._client.place}>"
 
 
-class Limits(TypedDict):
-    """The options of :class:`StorePrograms` that every provider has."""
-
-    timeout: float | None
-    fire_time_tolerance: timedelta
-
-
 def parse_limits(
     timeout: Duration | None, tolerance: Duration | None, in_url: Mapping[str, str], *, is_managed: bool
-) -> Limits:
-    """From the arguments of the constructor, or else from the options in the URL."""
+) -> dict[str, Any]:
+    """Options of the programs, from the arguments of the constructor or else from the URL."""
     return {
         "timeout": parse_timeout(timeout, in_url.get("timeout"), is_managed=is_managed),
         "fire_time_tolerance": parse_tolerance(tolerance, in_url.get("fire_time_tolerance")),
     }
 
 
-def _parse(client_or_url: Any, timeout: Duration | None, tolerance: Duration | None) -> tuple[Any, Limits]:
-    """The client, or the URL without the options of every provider; and these options."""
+def _parse(client_or_url: Any, timeout: Duration | None, tolerance: Duration | None) -> tuple[Any, dict[str, Any]]:
+    """The client, or the URL without the options of the programs; and these options."""
     is_managed = isinstance(client_or_url, str)
     client_or_url, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})
     return client_or_url, parse_limits(timeout, tolerance, in_url, is_managed=is_managed)
-
-
-def _programs(client: AnyClient, key_prefix: str, limits: Limits) -> RedisPrograms:
-    keys_per_call = 1 if client.is_cluster else 500
-    return RedisPrograms(
-        key_prefix, client.redact, keys_per_call=keys_per_call, has_retries=client.has_retries, **limits
-    )

@@ -25,15 +25,21 @@ def parse_url(url: str, pool_class: Any, retry: object) -> tuple[Any, str | None
 
     :raises ConfigurationError: the URL cannot work.
     """
-    url, options = split_options(url, ("max_connections",))
+    url, in_url = split_options(url, ("max_connections",))
+    size = in_url.get("max_connections")
     try:
         _check(url)
         pool = pool_class.from_url(url, retry=retry, protocol=2)  # no HELLO, which Redis 5 does not know
-        _check_options(pool.connection_kwargs)
-        pool.connection_class(**pool.connection_kwargs)  # reports an unknown option now, not at the first use
-        if url.startswith("unix:") and not pool.connection_kwargs.get("path"):
+        options = pool.connection_kwargs
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            if not (options.get(name) or 0) >= 0:  # NaN, too
+                raise ValueError(f"{name} is a number of seconds")
+        codecs.lookup(options.get("encoding") or "utf-8")
+        if options.get("socket_read_size", 1) < 1:
+            raise ValueError("socket_read_size is a positive whole number")
+        pool.connection_class(**options)  # reports an unknown option now, not at the first use
+        if url.startswith("unix:") and not options.get("path"):
             raise ValueError("no path of a socket")
-        size = options.get("max_connections")
         if size is not None and not (size.isdecimal() and int(size)):
             raise ValueError("max_connections is a positive whole number")
     except (ValueError, TypeError, LookupError, RedisError) as error:
@@ -60,15 +66,6 @@ def _check(url: str) -> None:
     for name in parse_qs(query, keep_blank_values=True):
         if not _OPTIONS.fullmatch(name):
             raise ValueError(f"{name!r} is not an option that a URL can have")
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    for name in ("socket_timeout", "socket_connect_timeout"):
-        if not (options.get(name) or 0) >= 0:  # NaN, too
-            raise ValueError(f"{name} is a number of seconds")
-    codecs.lookup(options.get("encoding") or "utf-8")
-    if options.get("socket_read_size", 1) < 1:
-        raise ValueError("socket_read_size is a positive whole number")
 
 
 def _authority(url: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Engine
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.lease import Lease

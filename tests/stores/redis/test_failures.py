@@ -123,7 +123,7 @@ def test_i5_loading(kind: str, name: str) -> None:
         with server.client() as client:
             client.save()
         server.stop()
-        with server._config_file.open("a") as config:
+        with (server.directory / "redis.conf").open("a") as config:
             # A pause of 20 ms after each key; the server reads requests after some of them.
             config.write("key-load-delay 20000\nloading-process-events-interval-bytes 1024\n")
         server.is_slow = True

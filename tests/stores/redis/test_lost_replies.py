@@ -11,49 +11,13 @@ import redis
 import redis.asyncio
 from redis.backoff import AbstractBackoff
 
-from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import TRIES, URL_KINDS, Store, acquired, record_of, token_of
+from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of
 from tests.support.polling import wait_until
 
 MANY = 1000
 RETRIES = pytest.mark.parametrize("kind", ["retries", "async retries"])
-
-
-def assert_held(other: LockProvider, lease: Lease | None) -> Lease:
-    assert lease is not None, "the lock was granted"
-    record = record_of(other, lease.name)
-    assert (record.locked_by, record.fencing_token, record.is_held) == (lease.locked_by, token_of(lease), True)
-    return lease
-
-
-@RETRIES
-def test_i12_with_the_default_retries_of_redis_py(
-    store: Store, other: LockProvider, proxy: TcpProxy, name: str
-) -> None:
-    provider = store.provider(proxy.address)
-    proxy.drop_replies_to(name, 3)
-    lease = assert_held(other, provider.acquire(LockRequest(name, "1m")))
-    proxy.drop_replies_to(name, 3)
-    assert provider.extend(lease, "2m") is lease
-    proxy.drop_replies_to(name, 3)
-    assert provider.release(lease) is True
-    assert proxy.drops_left == 0
-    assert other.release(acquired(other, name))
-
-
-@RETRIES
-def test_i12_no_reply_to_a_client_that_retries(store: Store, other: LockProvider, proxy: TcpProxy, name: str) -> None:
-    provider = store.provider(proxy.address, retry=store.retry(TRIES - 1))
-    provider.record(name)
-    for losses in (TRIES, MANY):
-        proxy.drop_replies_to(name, losses)
-        with pytest.raises(ProviderUnreachable):
-            provider.acquire(LockRequest(name, "1m"))
-        # The kit repeats nothing, and undoes the acquire; the client repeats the undo.
-        assert losses - proxy.drops_left in ((TRIES,) if losses == TRIES else (TRIES + 1, 2 * TRIES))
-        proxy.drop_replies_to(name, 0)
-        assert other.release(acquired(other, name))
 
 
 class Events(AbstractBackoff):
@@ -128,20 +92,6 @@ def test_i12_a_reply_that_does_not_come(store: Store, other: LockProvider, name:
         assert record_of(other, name).fencing_token, "it was granted"
         wait_until(lambda: not record_of(other, name).is_held, what="the undo, in the background")
         assert provider.release(acquired(provider, name))
-
-
-@pytest.mark.parametrize("kind", URL_KINDS)
-def test_i4_a_release_without_a_reply_is_not_taken_back(
-    store: Store, other: LockProvider, proxy: TcpProxy, name: str
-) -> None:
-    provider = store.provider(proxy.address)
-    assert provider.release(acquired(provider, f"{name}-warm"))
-    lease = acquired(provider, name, "10m", lock_at_least_for="30s")
-    proxy.drop_replies_to(name, 2)
-    with pytest.raises(ProviderUnreachable):
-        provider.release(lease)
-    assert provider.extend(lease, "10m") is None
-    assert 20 < record_of(other, name).remaining.total_seconds() <= 30
 
 
 @pytest.mark.parametrize("kind", URL_KINDS)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from shedlock_py.providers.redis.programs import KEPT_MS
-from shedlock_py.providers.redis.scripts import script
+from shedlock_py.providers.redis.commands import KEPT_MS, script
 from tests.stores.redis.stores import send
 from tests.support.redis import RedisEndpoint
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.kit import Failure
-from shedlock_py.providers.redis.connections import AsyncConnections
+from shedlock_py.providers.redis.clients import AsyncManagedClient
+from shedlock_py.providers.redis.commands import Scan
 from shedlock_py.providers.redis.errors import classify
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import URL_KINDS, Store, acquired, send
@@ -112,24 +112,11 @@ def scripts_of(client: redis.Redis) -> list[str]:
     return [each["id"] for each in client.client_list() if each["cmd"] == "evalsha" and "b" in each["flags"]]
 
 
-def test_idle_connections_that_the_server_closed(private: Store, name: str) -> None:
-    with with_sessions(private, name) as (provider, _), private.server.client() as client:
-
-        def close_all() -> None:
-            assert send(client, "CLIENT KILL TYPE normal SKIPME yes") > 0
-
-        close_all()
-        lease = acquired(provider, name)
-        close_all()
-        assert provider.acquire(LockRequest(name, "1m")) is None
-        close_all()
-        assert provider.extend(lease, "2m") is lease
-        close_all()
-        assert provider.release(lease) is True
-
-
 class Reset:
     """A connection as uvloop has it after the server has reset it: the transport raises when it is written to."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
 
     async def connect(self) -> None:
         pass
@@ -143,7 +130,8 @@ class Reset:
 
 async def test_a_reset_connection_on_uvloop_counts_as_a_lost_one() -> None:
     """Then the kit sends the command again, on a new connection."""
-    connections = AsyncConnections(Reset, 1, 5)
+    client = AsyncManagedClient("redis://h", 5)
+    client.connection_class = Reset
     with pytest.raises(redis.ConnectionError, match="the handler is closed") as lost:
-        await connections.request(("PING",), monotonic() + 5, is_urgent=False)
+        await client.execute(Scan(b"*"), 5)
     assert classify(lost.value, has_retries=False) is Failure.CONNECTION_LOST

@@ -15,7 +15,7 @@ import redis.asyncio
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable, async_provider_from_url
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
-from shedlock_py.providers.redis.scripts import script
+from shedlock_py.providers.redis.commands import script
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of
 from tests.support.database import Address

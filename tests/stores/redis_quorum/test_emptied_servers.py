@@ -12,8 +12,8 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.redis import RedisQuorumLockProvider
+from shedlock_py.providers.redis.commands import Script, script
 from shedlock_py.providers.redis.quorum import programs as quorum_module
-from shedlock_py.providers.redis.scripts import Script, script
 from tests.stores.redis_quorum.conftest import MakeQuorum
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome, start_new_quorum
 from tests.support.availability import private_server

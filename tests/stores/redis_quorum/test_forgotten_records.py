@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.providers.redis.commands import Script, script
 from shedlock_py.providers.redis.quorum import programs as quorum_module
-from shedlock_py.providers.redis.scripts import Script, script
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome, token_of
 from tests.support.availability import private_server
 from tests.support.polling import wait_until

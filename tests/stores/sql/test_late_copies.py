@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from shedlock_py import LeaseLostError, LockProvider, LockRecord, LockRequest
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import run
 from shedlock_py.lease import Claim
 from shedlock_py.testing.proxy import TcpProxy

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from shedlock_py._clock import monotonic
-from shedlock_py._process import PerLoop
+from shedlock_py._process import PerLoop, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
 from shedlock_py.providers.redis.clients import AnyClient
-from shedlock_py.providers.redis.programs import Command, RedisPrograms
+from shedlock_py.providers.redis.commands import Command
+from shedlock_py.providers.redis.programs import RedisPrograms
 
 BROADCAST_SECONDS = 1.2
 """How long a short broadcast waits for a majority, if so much is left of the operation's time."""
@@ -233,6 +233,6 @@ def _servers(clients: Sequence[AnyClient], key_prefix: str) -> list[QuorumServer
         if places.count(place) > 1 and "host" in client.options:
             raise ConfigurationError(f"a quorum needs different servers, but {place} is there twice")
     return [
-        QuorumServer(number, place, RedisPrograms(key_prefix, client.redact, has_retries=client.has_retries), client)
+        QuorumServer(number, place, RedisPrograms(key_prefix, client), client)
         for number, (client, place) in enumerate(zip(clients, places, strict=True))
     ]

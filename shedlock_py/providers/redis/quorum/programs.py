@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from random import SystemRandom
 from typing import Any, ClassVar, NamedTuple
 
-from shedlock_py._clock import monotonic
+from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
@@ -34,18 +34,7 @@ from shedlock_py.providers.kit import (
     refused,
     unreachable,
 )
-from shedlock_py.providers.redis.programs import (
-    KEPT_MS,
-    MICROSECOND,
-    Call,
-    Command,
-    Keys,
-    claim_args,
-    extend_call,
-    in_microseconds,
-    optional_microseconds,
-    release_call,
-)
+from shedlock_py.providers.redis.commands import EPOCH, KEPT_MS, MICROSECOND, Call, Calls, Command, claim_args, script
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
 from shedlock_py.providers.redis.quorum.majority import (
     Majority,
@@ -56,7 +45,6 @@ from shedlock_py.providers.redis.quorum.majority import (
     merged_records,
     results,
 )
-from shedlock_py.providers.redis.scripts import script
 from shedlock_py.record import LockRecord
 
 VOTE = timedelta(seconds=3)
@@ -65,6 +53,7 @@ VOTE = timedelta(seconds=3)
 _random = SystemRandom()  # the random module would give the same numbers to all children of a fork in C
 
 QuorumProgram = Program[QuorumCommand | Undo, Any, Any]
+IsSettled = Callable[[Sequence[Any]], bool]
 
 
 class Reading(NamedTuple):
@@ -95,7 +84,7 @@ class QuorumPrograms(StorePrograms):
     ) -> None:
         super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance)
         self._majority = Majority(size)
-        self._keys = Keys(key_prefix)
+        self._calls = Calls(key_prefix)
         self._node_key = f"{key_prefix}:node".encode()
         self._longest_lease = parse_duration(longest_lease, "longest_lease")
 
@@ -132,7 +121,7 @@ class QuorumPrograms(StorePrograms):
                     yield from self._give_way(claim)
                 case Verdict.SKIP:
                     if tally.voters:
-                        yield from self._undo(claim)
+                        yield from self._give_way(claim)
                     return None
                 case Verdict.IMPOSSIBLE if tally.is_too_late():
                     raise fire_time_too_late("acquire", claim.request, self.fire_time_tolerance)
@@ -148,8 +137,8 @@ class QuorumPrograms(StorePrograms):
             number += 1
 
     def read_before_take_over(self, name: str) -> QuorumProgram:
-        read = Call(script("quorum_read"), (self._keys.of(name), self._node_key))
-        replies = yield from self._majority.required("take_over", name, self._on_each(read, self._know_tokens))
+        read = Call(script("quorum_read"), (self._calls.key(name), self._node_key))
+        replies = yield from self._required("take_over", name, read, self._know_tokens)
         found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
         token = max(reply[2] for reply in found.values())
         clocks = [reply[0] for reply in found.values()]
@@ -160,7 +149,7 @@ class QuorumPrograms(StorePrograms):
     def _take_over(self, claim: Claim, reading: Reading) -> QuorumProgram:
         request = claim.request
         if request.fire_time is not None:
-            earliest = in_microseconds(request.fire_time) - self.fire_time_tolerance // MICROSECOND
+            earliest = (request.fire_time - EPOCH - self.fire_time_tolerance) // MICROSECOND
             if sum(now >= earliest for now in reading.clocks) < self._majority.count:
                 raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
         if (yield from self._confirm("take_over", claim, reading.token, reading.former)):
@@ -179,12 +168,12 @@ class QuorumPrograms(StorePrograms):
         locked_by, _, fire_time = claim_args(claim)
         tolerance = self.fire_time_tolerance // MICROSECOND
         args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease), tolerance)
-        call = Call(script("quorum_vote"), (self._keys.of(claim.request.name), self._node_key), args)
+        call = Call(script("quorum_vote"), (self._calls.key(claim.request.name), self._node_key), args)
 
         def is_settled(replies: Sequence[Any]) -> bool:
             return VoteTally(claim.locked_by.encode(), replies).is_settled()
 
-        return self._on_each(call, is_settled, is_claim=True)
+        return OnEach(_sending(call), is_settled, is_claim=True)
 
     def _confirm(
         self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
@@ -196,7 +185,7 @@ class QuorumPrograms(StorePrograms):
         """
         claim.restart_clock()
         force = b"force" if operation == "take_over" else b""
-        keys = (self._keys.of(claim.request.name), self._node_key)
+        keys = (self._calls.key(claim.request.name), self._node_key)
         args = (*claim_args(claim), token, force, KEPT_MS)
 
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
@@ -212,27 +201,19 @@ class QuorumPrograms(StorePrograms):
 
     def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
         """Undo ``claim``, and go on with a new claim id: what was sent before may arrive late, and must not match."""
-        yield from self._undo(claim)
-        claim.renew()
-
-    def _undo(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
         with suppress(ProviderError):  # what cannot be undone now ends by itself
             yield from self.undo_for(claim.request.name, claim.locked_by, claim.request.fire_time)
+        claim.renew()
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
-        args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
-        return (yield from self._done("undo", name, Call(script("undo"), (self._keys.of(name),), args)))
-
-    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
-        self._check_length(parse_duration(lock_at_most_for, "lock_at_most_for"))
-        return (yield from super().extend(lease, lock_at_most_for))
+        return (yield from self._done("undo", name, self._calls.undo(name, locked_by, former_fire_time)))
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
-        key = self._keys.of(lease.name)
+        call = self._calls.hold("quorum_extend", lease, lock_for, self.clock(), releasing=releasing)
         if releasing:
-            return (yield from self._done("release", lease.name, release_call(key, lease, lock_for)))
-        on_each = self._on_each(extend_call("quorum_extend", key, lease, lock_for, self.clock()))
-        replies = yield from self._majority.required("extend", lease.name, on_each)
+            return (yield from self._done("release", lease.name, call))
+        self._check_length(lock_for)
+        replies = yield from self._required("extend", lease.name, call)
         if replies.count(1) >= self._majority.count:
             return True
         if self._majority.may_have_done(replies):
@@ -241,12 +222,10 @@ class QuorumPrograms(StorePrograms):
         return False
 
     def force_release(self, name: str) -> QuorumProgram:
-        call = Call(script("force_release"), (self._keys.of(name),), (KEPT_MS,))
-        return (yield from self._done("force_release", name, call))
+        return (yield from self._done("force_release", name, self._calls.force_release(name)))
 
     def forget_fire_time(self, name: str) -> QuorumProgram:
-        on_each = self._on_each(Call(script("forget_fire_time"), (self._keys.of(name),)))
-        return 1 in (yield from self._majority.required("forget_fire_time", name, on_each))
+        return 1 in (yield from self._required("forget_fire_time", name, self._calls.forget_fire_time(name)))
 
     def prune(self, unused_for: timedelta) -> QuorumProgram:
         on_each = OnEach(lambda server: server.programs.prune(unused_for), self._majority.has_replied, is_long=True)
@@ -273,17 +252,12 @@ class QuorumPrograms(StorePrograms):
 
     def _done(self, operation: str, name: str, call: Call) -> QuorumProgram:
         """Whether a majority may have done it."""
-        return self._majority.may_have_done((yield from self._majority.required(operation, name, self._on_each(call))))
+        return self._majority.may_have_done((yield from self._required(operation, name, call)))
 
-    def _on_each(
-        self, call: Call, is_settled: Callable[[Sequence[Any]], bool] | None = None, *, is_claim: bool = False
-    ) -> OnEach:
-        """A broadcast of one script."""
-
-        def send(server: QuorumServer) -> Program[Command, Any, Any]:
-            return (yield call)
-
-        return OnEach(send, is_settled or self._majority.agrees, is_claim=is_claim)
+    def _required(self, operation: str, name: str, call: Call, is_settled: IsSettled | None = None) -> QuorumProgram:
+        """The replies to one script, of a majority at least."""
+        on_each = OnEach(_sending(call), is_settled or self._majority.agrees)
+        return (yield from self._majority.required(operation, name, on_each))
 
     def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:
         """Let the servers of a new installation vote at once.
@@ -322,8 +296,6 @@ class QuorumPrograms(StorePrograms):
             joined, run_id = yield Call(script("quorum_join"), (self._node_key,), (run_id,))
         return joined, run_id
 
-    # Errors
-
     def classify(self, error: Exception) -> Failure:
         return Failure.NOT_A_STORE_ERROR  # those of the servers are in the replies
 
@@ -334,6 +306,15 @@ class QuorumPrograms(StorePrograms):
                 f"a lease of {lease} is longer than longest_lease ({self._longest_lease}), for which this quorum keeps "
                 f"a restarted server out: make longest_lease longer, wherever this quorum is used"
             )
+
+
+def _sending(call: Call) -> Callable[[QuorumServer], Program[Command, Any, Any]]:
+    """A program for each server that sends one script."""
+
+    def send(_: QuorumServer) -> Program[Command, Any, Any]:
+        return (yield call)
+
+    return send
 
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:

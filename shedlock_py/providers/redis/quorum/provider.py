@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import redis
@@ -14,7 +14,7 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import OPTIONS, AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.redis.clients import open_async_client, open_client
-from shedlock_py.providers.redis.provider import Limits, parse_limits
+from shedlock_py.providers.redis.provider import parse_limits
 from shedlock_py.providers.redis.quorum.broadcast import AsyncQuorumClient, QuorumClient
 from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 from shedlock_py.providers.redis.urls import shown
@@ -105,22 +105,14 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
         return f"<{type(self).__name__} at {self._client.place}>"
 
 
-class _Arguments(NamedTuple):
-    """The arguments of a provider, and the options in its URL."""
-
-    servers: list[Any]
-    """A client or a URL for each."""
-    longest_lease: Duration
-    limits: Limits
-
-
 def _parse(
     clients_or_urls: Any, longest_lease: Duration, timeout: Duration | None, tolerance: Duration | None
-) -> _Arguments:
+) -> tuple[list[Any], Duration, dict[str, Any]]:
+    """The client or URL of each server, and the options, which may be in the URL for all."""
     servers, in_url = split_servers(clients_or_urls)
     is_managed = any(isinstance(server, str) for server in servers)
     limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed)
-    return _Arguments(servers, in_url.get("longest_lease", longest_lease), limits)
+    return servers, in_url.get("longest_lease", longest_lease), limits
 
 
 def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:

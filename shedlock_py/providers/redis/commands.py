@@ -1,0 +1,111 @@
+"""The commands that the programs yield: run one Lua script, each described in its first line, or find keys."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from shedlock_py.durations import in_milliseconds
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.request import validate_prefix
+
+KEPT_MS = in_milliseconds(timedelta(days=30))
+"""How long a lock record outlives its lease. Fencing tokens grow without it: they follow the server's clock."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    text: bytes
+    sha: str
+    """What Redis knows it by, once it has seen it."""
+
+
+@cache
+def script(name: str) -> Script:
+    folder = files("shedlock_py.providers.redis").joinpath("lua")
+    text = folder.joinpath("numbers.lua").read_bytes() + folder.joinpath(f"{name}.lua").read_bytes()
+    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+
+
+class Call(NamedTuple):
+    """A command: run one script. The reply is what it returns, texts as bytes."""
+
+    script: Script
+    keys: tuple[bytes, ...]
+    args: tuple[bytes | int, ...] = ()
+
+
+class Scan(NamedTuple):
+    """A command: find the keys that match a glob pattern. The reply is a list of keys."""
+
+    pattern: bytes
+
+
+Command = Call | Scan
+
+
+class Calls:
+    """The commands for lock names.
+
+    The key of a lock record is ``{key_prefix}:{{name}}``, the name in braces so that it alone picks the slot.
+    """
+
+    def __init__(self, key_prefix: str) -> None:
+        self._start = f"{validate_prefix(key_prefix, 'key_prefix')}:{{".encode()
+
+    def key(self, name: str) -> bytes:
+        return self._start + name.encode() + b"}"
+
+    def name(self, key: bytes) -> str | None:
+        """The lock name of ``key``; None if another program uses the key."""
+        if not key.startswith(self._start) or not key.endswith(b"}"):
+            return None
+        try:
+            return key[len(self._start) : -1].decode()
+        except UnicodeDecodeError:
+            return None
+
+    def scan(self, prefix: str) -> Scan:
+        """Find the keys of the names with ``prefix``, and perhaps others."""
+        literal = self._start + validate_prefix(prefix).encode()
+        escaped = b"".join(b"\\" + bytes([byte]) if byte in b"*?[]^\\" else bytes([byte]) for byte in literal)
+        return Scan(escaped + b"*}")
+
+    def hold(self, extend: str, lease: Lease, lock_for: timedelta, now: float, *, releasing: bool) -> Call:
+        """Let exactly ``lease`` end ``lock_for`` from now.
+
+        :param extend: the script to do so if it is not ``releasing``.
+        :param now: the holder's clock: a copy that a client sends may come after a later extension.
+        """
+        args = (lease.locked_by.encode(), in_milliseconds(lock_for), KEPT_MS)
+        if releasing:
+            return Call(script("release"), (self.key(lease.name),), args)
+        return Call(script(extend), (self.key(lease.name),), (*args, lease.fencing_token or 0, int(now * 1_000_000)))
+
+    def undo(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Call:
+        args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
+        return Call(script("undo"), (self.key(name),), args)
+
+    def force_release(self, name: str) -> Call:
+        return Call(script("force_release"), (self.key(name),), (KEPT_MS,))
+
+    def forget_fire_time(self, name: str) -> Call:
+        return Call(script("forget_fire_time"), (self.key(name),))
+
+
+def claim_args(claim: Claim) -> tuple[bytes | int, ...]:
+    """``locked_by``, the length of the lease in ms, and the fire time in us, or nothing."""
+    request = claim.request
+    return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), optional_microseconds(request.fire_time)
+
+
+def optional_microseconds(moment: datetime | None) -> bytes | int:
+    """Since 1970, as the scripts count."""
+    return b"" if moment is None else (moment - EPOCH) // MICROSECOND
