@@ -52,7 +52,7 @@ class GuardedMethod:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         found = self._replaced.__get__(instance, owner)
-        return BoundMethod(found) if isinstance(found, MethodType) else found
+        return BoundMethod(found.__func__, found.__self__) if isinstance(found, MethodType) else found
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._replaced(*args, **kwargs)
@@ -69,9 +69,9 @@ class GuardedMethod:
 class BoundMethod:
     """A bound method whose ``attempt`` is bound to the same instance. ``isinstance`` sees a ``MethodType``."""
 
-    def __init__(self, method: MethodType) -> None:
-        self._method = method
-        self.__module__, self.__doc__ = method.__module__, method.__doc__
+    def __init__(self, function: Any, instance: object) -> None:  # as weakref.WeakMethod calls it
+        self._method = MethodType(function, instance)
+        self.__module__, self.__doc__ = function.__module__, function.__doc__
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._method(*args, **kwargs)

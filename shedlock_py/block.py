@@ -196,10 +196,6 @@ class Guard:
         elif not self._active.is_loss_reported:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
-    def leave(self) -> None:
-        if self._active is not None:
-            running.discard(self._active)  # SIGTERM need not wait for it any more
-
 
 class Block(Guard):
     """The guard around ordinary code: what :func:`hold` returns."""
@@ -257,7 +253,8 @@ class Block(Guard):
                 try:
                     self._release(lease)
                 finally:
-                    self.leave()
+                    if self._active is not None:
+                        running.discard(self._active)  # SIGTERM need not wait for it any more
 
     def _release(self, lease: Lease) -> None:
         release = self.release_of(lease, self._store)
@@ -330,7 +327,8 @@ class AsyncBlock(Guard):
                 try:
                     await shielded(self._release(lease))  # with its event
                 finally:
-                    self.leave()
+                    if self._active is not None:
+                        running.discard(self._active)  # SIGTERM need not wait for it any more
 
     async def _release(self, lease: Lease) -> None:
         release = self.release_of(lease, self._store)

@@ -131,18 +131,12 @@ class _TaskFactory:
         return self._make(loop, coro, **options)
 
 
-def _live_leases() -> Iterator[ActiveLease]:
-    """The live leases that the running code is inside of, the nearest first."""
-    active = current.get()
-    while active is not None:
-        if active.is_live_here():
-            yield active
-        active = active.parent
-
-
 def find_live(name: str | None = None) -> ActiveLease | None:
     """The nearest live lease, of ``name`` if given, that the running code is inside of."""
-    return next((active for active in _live_leases() if name is None or active.lease.name == name), None)
+    active = current.get()
+    while active is not None and not (name in (None, active.lease.name) and active.is_live_here()):
+        active = active.parent
+    return active
 
 
 def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLease | None:
@@ -150,11 +144,14 @@ def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLe
 
     A lease whose alias is ``(spec, name)`` counts as well: see :func:`add_alias`.
     """
-    for active in _live_leases():
+    active = current.get()
+    while active is not None:
         providers = configured_providers() if provider is None else (provider,)
         is_there = not providers or any(active.provider is each for each in providers)
-        if (is_there and active.lease.name == name) or (spec is not None and active.alias == (spec, name)):
+        is_it = (is_there and active.lease.name == name) or (spec is not None and active.alias == (spec, name))
+        if is_it and active.is_live_here():
             return active
+        active = active.parent
     return None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,27 @@ from click.testing import CliRunner, Result
 
 from shedlock_py import Lease, LockProvider, LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
+from tests.guides.examples.scripts import PROJECT
 
 
 def run(*arguments: str, store: str | None = None, **variables: str) -> Result:
     """Run ``shedlock ARGUMENTS`` in this process, not on a terminal."""
     given = {"SHEDLOCK_STORE": store, **variables}
     return CliRunner().invoke(shedlock, arguments, env=given, prog_name="shedlock")
+
+
+def shedlock_command(
+    *arguments: str, store: str | None = None, cwd: Path | None = None, stdout: Any = subprocess.PIPE, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``shedlock ARGUMENTS`` in a process of its own, not on a terminal."""
+    environ = {**os.environ, "PYTHONPATH": str(PROJECT), **variables}
+    if store is not None:
+        environ["SHEDLOCK_STORE"] = store
+    return subprocess.run(
+        [sys.executable, "-m", "shedlock_py", *arguments],
+        env=environ, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False,
+        encoding=variables.get("PYTHONIOENCODING", "utf-8"),
+    )  # fmt: skip
 
 
 def file_store(directory: Path) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +17,7 @@ from sqlalchemy import create_engine
 from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, provider_from_url
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.cli.harness import run, set_fire_time, take
+from tests.cli.harness import run, set_fire_time, shedlock_command, take
 from tests.faults.small_disks import fill, tmpfs
 from tests.support.database import DatabaseServer
 from tests.support.ports import free_port
@@ -102,9 +100,8 @@ def test_a_full_disk() -> None:
             done = run("list", store=url)
             assert (done.exit_code, done.stdout) == (69, "")
             assert re.fullmatch(r"shedlock: records: (disk I/O error|database or disk is full)\n", done.stderr)
-            words = ["run", "job", "--at-most", "1m", "--store", url, "--", "true"]
-            # In a process of its own: it blocks signals.
-            ended = subprocess.run([sys.executable, "-m", "shedlock_py", *words], capture_output=True, text=True)
+            words = ["run", "job", "--at-most", "1m", "--", "true"]
+            ended = shedlock_command(*words, store=url)  # in a process of its own: it blocks signals
             assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (69, "", 1)
             code, checks = check(url)
     except OSError as error:
@@ -159,17 +156,13 @@ def test_a_table_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
     """The name of a database with a lock table whose times are of that type."""
     database = "tests_cli_doctor"
-    server.drop_database(database)
-    server.create_database(database)
-    try:
+    with server.new_database(database):
         with server.connect(database) as connection:
             connection.exec_driver_sql(
                 f"CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until {type_}, locked_at {type_}, "
                 f"locked_by VARCHAR(255), fencing_token BIGINT, last_fire_time {type_})"
             )
         yield database
-    finally:
-        server.drop_database(database)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +183,6 @@ def test_times_that_follow_the_session(
         text = f"{checks['schema']['message']} {checks['schema']['hint']}"
         assert "sessions" in text
         assert "ALTER TABLE shedlock" in text
-        provider = provider_from_url(url)
-        assert isinstance(provider, SqlAlchemyLockProvider)
-        provider.close()
 
 
 def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(request: pytest.FixtureRequest) -> None:
@@ -293,13 +283,10 @@ class CountsBack(InMemoryLockProvider):
     ],
 )
 def test_a_store_that_does_wrong(
-    make: Callable[[], InMemoryLockProvider], wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    make: type[InMemoryLockProvider], wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = make()
-    subject.is_shared = True
-    monkeypatch.setattr("tests.cli.test_doctor.subject", subject, raising=False)
-    monkeypatch.setattr("shedlock_py.urls._providers", {})  # one is kept for each reference
-    code, checks = check("tests.cli.test_doctor:subject")
+    monkeypatch.setattr(make, "is_shared", True)
+    code, checks = check(f"tests.cli.test_doctor:{make.__name__}")
     assert not_ok(checks) == wrong
     assert code == (1 if "failed" in wrong.values() else 0)
     if make is SkewedClock:

@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
-from shedlock_py import Lease, LockRequest, provider_from_url
+from shedlock_py import Lease, LockRecord, LockRequest, provider_from_url
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.cli.harness import insert, run, set_fire_time, take
 from tests.support.database import DatabaseServer
 
 
-def is_held(store: str) -> bool:
+def job_of(store: str) -> LockRecord:
     record = provider_from_url(store).record("job")
     assert record is not None
-    return record.is_held
+    return record
 
 
 # release
 
 
 def test_release_of_a_held_lock_needs_force(store: str) -> None:
-    lease = take(store, "job", holder="web-1:7")
+    lease = take(store, "job", holder="web-1:7", fire_time=datetime.now(UTC))
     provider = provider_from_url(store)
     done = run("release", "job", store=store)
     assert (done.exit_code, done.stdout) == (64, "")
@@ -35,11 +35,12 @@ def test_release_of_a_held_lock_needs_force(store: str) -> None:
     assert "its task may still be running" in done.stderr
     assert "--force" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert is_held(store)
+    assert job_of(store).is_held
     done = run("release", "job", "--force", store=store)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("lock 'job' is free; it was held by web-1:7 for ")
-    assert not is_held(store)
+    assert not job_of(store).is_held
+    assert job_of(store).last_fire_time is not None
     assert provider.extend(lease, "1m") is None
     take(store, "job")
 
@@ -63,20 +64,11 @@ def test_release_what_is_free(force: tuple[str, ...], store: str) -> None:
 # release --forget-fire-time
 
 
-FUTURE = timedelta(days=1)
-
-
 def take_with_wrong_clock(store: str) -> Lease:
     """Its fire time is a day ahead."""
     lease = take(store, "job", holder="web-1:7")
-    set_fire_time(store, "job", datetime.now(UTC) + FUTURE)
+    set_fire_time(store, "job", datetime.now(UTC) + timedelta(days=1))
     return lease
-
-
-def last_fire_time(store: str) -> datetime | None:
-    record = provider_from_url(store).record("job")
-    assert record is not None
-    return record.last_fire_time
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
@@ -87,7 +79,7 @@ def test_the_fire_time_of_a_free_lock_is_forgotten(force: tuple[str, ...], store
     done = run("release", "job", "--forget-fire-time", *force, store=store)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("the last fire time of lock 'job' is forgotten, which was 20")
-    assert last_fire_time(store) is None
+    assert job_of(store).last_fire_time is None
     assert provider_from_url(store).acquire(now) is not None
 
 
@@ -96,7 +88,7 @@ def test_the_fire_time_of_a_held_lock_is_forgotten_when_it_is_freed(store: str) 
     refused = run("release", "job", "--forget-fire-time", store=store)
     assert (refused.exit_code, refused.stdout) == (64, "")
     assert "its task may still be running" in refused.stderr
-    assert last_fire_time(store) is not None
+    assert job_of(store).last_fire_time is not None
     done = run("release", "job", "--force", "--forget-fire-time", store=store)
     assert (done.exit_code, done.stderr) == (0, "")
     freed, forgotten = done.stdout.splitlines()
@@ -114,13 +106,7 @@ def test_a_lock_without_a_fire_time(held: bool, store: str) -> None:
     done = run("release", "job", "--force", "--forget-fire-time", store=store)
     assert (done.exit_code, "is free" in done.stdout) == (1, held)
     assert done.stderr == "shedlock: lock 'job' has no fire time to forget\n"
-    assert not is_held(store)
-
-
-def test_without_the_option_the_fire_time_stays(store: str) -> None:
-    take_with_wrong_clock(store)
-    assert run("release", "job", "--force", store=store).exit_code == 0
-    assert last_fire_time(store) is not None
+    assert not job_of(store).is_held
 
 
 def test_a_provider_that_cannot_forget_changes_nothing(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +115,7 @@ def test_a_provider_that_cannot_forget_changes_nothing(store: str, monkeypatch: 
     done = run("release", "job", "--force", "--forget-fire-time", store=store)
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (78, "", 1)
     assert "cannot forget a fire time: it has no forget_fire_time()" in done.stderr
-    assert is_held(store)
+    assert job_of(store).is_held
 
 
 # prune
@@ -206,18 +192,14 @@ def test_the_ddl_needs_no_server(scheme: str) -> None:
 )
 def test_the_ddl_of_a_server(fixture: str, driver: str, request: pytest.FixtureRequest) -> None:
     server: DatabaseServer = request.getfixturevalue(fixture)
-    database = "tests_cli_schema"
-    server.drop_database(database)
-    server.create_database(database)
-    url = server.url(driver, database)
-    engine = create_engine(url)
-    try:
-        printed = run("schema", store=url).stdout
-        with server.connect(database) as connection:
+    with server.new_database("tests_cli_schema"):
+        engine = create_engine(server.url(driver, "tests_cli_schema"))
+        printed = run("schema", store=engine.url.render_as_string(hide_password=False)).stdout
+        with engine.begin() as connection:
             assert inspect(connection).get_table_names() == []
             connection.exec_driver_sql(printed)
             connection.exec_driver_sql(printed)  # it need not be missing
-        provider = provider_from_url(url)
+        provider = SqlAlchemyLockProvider(engine)
         provider.create_schema()  # finds nothing missing
         lease = take(provider, "Job", fire_time=datetime.now(UTC))
         assert provider.acquire(LockRequest("job", "1m")) is not None  # byte by byte, on MySQL too
@@ -225,28 +207,22 @@ def test_the_ddl_of_a_server(fixture: str, driver: str, request: pytest.FixtureR
         assert provider.release(lease)
         SqlAlchemyLockProvider(engine, table_name="created").create_schema()
         assert _columns(engine, "shedlock") == _columns(engine, "created")
-        assert isinstance(provider, SqlAlchemyLockProvider)
-        provider.close()
-    finally:
         engine.dispose()
-        server.drop_database(database)
 
 
-def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path) -> None:
+def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "app_for_cli.py").write_text(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
         "def locks():\n"
         f"    return SqlAlchemyLockProvider('sqlite:///{tmp_path}/app.db', table_name='Our Locks', schema='main')\n"
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(tmp_path)
-        reference = "app_for_cli:locks"
-        assert run("schema", store=reference).stdout.startswith('CREATE TABLE IF NOT EXISTS main."Our Locks" (\n')
-        created = run("schema", "--create", store=reference)
-        assert (created.exit_code, created.stdout) == (0, "")
-        assert 'all that <SqlAlchemyLockProvider main."Our Locks" at ' in created.stderr
-        assert run("schema", "--create", store=reference).exit_code == 0  # again: nothing is missing
-        assert run("list", store=reference).exit_code == 0
+    monkeypatch.syspath_prepend(tmp_path)
+    reference = "app_for_cli:locks"
+    assert run("schema", store=reference).stdout.startswith('CREATE TABLE IF NOT EXISTS main."Our Locks" (\n')
+    created = run("schema", "--create", store=reference)
+    assert (created.exit_code, created.stdout) == (0, "")
+    assert 'all that <SqlAlchemyLockProvider main."Our Locks" at ' in created.stderr
+    assert run("list", store=reference).exit_code == 0
 
 
 @pytest.mark.parametrize("url", ["memory://", "redis://127.0.0.1:1/0", "mongodb://me:s3cret-pw@127.0.0.1:1/x"])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,11 +12,10 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from shedlock_py import LockRequest, provider_from_url
+from shedlock_py import provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
-from tests.cli.harness import insert, run, set_fire_time, take
-from tests.guides.examples.scripts import PROJECT, run_python
+from tests.cli.harness import insert, run, set_fire_time, shedlock_command, take
 from tests.support.ports import free_port
 
 KEYS = {
@@ -106,16 +102,16 @@ def test_json(arguments: tuple[str, ...], store: str) -> None:
 
 
 @pytest.fixture
-def _in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with monkeypatch.context() as patched:
-        patched.setenv("TZ", "Asia/Kathmandu")
+        patched.setenv("TZ", request.param)
         time.tzset()
-        yield
+        yield request.param
     time.tzset()
 
 
-@pytest.mark.usefixtures("_in_kathmandu")
-def test_show(store: str) -> None:
+@pytest.mark.parametrize("time_zone", ["Asia/Kathmandu"], indirect=True)
+def test_show(time_zone: str, store: str) -> None:
     lease = take(store, "job", holder="web-1:7", fire_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     done = run("show", "job", store=store)
     lines = {line[:14].strip(): line[16:] for line in done.stdout.splitlines()}
@@ -184,20 +180,12 @@ def test_hostile_records(store: str) -> None:
     assert (record["name"], record["holder"]) == (HOSTILE_NAME, HOSTILE_HOLDER)
 
 
-def test_json_is_readable_where_every_character_can_be_written(store: str) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_json_is_readable_where_every_character_can_be_written_and_json_elsewhere(encoding: str, store: str) -> None:
     take(store, "größe-\N{GRINNING FACE}")
-    words = [sys.executable, "-m", "shedlock_py", "list", "--json", "--store", store]
-    environ = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(words, cwd=PROJECT, env=environ, capture_output=True, timeout=30, check=True)
-    assert '"name": "größe-\N{GRINNING FACE}"' in done.stdout.decode()
-
-
-def test_json_is_json_also_where_not_every_character_can_be_written(store: str) -> None:
-    take(store, "größe-\N{GRINNING FACE}")
-    words = [sys.executable, "-m", "shedlock_py", "list", "--json", "--store", store]
-    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    done = subprocess.run(words, cwd=PROJECT, env=environ, capture_output=True, timeout=30, check=True)
+    done = shedlock_command("list", "--json", store=store, PYTHONIOENCODING=encoding)
     assert [record["name"] for record in json.loads(done.stdout)] == ["größe-\N{GRINNING FACE}"]
+    assert ('"name": "größe-\N{GRINNING FACE}"' in done.stdout) is (encoding == "utf-8")
 
 
 def test_a_store_that_cannot_be_closed_changes_no_exit_code(store: str, tmp_path: Path) -> None:
@@ -207,17 +195,17 @@ def test_a_store_that_cannot_be_closed_changes_no_exit_code(store: str, tmp_path
         "    def close(self): raise OSError('gone')\n"
         f"locks = Locks({store!r})\n"
     )
-    words = ["-m", "shedlock_py", "run", "job", "--at-most", "1m", "--store", "not_closed:locks"]
-    done = run_python(*words, "--", "sh", "-c", "exit 5", cwd=tmp_path)
+    words = ["run", "job", "--at-most", "1m", "--", "sh", "-c", "exit 5"]
+    done = shedlock_command(*words, store="not_closed:locks", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (5, "shedlock: the store could not be closed: gone\n")
 
 
 # Errors: one line, never a traceback or a password
 
+READING = [("list",), ("show", "x"), ("watch",), ("leader", "x"), ("demote", "x"), ("prune", "--unused-for=1d")]
 
-@pytest.mark.parametrize(
-    "arguments", [("list",), ("show", "x"), ("watch",), ("leader", "x"), ("demote", "x"), ("prune", "--unused-for=1d")]
-)
+
+@pytest.mark.parametrize("arguments", READING)
 def test_no_table(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "new.db").touch()
     done = run(*arguments, store=f"sqlite:///{tmp_path}/new.db")
@@ -228,22 +216,15 @@ def test_no_table(arguments: tuple[str, ...], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("list",), ("show", "x"), ("watch",), ("leader", "x"), ("demote", "x"), ("prune", "--unused-for=1d"),
-        ("release", "x", "--force"), ("run", "x", "--at-most", "1m", "--", "true"),
-    ],
-)  # fmt: skip
+    "arguments", [*READING, ("release", "x", "--force"), ("run", "x", "--at-most", "1m", "--", "true")]
+)
 @pytest.mark.parametrize("url", ["sqlite:///mistyped.db", "sqlite+pysqlite:///mistyped.db", "sqlite:///no/mistyped.db"])
 def test_the_file_of_a_mistyped_path_is_not_created(
     arguments: tuple[str, ...], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / url.partition(":///")[2]
-    words = [sys.executable, "-m", "shedlock_py", *arguments]
-    done = subprocess.run(
-        words, env={**os.environ, "SHEDLOCK_STORE": url}, capture_output=True, text=True, timeout=30, check=False
-    )
+    done = shedlock_command(*arguments, store=url)
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == (
         f"shedlock: there is no SQLite file {path} — is the path right? To create the file: shedlock schema --create\n"
@@ -295,17 +276,8 @@ def test_a_fire_time_of_a_moment_ahead_is_no_fault(arguments: tuple[str, ...], s
 def test_an_output_on_a_full_disk(arguments: tuple[str, ...], store: str) -> None:
     take(store, "job")
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "shedlock_py", *arguments, "--store", store],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (
-        74, "shedlock: the output cannot be written: No space left on device\n"
-    )  # fmt: skip
+        done = shedlock_command(*arguments, store=store, stdout=full)
+    assert (done.returncode, done.stderr) == (74, "shedlock: the output cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql", "redis"])
@@ -364,16 +336,9 @@ def test_completion_is_silent_about_errors(
     assert capfd.readouterr() == ("", "")
 
 
-def test_moments_at_the_end_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("time_zone", ["America/New_York"], indirect=True)
+def test_moments_at_the_end_of_time(time_zone: str, store: str) -> None:
     """West of UTC there is no local time for the first moments of the year 1."""
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    url = f"sqlite:///{tmp_path}/locks.db"
-    provider = provider_from_url(url)
-    provider.create_schema()
-    earliest = datetime.min.replace(tzinfo=UTC)
-    assert provider.acquire(LockRequest("job", "1m", fire_time=earliest))
+    take(store, "job", fire_time=datetime.min.replace(tzinfo=UTC))
     for arguments in (("list",), ("show", "job")):
-        assert run(*arguments, store=url).exit_code == 0
-    monkeypatch.undo()
-    time.tzset()
+        assert run(*arguments, store=store).exit_code == 0

@@ -34,10 +34,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
         case driver:
             name = "postgres_server" if driver.startswith("postgresql") else "mariadb_server"
             server = request.getfixturevalue(name)
-            server.drop_database(DATABASE)
-            server.create_database(DATABASE)
-            yield server.url(driver, DATABASE)
-            server.drop_database(DATABASE)
+            with server.new_database(DATABASE):
+                yield server.url(driver, DATABASE)
 
 
 @pytest.fixture

@@ -15,32 +15,23 @@ class Seconds(IntEnum):
     TEN = 10
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("10m", timedelta(minutes=10)),
-        ("1h30m", timedelta(hours=1, minutes=30)),
-        ("1h 30m", timedelta(hours=1, minutes=30)),
-        (" 10 m ", timedelta(minutes=10)),
-        ("1.5s", timedelta(seconds=1.5)),
-        ("250ms", timedelta(milliseconds=250)),
-        ("1s250ms", timedelta(milliseconds=1250)),
-        ("2d", timedelta(days=2)),
-        ("1w2d3h4m5s6ms", timedelta(weeks=1, days=2, hours=3, minutes=4, seconds=5, milliseconds=6)),
-        ("1H", timedelta(hours=1)),
-        ("PT10M", timedelta(minutes=10)),
-        ("pt10m", timedelta(minutes=10)),
-        ("P1DT2H", timedelta(days=1, hours=2)),
-        ("P2W", timedelta(weeks=2)),
-        ("PT0.5S", timedelta(milliseconds=500)),
-        (10, timedelta(seconds=10)),
-        (0.25, timedelta(milliseconds=250)),
-        (Seconds.TEN, timedelta(seconds=10)),
-        (timedelta(minutes=3), timedelta(minutes=3)),
-    ],
-)
-def test_forms(text: str, expected: timedelta) -> None:
-    assert parse_duration(text) == expected
+FORMS: dict[timedelta, list[str | float | timedelta]] = {
+    timedelta(minutes=10): ["10m", " 10 m ", "PT10M", "pt10m", 600, timedelta(minutes=10)],
+    timedelta(minutes=90): ["1h30m", "1h 30m"],
+    timedelta(milliseconds=250): ["250ms", 0.25],
+    timedelta(milliseconds=1250): ["1s250ms", "PT1.25S"],
+    timedelta(seconds=1.5): ["1.5s"],
+    timedelta(hours=1): ["1H"],
+    timedelta(hours=26): ["P1DT2H"],
+    timedelta(weeks=2): ["P2W", "14d"],
+    timedelta(weeks=1, days=2, hours=3, minutes=4, seconds=5, milliseconds=6): ["1w2d3h4m5s6ms"],
+    timedelta(seconds=10): [Seconds.TEN],
+}
+
+
+@pytest.mark.parametrize(("expected", "value"), [(expected, value) for expected in FORMS for value in FORMS[expected]])
+def test_forms(value: str | float | timedelta, expected: timedelta) -> None:
+    assert parse_duration(value) == expected
 
 
 def test_a_duration_of_another_package_becomes_an_ordinary_one() -> None:
@@ -52,20 +43,10 @@ def test_a_duration_of_another_package_becomes_an_ordinary_one() -> None:
     assert type(parse_duration(Other(minutes=3))) is timedelta
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        0.0001,
-        0.001,
-        "0.1ms",
-        "0.0001s",
-        timedelta(microseconds=1),
-        timedelta(microseconds=999),
-        1e-300,
-        5e-324,
-        f"0.{'0' * 590}1s",
-    ],
-)
+TINY: list[str | float | timedelta] = [0.0001, 0.001, "0.1ms", "0.0001s", 1e-300, 5e-324, f"0.{'0' * 590}1s"]
+
+
+@pytest.mark.parametrize("value", [*TINY, timedelta(microseconds=1), timedelta(microseconds=999)])
 def test_short_ones_never_become_zero(value: float | str | timedelta) -> None:
     assert parse_duration(value) == MS
 
@@ -93,51 +74,30 @@ def test_kept_to_the_millisecond_rounded_up(value: float | str | timedelta, mill
     assert parse_duration(value) == milliseconds * MS
 
 
-@pytest.mark.parametrize(
-    ("value", "fault"),
-    [
-        ("10", "not a duration"),
-        ("", "not a duration"),
-        ("  ", "not a duration"),
-        ("m", "not a duration"),
-        ("ten minutes", "not a duration"),
-        ("30m1h", "not a duration"),
-        ("1h1h", "not a duration"),
-        ("10 min", "not a duration"),
-        ("-5m", "not a duration"),
-        ("1e3s", "not a duration"),
-        ("P", "not a duration"),
-        ("PT", "not a duration"),
-        ("P1M", "not a duration"),
-        ("P1Y", "not a duration"),
-        ("1_0s", "not a duration"),
-        ("١٠s", "not a duration"),
-        (True, "not a duration"),
-        (False, "not a duration"),
-        (None, "not a duration"),
-        ([10], "not a duration"),
-        (float("nan"), "not a duration"),
-        (float("inf"), "not a duration"),
-        (b"10m", "not a duration"),
-        (-1, "negative"),
-        (-1e-9, "negative"),
-        (timedelta(microseconds=-1), "negative"),
-        (0, "zero"),
-        (0.0, "zero"),
-        ("0s", "zero"),
-        ("PT0S", "zero"),
-        (timedelta(0), "zero"),
-        ("521w6d1ms", "over ten years"),
-        ("9999999w", "over ten years"),
-        (timedelta.max, "over ten years"),
-        (10**12, "over ten years"),
-        (1e300, "over ten years"),
-        (-1e300, "negative"),
-        ("9" * 599 + "s", "over ten years"),
-        ("9" * 600 + "s", "not a duration"),
-        ("9" * 5000 + "s", "not a duration"),
+REFUSED: dict[str, list[object]] = {
+    "not a duration": [
+        *("10", "", "  ", "m", "ten minutes", "30m1h", "1h1h", "10 min", "-5m", "1e3s", "P", "PT", "P1M", "P1Y"),
+        *(
+            "1_0s",
+            "١٠s",
+            True,
+            False,
+            None,
+            [10],
+            float("nan"),
+            float("inf"),
+            b"10m",
+            "9" * 600 + "s",
+            "9" * 5000 + "s",
+        ),
     ],
-)
+    "negative": [-1, -1e-9, -1e300, timedelta(microseconds=-1)],
+    "zero": [0, 0.0, "0s", "PT0S", timedelta(0)],
+    "over ten years": ["521w6d1ms", "9999999w", timedelta.max, 10**12, 1e300, "9" * 599 + "s"],
+}
+
+
+@pytest.mark.parametrize(("fault", "value"), [(fault, value) for fault in REFUSED for value in REFUSED[fault]])
 def test_refused_with_the_value_and_the_accepted_forms(value: object, fault: str) -> None:
     with pytest.raises(ConfigurationError, match=fault) as caught:
         parse_duration(value, "lock_at_most_for")  # type: ignore[arg-type]  # on purpose

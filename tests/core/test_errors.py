@@ -35,15 +35,11 @@ def test_every_error_survives_pickling(error: type[ShedLockError], protocol: int
     assert vars(back) == vars(made)
 
 
-def test_the_parts_of_a_provider_error() -> None:
-    error = ProviderUnreachable("no reply", operation="prune")
-    assert (error.operation, error.lock_name, str(error)) == ("prune", None, "no reply")
-
-
 def test_a_hint_is_data_and_survives_pickling() -> None:
     error = ProviderError("acquire: no such table", operation="acquire", lock_name="job", hint="create the table")
     for same in (error, pickle.loads(pickle.dumps(error))):
         assert (same.message, same.hint) == ("acquire: no such table", "create the table")
         assert str(same) == "acquire: no such table — create the table"
         assert repr(same) == repr(error)
-    assert ProviderError("no reply", operation="prune").hint is None
+    error = ProviderUnreachable("no reply", operation="prune")
+    assert (error.operation, error.lock_name, error.hint, str(error)) == ("prune", None, None, "no reply")

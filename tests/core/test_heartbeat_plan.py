@@ -1,4 +1,4 @@
-"""When heartschedule are due: arithmetic."""
+"""When heartbeats are due: arithmetic."""
 
 from __future__ import annotations
 
@@ -15,26 +15,22 @@ def plan(at: float = 100.0, random: float = 0.0) -> HeartbeatPlan:
     return HeartbeatPlan(LEASE, at, lambda: random)
 
 
-def test_every_third_of_the_lease() -> None:
+def test_every_third_of_the_lease_and_a_sixth_after_one_without_reply() -> None:
     schedule = plan()
     assert schedule.due == 104
+    schedule.sent(LEASE, 104)
+    assert schedule.due == 106
     schedule.extended(LEASE, 104)
     assert schedule.due == 108
     schedule.extended(timedelta(seconds=3), 108)
     assert schedule.due == 109
 
 
-def test_a_reply_is_waited_for_a_sixth_of_the_lease() -> None:
-    schedule = plan()
-    schedule.sent(LEASE, 104)
-    assert schedule.due == 106
-
-
 @pytest.mark.parametrize("random", [0.0, 0.5, 1.0])
 def test_failures_are_repeated_after_growing_pauses_and_several_fit_in(random: float) -> None:
     schedule = plan(random=random)
     now, pauses = schedule.due, []
-    for _ in range(20):
+    for _ in range(2000):
         schedule.failed(LEASE, now)
         pauses.append(schedule.due - now)
         now = schedule.due
@@ -44,13 +40,6 @@ def test_failures_are_repeated_after_growing_pauses_and_several_fit_in(random: f
     trust_ends = 100 + 12 * 0.99
     moments = [104 + sum(pauses[:number]) for number in range(20)]
     assert sum(moment < trust_ends for moment in moments) >= 5
-    assert schedule.failures == 20
+    assert schedule.failures == 2000
     schedule.extended(LEASE, now)
     assert schedule.failures == 0
-
-
-def test_ten_thousand_failures_do_no_harm() -> None:
-    schedule = plan()
-    for _ in range(10_000):
-        schedule.failed(LEASE, 104)
-    assert schedule.due == 105

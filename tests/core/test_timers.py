@@ -405,7 +405,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_releases(pool: WorkerPool,
 
     def child() -> None:
         began = monotonic()
-        _timers._finish()
+        _timers._finish()  # as the exit of the interpreter does, which would end the test runner here
         assert monotonic() - began < 1
 
     in_child(child)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -14,7 +15,7 @@ import pytest
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -42,15 +43,20 @@ from tests.observability.ways import ASYNC, ELECTION, SYNC, WAYS, Job, Way
 from tests.support.polling import wait_until
 
 
-class Tracing:
-    """Tracing that is switched on, and what was exported."""
+class Tracing(SpanProcessor):
+    """Tracing that is switched on, what was exported, and how many spans were started."""
 
     def __init__(self) -> None:
+        self.started = 0
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.provider.add_span_processor(self)
         self.tracer = self.provider.get_tracer("the application")
         self.listener = OpenTelemetryListener(self.provider)
+
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        self.started += 1
 
     def spans(self, name: str = "") -> list[ReadableSpan]:
         """The spans that have ended, the first first."""
@@ -68,7 +74,7 @@ def tracing(caplog: pytest.LogCaptureFixture) -> Iterator[Tracing]:
     with configure(listeners=[tracing.listener]):
         yield tracing
     assert trace.get_current_span() is trace.get_current_span(before), "a span was left attached"
-    assert not tracing.listener._runs
+    assert tracing.started == len(tracing.spans()), "a span did not end"
     assert [record.getMessage() for record in caplog.records if record.name.startswith("opentelemetry")] == []
     assert "failed on" not in caplog.text
     tracing.provider.shutdown()
@@ -395,18 +401,20 @@ def test_a_listener_that_goes_while_a_task_runs(tracing: Tracing, store: InMemor
     )  # in whose context the first run stays, as no listener got the event of its end
     thread.start()
     thread.join(10)
+    tracing.started -= 1  # the end of the first run was for no listener
     assert [span.name for span in tracing.spans()] == ["run next"]
     assert tracing.span("run next").parent is None
 
 
 def test_runs_that_never_end_are_not_kept(store: InMemoryLockProvider) -> None:
     tracing = Tracing()
+    leases: list[weakref.ref[Lease]] = []
+    depths: list[int] = []
 
     def begin() -> None:
         lease = store.take_over(LockRequest("job", "1m"))
+        leases.append(weakref.ref(lease))
         tracing.listener(LockAcquired("job", lease, timedelta(0)))
-
-    depths: list[int] = []
 
     def run() -> None:
         for _ in range(50):
@@ -417,7 +425,7 @@ def test_runs_that_never_end_are_not_kept(store: InMemoryLockProvider) -> None:
     thread.start()
     thread.join(10)
     gc.collect()
-    assert len(tracing.listener._runs) == 0
+    assert [lease for lease in leases if lease() is not None] == []
     assert depths == [1]
     tracing.provider.shutdown()
 

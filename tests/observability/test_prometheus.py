@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -21,6 +22,7 @@ from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
     LeaderElector,
+    Lease,
     LockAcquired,
     LockProvider,
     LockRequest,
@@ -350,10 +352,14 @@ class TestEdges:
     def test_runs_that_never_end_are_not_kept(self, registry: CollectorRegistry) -> None:
         listener = PrometheusListener(registry)
         store = InMemoryLockProvider()
+        leases: list[weakref.ref[Lease]] = []
         for _ in range(100):
-            listener(LockAcquired("job", store.take_over(LockRequest("job", "1m")), timedelta(0)))
+            lease = store.take_over(LockRequest("job", "1m"))
+            leases.append(weakref.ref(lease))
+            listener(LockAcquired("job", lease, timedelta(0)))
+            del lease
         gc.collect()
-        assert len(listener._running) == 0
+        assert [lease for lease in leases if lease() is not None] == []
 
     def test_only_some_metrics_are_scraped(self, registry: CollectorRegistry) -> None:
         PrometheusListener(registry, lock_names=["job"])

@@ -44,8 +44,6 @@ class Server(ABC):
 
 
 class DatabaseServer(Server):
-    """A server of SQL databases."""
-
     @property
     @abstractmethod
     def _url(self) -> URL: ...
@@ -69,6 +67,16 @@ class DatabaseServer(Server):
     def create_database(self, name: str) -> None:
         with self.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {_identifier(name)}"))
+
+    @contextmanager
+    def new_database(self, name: str) -> Iterator[None]:
+        """An empty database, dropped at the end."""
+        self.drop_database(name)
+        self.create_database(name)
+        try:
+            yield
+        finally:
+            self.drop_database(name)
 
     def drop_database(self, name: str) -> None:
         """It need not exist, and sessions that are still in it do not stop this."""

@@ -20,9 +20,7 @@ from shedlock_py import (
     assert_locked,
     attempt_async,
     extend_lock,
-    extend_lock_async,
     hold_async,
-    scheduler_lock,
 )
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
@@ -53,39 +51,12 @@ async def never_ends() -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_task_outlasts_many_leases(store: AsyncFaultyProvider, recorded: RecordingListener) -> None:
-    @scheduler_lock("job", lock_at_most_for=LEASE, keep_alive=True, provider=store)
-    async def job() -> str:
-        await outlasts(5)
-        assert await store.acquire(LockRequest("job", "1m")) is None
-        return "done"
-
-    assert await job() == "done"
-    assert await store.acquire(LockRequest("job", "1m")) is not None
-    assert not recorded.of(LeaseLost)
-    assert 5 * 3 - 6 <= store.calls["extend"] <= 5 * 3 + 6
-
-
 async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListener) -> None:
     store = FaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         await outlasts(4)
     assert store.calls["extend"] > 6
     assert not recorded.of(LeaseLost)
-
-
-@pytest.mark.parametrize("fault", ["fail", "hang"])
-async def test_a_store_that_is_away_for_half_a_lease(
-    store: AsyncFaultyProvider, recorded: RecordingListener, fault: str
-) -> None:
-    async with hold_async("job", lock_at_most_for=LEASE * 4, keep_alive=True, provider=store):
-        await outlasts(1)
-        getattr(store, fault)("extend")
-        await outlasts(2)
-        store.recover()
-        await outlasts(6)
-    assert not recorded.of(LeaseLost)
-    assert bool(recorded.of(ProviderFailed)) is (fault == "fail")
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])
@@ -120,16 +91,6 @@ async def test_a_revoked_lease_cancels_at_the_next_heartbeat(
     record = await store.record("job")
     assert record is not None
     assert record.is_held
-
-
-async def test_a_lost_lease_without_cancel_goes_on(store: AsyncFaultyProvider, recorded: RecordingListener) -> None:
-    async def job() -> str:
-        store.sync.take_over(LockRequest("job", "1m"))
-        await until(lambda: recorded.of(LeaseLost))
-        return "value"
-
-    result = await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, provider=store)
-    assert getattr(result, "value", None) == "value"
 
 
 async def test_on_lost_may_be_a_coroutine_function(store: AsyncFaultyProvider) -> None:
@@ -202,29 +163,20 @@ async def test_i8_an_exception_of_the_task_stays(store: AsyncFaultyProvider) -> 
         await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_the_task_extends_its_lease_itself(recorded: RecordingListener, is_async: bool) -> None:
-    store = AsyncFaultyProvider() if is_async else FaultyProvider()
-
-    async def extend(duration: object) -> None:
-        if is_async:
-            await extend_lock_async(duration)  # type: ignore[arg-type]  # a duration
-        else:
-            extend_lock(duration)  # type: ignore[arg-type]  # likewise
-
+async def test_a_blocking_extension_on_the_event_loop(recorded: RecordingListener) -> None:
+    """A heartbeat may be on its way to a worker thread, and its end cannot be noticed meanwhile."""
+    store = FaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         await outlasts(1)
-        await extend("10m")
+        extend_lock("10m")
         before = store.calls["extend"]
         await outlasts(3)
-        # On a sync store, a shorter one may have been on its way to a worker thread; the next restores the ten minutes.
-        assert store.calls["extend"] <= before + (1 if is_async else 2)
-        assert lease.trusted_for() > timedelta(minutes=9)
+        assert store.calls["extend"] <= before + 2  # a shorter one was on its way; the next restores the ten minutes
         for _ in range(100):
-            await extend("10m")
+            extend_lock("10m")
             assert lease.trusted_for() > timedelta(minutes=9)
-            await extend(LEASE / 3)
+            extend_lock(LEASE / 3)
     assert not recorded.of(LeaseLost)
 
 
@@ -259,15 +211,3 @@ async def test_nothing_is_left_running(store: AsyncFaultyProvider) -> None:
     await asyncio.gather(*works)
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
-
-
-async def test_an_extension_in_doubt_does_not_hurry_the_heartbeats() -> None:
-    """The store may still carry it out, so a longer extension is trusted for no longer than that."""
-    store = AsyncFaultyProvider()
-    async with hold_async("job", lock_at_most_for="30s", keep_alive=True, provider=store) as lease:
-        assert lease is not None
-        lease.begin_extension("30s")  # as a provider does whose store then does not reply
-        await extend_lock_async("10m")
-        assert lease.trusted_for() < timedelta(seconds=30)
-        await outlasts(1)
-        assert store.calls["extend"] == 1

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,27 +15,13 @@ from shedlock_py import LockRequest
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.guides.documents import Page
 from tests.guides.examples.scripts import PROJECT
-from tests.support.database import DatabaseServer
 
-DATABASE = "how_to_alembic"
 PAGE = Page("alembic")
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     return Path(shutil.copytree(PAGE.examples, tmp_path / "project"))
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest, project: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{project}/app.db"
-        return
-    server: DatabaseServer = request.getfixturevalue(f"{request.param}_server")
-    server.drop_database(DATABASE)
-    server.create_database(DATABASE)
-    yield server.url({"postgres": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}[request.param], DATABASE)
-    server.drop_database(DATABASE)
 
 
 def alembic(project: Path, url: str, command: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +41,15 @@ def alembic(project: Path, url: str, command: str) -> subprocess.CompletedProces
     )
 
 
-def test_from_no_table_to_a_lock(project: Path, url: str) -> None:
+def test_from_no_table_to_a_lock_on_sqlite(project: Path) -> None:
+    check_guide(project, f"sqlite:///{project}/app.db")
+
+
+def test_from_no_table_to_a_lock_on_a_server(project: Path, server_url: str) -> None:
+    check_guide(project, server_url)
+
+
+def check_guide(project: Path, url: str) -> None:
     make, upgrade, check = PAGE.commands("alembic ")
     done = alembic(project, url, make)
     assert done.returncode == 0, done.stderr

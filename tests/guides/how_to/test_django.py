@@ -56,10 +56,15 @@ def start(project: Path, command: str, **variables: str) -> subprocess.Popen[str
     )
 
 
+def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == code, output + errors
+    return output, errors
+
+
 def manage(project: Path, command: str, **variables: str) -> None:
-    process = start(project, command, **variables)
-    output, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0, ""), output
+    output, errors = finish(start(project, command, **variables))
+    assert errors == "", output
 
 
 def new_project(directory: Path) -> Path:
@@ -80,26 +85,13 @@ def new_project(directory: Path) -> Path:
 
 
 def run_tests(project: Path, **variables: str) -> str:
-    process = start(project, "test", **variables)
-    output, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, output + errors
-    return output + errors
+    return "".join(finish(start(project, "test", **variables)))
 
 
 def on_all_hosts(project: Path, **variables: str) -> list[str]:
     """What the command prints on each, sorted."""
     processes = [start(project, "nightly_report", **variables) for _ in range(HOSTS)]
-    texts = [process.communicate(timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [0] * HOSTS, texts
-    return sorted(output.strip() for output, _ in texts)
-
-
-def test_one_of_three_runs(project: Path) -> None:
-    manage(project, "migrate")
-    assert on_all_hosts(project) == [SKIPPED, SKIPPED, "written: 42 pages"]
-    record = provider_from_url(f"sqlite:///{project}/db.sqlite3").record("nightly-report")
-    assert record is not None
-    assert 0 < record.remaining.total_seconds() <= 60
+    return sorted(output.strip() for output, _ in map(finish, processes))
 
 
 def test_the_guide_in_a_new_project_on_sqlite(tmp_path: Path) -> None:
@@ -110,6 +102,9 @@ def test_the_guide_in_a_new_project_on_sqlite(tmp_path: Path) -> None:
     manage(project, "migrate")
     assert on_all_hosts(project) == [SKIPPED, SKIPPED, "written: 42 pages"]
     assert "\nOK\n" in run_tests(project)
+    record = provider_from_url(f"sqlite:///{project}/db.sqlite3").record("nightly-report")
+    assert record is not None
+    assert 0 < record.remaining.total_seconds() <= 60
 
 
 def test_without_locks_all_of_them_run(project: Path) -> None:
@@ -118,28 +113,21 @@ def test_without_locks_all_of_them_run(project: Path) -> None:
 
 
 def test_without_migrate_it_says_what_is_missing(project: Path) -> None:
-    process = start(project, "nightly_report")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+    _, errors = finish(start(project, "nightly_report"), 1)
     assert "create the table shedlock once" in errors
 
 
 @pytest.fixture
 def postgres_settings(project: Path, postgres_server: DatabaseServer) -> Iterator[str]:
-    postgres_server.drop_database(DATABASE)
-    postgres_server.create_database(DATABASE)
     url = make_url(postgres_server.url("postgresql", DATABASE))
     (project / "mysite" / "on_postgres.py").write_text(POSTGRES.format(url=url))
-    yield "mysite.on_postgres"
-    postgres_server.drop_database(DATABASE)
+    with postgres_server.new_database(DATABASE):
+        yield "mysite.on_postgres"
 
 
 def test_on_postgresql(project: Path, postgres_settings: str) -> None:
     manage(project, "migrate", DJANGO_SETTINGS_MODULE=postgres_settings)
     lines = on_all_hosts(project, DJANGO_SETTINGS_MODULE=postgres_settings)
     assert lines == [SKIPPED, SKIPPED, "written: 42 pages"]
-
-
-def test_the_tests_on_postgresql(project: Path, postgres_settings: str) -> None:
-    """Django drops its test database at the end, which no open connection of the library may prevent."""
+    # Django drops its test database at the end, which no open connection of the library may prevent.
     assert "\nOK\n" in run_tests(project, DJANGO_SETTINGS_MODULE=postgres_settings)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.guides.documents import Page, script_of
 from tests.guides.examples.scripts import run_python
-from tests.support.database import DatabaseServer
 
-DATABASE = "how_to_fencing"
 SCRIPT = script_of(Page("fencing-a-table").text)
 CHECK = " AND last_token <= :token"
 VERIFY = "        provider.verify(stale, connection)\n"
-
-
-@pytest.fixture(params=["postgres", "mariadb"])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    server: DatabaseServer = request.getfixturevalue(f"{request.param}_server")
-    server.drop_database(DATABASE)
-    server.create_database(DATABASE)
-    yield server.url({"postgres": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}[request.param], DATABASE)
-    server.drop_database(DATABASE)
 
 
 def run(script: str, directory: Path) -> tuple[int, str]:
@@ -32,9 +20,9 @@ def run(script: str, directory: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_on_a_server(url: str, tmp_path: Path) -> None:
+def test_on_a_server(server_url: str, tmp_path: Path) -> None:
     assert SCRIPT.count("sqlite:///app.db") == 1
-    script = SCRIPT.replace("sqlite:///app.db", url)
+    script = SCRIPT.replace("sqlite:///app.db", server_url)
     code, output = run(script, tmp_path)
     assert code == 0, output
     assert "lock 'report': a later holder has written the report" in output

@@ -17,7 +17,6 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.guides.documents import Page
-from tests.support.database import DatabaseServer
 from tests.support.mongodb import MongoServer
 from tests.support.redis import RedisEndpoint
 
@@ -37,17 +36,12 @@ IN_A_MINUTE = {
 REQUEST = LockRequest("report", "30m", "1m", holder="us:1")
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    server: DatabaseServer = request.getfixturevalue(f"{request.param}_server")
-    server.drop_database(DATABASE)
-    server.create_database(DATABASE)
-    url = server.url({"postgres": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}[request.param], DATABASE)
-    engine = create_engine(url)
+@pytest.fixture
+def engine(server_url: str) -> Iterator[Engine]:
+    engine = create_engine(server_url)
     execute(engine, CREATE[engine.dialect.name])
     yield engine
     engine.dispose()
-    server.drop_database(DATABASE)
 
 
 def execute(engine: Engine, script: str) -> None:
@@ -80,35 +74,25 @@ def check(engine: Engine, provider: SqlAlchemyLockProvider) -> None:
         assert len(held(connection)) == 2, "the minimum hold is in the table, too"
 
 
-def test_the_table_as_it_is(engine: Engine) -> None:
+@pytest.mark.parametrize("extra_columns", [False, True])
+def test_the_table_as_it_is_and_with_our_columns(engine: Engine, extra_columns: bool) -> None:
     java_locks(engine)
-    with pytest.raises(ProviderError, match="add the missing columns: ALTER TABLE"):
-        SqlAlchemyLockProvider(engine).acquire(REQUEST)
-    provider = SqlAlchemyLockProvider(engine, extra_columns=False)
+    if extra_columns:
+        execute(engine, ALTER[engine.dialect.name])
+    else:
+        with pytest.raises(ProviderError, match="add the missing columns: ALTER TABLE"):
+            SqlAlchemyLockProvider(engine).acquire(REQUEST)
+    provider = SqlAlchemyLockProvider(engine, extra_columns=extra_columns)
     check(engine, provider)
     lease = provider.acquire(LockRequest("another", "1m"))
     assert lease is not None
-    assert lease.fencing_token is None
-
-
-def test_the_table_with_our_columns(engine: Engine) -> None:
-    java_locks(engine)
-    execute(engine, ALTER[engine.dialect.name])
-    provider = SqlAlchemyLockProvider(engine)
-    check(engine, provider)
-    lease = provider.acquire(LockRequest("another", "1m"))
-    assert lease is not None
-    assert lease.fencing_token is not None
+    assert (lease.fencing_token is not None) is extra_columns
 
 
 def test_the_table_of_mongodb(mongodb_server: MongoServer) -> None:
     (collection,) = re.findall(r'collection="(\w+)"', PAGE.text)
-    fields = re.findall(
-        r"`(\w+)`",
-        PAGE.text.partition("| Java's field and that of shedlock_py | only that of shedlock_py |")[2].partition("\n\n")[
-            0
-        ],
-    )
+    _, _, table = PAGE.text.partition("| Java's field and that of shedlock_py | only that of shedlock_py |")
+    fields = re.findall(r"`(\w+)`", table.partition("\n\n")[0])
     provider = MongoLockProvider(mongodb_server.url(DATABASE), collection=collection)
     lease = provider.acquire(LockRequest("report", "1m"))
     assert lease is not None
@@ -146,11 +130,8 @@ def in_zone(connection: Connection, zone: str) -> None:
 def change_columns(engine: Engine, zone: str) -> None:
     """The change of the types that the page describes, in a session of that zone."""
     if engine.dialect.name == "postgresql":
-        script = (
-            ALTER["postgresql"]
-            + "ALTER TABLE shedlock "
-            + ", ".join(f"ALTER COLUMN {column} TYPE timestamp" for column in ("lock_until", "locked_at"))
-        )
+        changes = "ALTER COLUMN lock_until TYPE timestamp, ALTER COLUMN locked_at TYPE timestamp"
+        script = f"{ALTER['postgresql']}ALTER TABLE shedlock {changes}"
     else:
         assert "SET time_zone = DEFAULT;" in ALTER["mariadb"]
         script = ALTER["mariadb"].replace("DEFAULT", f"'{zone}'")

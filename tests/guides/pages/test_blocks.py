@@ -58,10 +58,8 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, request: pytest.Fi
         return
     fixture = "postgres_server" if found[1].startswith("postgres") else "mariadb_server"
     server: DatabaseServer = request.getfixturevalue(fixture)
-    server.drop_database(DATABASE)
-    server.create_database(DATABASE)
-    check_script(ADDRESS.sub(lambda found: server.url(found[1], DATABASE), script), tmp_path)
-    server.drop_database(DATABASE)
+    with server.new_database(DATABASE):
+        check_script(ADDRESS.sub(lambda found: server.url(found[1], DATABASE), script), tmp_path)
 
 
 def test_these_pages_are_run() -> None:

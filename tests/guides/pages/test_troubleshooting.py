@@ -85,12 +85,11 @@ def test_troubleshooting_quotes_the_real_message(
     message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shedlock_py.config._settings", sl.config.Settings())
-    monkeypatch.setattr("shedlock_py.config._active", None)
     caplog.set_level(logging.WARNING)
     words = ""
     try:
-        PROVOKED[message]()
+        with sl.Settings().apply():
+            PROVOKED[message]()
     except (sl.ShedLockError, TypeError) as error:
         words = str(error)
     finally:

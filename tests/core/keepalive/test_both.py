@@ -1,0 +1,256 @@
+"""Keep-alive of ordinary and of async tasks, which is to be the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    Executed,
+    LeaseLost,
+    LockExtended,
+    LockReleased,
+    LockRequest,
+    NotLocked,
+    ProviderFailed,
+    assert_locked,
+    attempt,
+    attempt_async,
+    configure,
+    current_lease,
+    extend_lock,
+    extend_lock_async,
+    scheduler_lock,
+)
+from shedlock_py.testing import RecordingListener
+from tests.observability.ways import run_at_once
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+
+LEASE = 0.3
+"""Seconds; the tests wait for several."""
+
+Body = Callable[[], Awaitable[object]]
+
+
+class Twin:
+    """A way to guard a task, and the store. In ordinary code, the coroutine of the task waits for nothing."""
+
+    def __init__(self, is_async: bool) -> None:
+        self.is_async = is_async
+        self.store: Any = AsyncFaultyProvider() if is_async else FaultyProvider()
+        self.peer: Any = self.store.sync if is_async else self.store.inner
+        """Another replica's provider on the same store, without faults."""
+
+    def run(self, body: Body, **options: Any) -> Any:
+        options = {"lock_at_most_for": LEASE, "keep_alive": True, "provider": self.store} | options
+        if self.is_async:
+            return asyncio.run(attempt_async("job", body, **options))
+        return attempt("job", self.in_ordinary_code(body), **options)
+
+    def in_ordinary_code(self, body: Body) -> Callable[[], object]:
+        result: list[object] = []
+
+        async def work() -> None:
+            result.append(await body())
+
+        def task() -> object:
+            run_at_once(work())
+            return result.pop()
+
+        return task
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            if self.is_async:
+                await asyncio.sleep(0.005)
+            else:
+                time.sleep(0.005)  # noqa: ASYNC251 (this coroutine runs in an ordinary function)
+
+    async def outlasts(self, lease_lengths: float) -> None:
+        """A task of so many leases, which has the lock all the time."""
+        end = time.monotonic() + lease_lengths * LEASE
+
+        def is_over() -> bool:
+            assert_locked("job")
+            return time.monotonic() >= end
+
+        await self.until(is_over)
+
+    async def extend(self, lock_at_most_for: str | float) -> None:
+        if self.is_async:
+            await extend_lock_async(lock_at_most_for)
+        else:
+            extend_lock(lock_at_most_for)
+
+
+@pytest.fixture(params=[False, True], ids=["thread", "event loop"])
+def twin(request: pytest.FixtureRequest) -> Twin:
+    return Twin(request.param)
+
+
+def test_a_task_outlasts_many_leases(twin: Twin, recorded: RecordingListener) -> None:
+    async def body() -> str:
+        await twin.outlasts(5)
+        assert twin.peer.acquire(LockRequest("job", "1m")) is None
+        return "done"
+
+    result = twin.run(body)
+    assert isinstance(result, Executed)
+    assert result.value == "done"
+    assert twin.peer.acquire(LockRequest("job", "1m")) is not None
+    assert not recorded.of(LeaseLost)
+    assert 5 * 3 - 6 <= twin.store.calls["extend"] == len(recorded.of(LockExtended)) <= 5 * 3 + 6
+    assert len(recorded.of(LockReleased)) == 1
+
+
+def test_by_decorator_and_default(twin: Twin) -> None:
+    async def body() -> None:
+        await twin.outlasts(2)
+
+    task: Any = body if twin.is_async else twin.in_ordinary_code(body)
+    guard: Any = scheduler_lock("job", lock_at_most_for=LEASE, keep_alive=True, provider=twin.store)
+    done = guard(task)()
+    if twin.is_async:
+        asyncio.run(done)
+    with configure(keep_alive=True):
+        twin.run(body, keep_alive=None)
+        before = twin.store.calls["extend"]
+        assert before >= 8
+        with pytest.raises(NotLocked):
+            twin.run(body, keep_alive=False)
+    assert twin.store.calls["extend"] == before
+
+
+@pytest.mark.parametrize("fault", ["fail", "hang"])
+def test_a_store_that_is_away_for_half_a_lease(twin: Twin, recorded: RecordingListener, fault: str) -> None:
+    async def body() -> None:
+        await twin.outlasts(1)
+        getattr(twin.store, fault)("extend")
+        await twin.outlasts(2)
+        twin.store.recover()
+        await twin.outlasts(6)
+
+    twin.run(body, lock_at_most_for=LEASE * 4)
+    assert not recorded.of(LeaseLost)
+    assert len(recorded.of(LockReleased)) == 1
+    assert bool(recorded.of(ProviderFailed)) is (fault == "fail")
+
+
+@pytest.mark.parametrize("fault", ["fail", "hang"])
+def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_away(
+    twin: Twin, recorded: RecordingListener, fault: str
+) -> None:
+    lost: list[LeaseLost] = []
+
+    async def body() -> None:
+        lease = current_lease()
+        assert lease is not None
+
+        def is_reported() -> bool:
+            is_held = twin.peer.record("job").is_held
+            assert is_held or not lease.is_trusted()  # in this order: the holder stops first
+            return bool(lost)
+
+        getattr(twin.store, fault)("extend")
+        await twin.until(is_reported)
+        assert not lease.is_trusted()
+        if fault == "fail":
+            assert len(recorded.of(ProviderFailed)) >= 3  # none of them ended it
+        twin.store.recover()
+        extensions = twin.store.calls["extend"]
+        await twin.until(lambda: twin.peer.acquire(LockRequest("job", "1m")))
+        assert not lease.is_trusted()
+        assert twin.store.calls["extend"] == extensions  # a lost lease is not extended
+
+    twin.run(body, on_lost=lost.append)
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"]
+    assert twin.peer.record("job").is_held  # by the successor
+
+
+def test_a_revoked_lease_is_known_at_the_next_heartbeat(
+    twin: Twin, recorded: RecordingListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost: list[LeaseLost] = []
+
+    async def body() -> str:
+        lease = current_lease()
+        assert lease is not None
+        successor = twin.peer.take_over(LockRequest("job", "1m"))
+        await twin.until(lambda: lost)
+        assert not lease.is_trusted()
+        assert (lost[0].reason, lost[0].lease) == ("revoked", lease)
+        assert successor.is_trusted()
+        return "value"
+
+    assert twin.run(body, on_lost=lost.append).value == "value"
+    assert recorded.of(LeaseLost) == lost
+    assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]
+
+
+def test_the_task_extends_its_lease_itself(twin: Twin, recorded: RecordingListener) -> None:
+    async def body() -> None:
+        lease = current_lease()
+        assert lease is not None
+        await twin.outlasts(1)
+        await twin.extend("10m")
+        before = twin.store.calls["extend"]
+        await twin.outlasts(3)
+        assert twin.store.calls["extend"] == before  # the next heartbeat is a third of ten minutes away
+        for _ in range(100):
+            await twin.extend("10m")
+            assert lease.trusted_for() > timedelta(minutes=9)
+            await twin.extend(LEASE / 3)
+        await twin.extend(LEASE)
+        before = twin.store.calls["extend"]
+        await twin.outlasts(3)
+        assert twin.store.calls["extend"] > before
+
+    twin.run(body)
+    assert not recorded.of(LeaseLost)
+
+
+def test_an_extension_that_is_refused_is_reported_once(twin: Twin, recorded: RecordingListener) -> None:
+    lost: list[LeaseLost] = []
+
+    async def body() -> None:
+        twin.peer.take_over(LockRequest("job", "1m"))
+        with pytest.raises(Exception, match="could not be extended"):
+            await twin.extend("1m")
+        await twin.until(lambda: lost)
+
+    twin.run(body, lock_at_most_for="1m", on_lost=lost.append)
+    assert [event.reason for event in lost] == ["revoked"]
+    assert recorded.of(LeaseLost) == lost
+
+
+def test_an_extension_in_doubt_does_not_hurry_the_heartbeats(twin: Twin) -> None:
+    """The store may still carry it out, so a longer extension is trusted for no longer than that."""
+
+    async def body() -> None:
+        lease = current_lease()
+        assert lease is not None
+        lease.begin_extension("30s")  # as a provider does whose store then does not reply
+        await twin.extend("10m")
+        assert lease.trusted_for() < timedelta(seconds=30)
+        await twin.outlasts(1)
+
+    twin.run(body, lock_at_most_for="30s")
+    assert twin.store.calls["extend"] == 1
+
+
+def test_on_lost_also_without_keep_alive(twin: Twin, recorded: RecordingListener) -> None:
+    lost: list[LeaseLost] = []
+
+    async def body() -> None:
+        await twin.until(lambda: lost)
+
+    twin.run(body, keep_alive=False, on_lost=lost.append)
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["overrun"]
+    assert twin.store.calls["extend"] == 0
