@@ -32,7 +32,6 @@ from shedlock_py import (
     attempt,
     attempt_async,
     block,
-    configure,
     current_lease,
     extend_lock,
     extend_lock_async,
@@ -41,7 +40,6 @@ from shedlock_py import (
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
-from tests.guides.examples.scripts import run_python
 from tests.observability.ways import (
     ASYNC,
     ELECTION,
@@ -62,15 +60,10 @@ from tests.observability.ways import (
     summary,
 )  # fmt: skip
 from tests.support.doubles import FaultyProvider
+from tests.support.polling import until
 
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
 each_twin = pytest.mark.parametrize("way", [SYNC[2], ASYNC[2]], ids=str)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (tests poll)
-            await asyncio.sleep(0.002)
 
 
 # One table for every way
@@ -196,18 +189,6 @@ def test_without_locks(way: Way, recorder: RecordingListener, store: InMemoryLoc
     set_active(False)
     way.run(succeeds, store)
     assert summary(recorder.events) == [ACQUIRED, SUCCEEDED, RELEASED]
-
-
-@every_way
-def test_listeners_that_raise(way: Way, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
-    def broken(event: object) -> None:
-        raise RuntimeError("broken listener")
-
-    last = RecordingListener()
-    with configure(listeners=[broken, recorder, broken, last]):
-        way.run(Job.extend, store)
-    assert summary(recorder.events) == [ACQUIRED, "LockExtended", SUCCEEDED, RELEASED]
-    assert last.events == recorder.events
 
 
 @each_twin
@@ -416,29 +397,6 @@ def test_a_failing_store_is_one_event_also_where_it_is_a_skip(
     assert summary(recorder.events) == ["ProviderFailed acquire"]
 
 
-# Forks
-
-FORK = """
-import os
-from shedlock_py import InMemoryLockProvider, configure, hold
-from shedlock_py.testing import RecordingListener
-
-recorder = RecordingListener()
-configure(provider=InMemoryLockProvider(), listeners=[recorder])
-with hold("job"):
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-print(*recorder.kinds())
-"""
-
-
-def test_a_forked_child_emits_nothing_of_its_parents_task() -> None:
-    done = run_python("-c", FORK)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == ["LockAcquired", "LockAcquired TaskFinished LockReleased"]
-
-
 # Elections: more in tests/election
 
 
@@ -482,14 +440,3 @@ async def test_a_term(make: Callable[[FaultyProvider], Any], fault: str, recorde
         assert words[2:4] == ["ProviderFailed extend", "LeadershipStopped"]
     else:
         assert words[-2:] == (["LeadershipStopped", "ProviderFailed release"] if fault else words[1:])
-
-
-@pytest.mark.parametrize("make", [Sync, make_async])
-async def test_another_leads(make: Callable[[FaultyProvider], Any], recorder: RecordingListener) -> None:
-    store = FaultyProvider()
-    store.take_over(LockRequest("election", "1m", holder="somebody"))
-    node = make(store)
-    await node.start()
-    await until(lambda: recorder.of(LeaderChanged))
-    await node.stop("10s")
-    assert recorder.events == [LeaderChanged("election", "somebody")]
