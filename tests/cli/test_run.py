@@ -91,18 +91,6 @@ def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
     assert runs.provider.record("job") is None
 
 
-def test_what_the_system_refuses_to_execute_gives_its_lock_back(runs: Runs) -> None:
-    for name, text, expected in [("plain", "exit 0\n", 126), ("lost", "#!/no/such/interpreter\n", 127)]:
-        script = runs.path(name)
-        script.write_text(text)
-        script.chmod(0o755)
-        code, _, err = runs.run("job", "--at-most", "1m", words=[str(script)])
-        assert code == expected
-        assert err.startswith(f"shedlock: cannot execute {script}: ")
-        assert err.count("\n") == 1
-        assert not runs.is_held()
-
-
 def test_without_a_token_there_is_none_in_the_environment(runs: Runs) -> None:
     runs.path("mine.py").write_text(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"

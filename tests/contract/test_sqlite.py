@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from shedlock_py.testing.contract import (
     LockProviderContract,
     ProcessContract,
 )
-from tests.contract.sql import SqlContract
+from tests.contract.sql import SqlContract, SqlStore
 
 
 class SqliteContract(SqlContract):
@@ -59,6 +60,12 @@ class TestSqlite3Forks(SqliteContract, ForkContract):
 
 class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
     driver = "sqlite+aiosqlite"
+
+    @pytest.fixture
+    def make_loop_provider(self, store: SqlStore) -> Any:
+        facade: Any = store.provider(0)
+        facade.run(facade.async_provider.close())  # a child is refused if its parent has the file open
+        return store.async_provider
 
 
 class TestSqlite3UsersEngineForks(SqliteContract, ForkContract):

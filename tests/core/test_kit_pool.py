@@ -126,6 +126,28 @@ async def test_connections_are_closed_and_outdated(pool: Pool) -> None:
     assert (await used(pool)).is_open()
 
 
+async def test_i13_nothing_is_opened_when_the_time_is_over(pool: Pool, server: Server) -> None:
+    """The threads that had a connection until now gave up at the same moment."""
+    with pytest.raises(TimedOut, match="a free connection"):
+        async with connection(pool, 0):
+            pass
+    assert server.opened == []
+
+
+async def test_an_event_loop_closes_its_connections_at_its_end(server: Server) -> None:
+    """Afterwards, drivers could close nothing."""
+
+    async def main() -> None:
+        pool = AsyncConnectionPool(server.connect_async, server.disconnect_async, size=COUNT, reserved=1)
+        async with connection(pool) as lent:
+            await used(pool)
+            lent.is_good = True
+        assert all(connection.is_open() for connection in server.opened)
+
+    await asyncio.to_thread(asyncio.run, main())
+    assert [connection.is_open() for connection in server.opened] == [False, False]
+
+
 async def test_some_connections_are_for_urgent_requests(pool: Pool) -> None:
     async with connection(pool), connection(pool):
         with pytest.raises(TimedOut, match="a free connection") as caught:

@@ -18,7 +18,10 @@ from shedlock_py.election.base import random as election_random
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.providers.redis.quorum.programs import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand
+from shedlock_py.providers.sqlalchemy.statements import Statement
 from shedlock_py.testing.forks import in_child
+from tests.stores.sql.stores import carry_out
 from tests.support.forks import c_fork
 
 
@@ -48,16 +51,11 @@ def on_both_sides(provider: Any, name: str) -> None:
 
 
 def session(provider: Any) -> object:
-    """What the server calls the connection that this process has."""
-    engine = getattr(provider, "_engine", None)
-    if engine is None or engine.dialect.name == "sqlite":
+    dialect = getattr(provider.programs, "dialect", None)
+    if dialect is None or dialect.name == "sqlite":
         return None
-    connection = engine.raw_connection()
-    cursor = connection.cursor()
-    cursor.execute(f"SELECT {'pg_backend_pid()' if engine.dialect.name == 'postgresql' else 'connection_id()'}")
-    [[number]] = cursor.fetchall()
-    cursor.close()
-    connection.close()
+    query = f"SELECT {'pg_backend_pid()' if dialect.name == 'postgresql' else 'connection_id()'}"
+    [[number]] = carry_out(provider, SqlCommand(Statement(query, "rows"))).rows
     return number
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import PoolProxiedConnection
-
 _SOURCE_FUNCTION = "SyncRepWaitForLSN"
 """The function in PostgreSQL that gives the warning. Its text is in the server's language; this name is not."""
 _MOST_NOTICES = 50  # as psycopg2 keeps in a plain list
@@ -23,10 +21,9 @@ class Warnings:
         self.is_unconfirmed = False
 
 
-def listen_for_warnings(connection: PoolProxiedConnection) -> Warnings:
+def listen_for_warnings(driver: Any) -> Warnings:
     """Note the server's warnings from now on. Once for each connection of the driver."""
     warnings = Warnings()
-    driver: Any = connection.driver_connection
 
     def note(*arguments: Any) -> None:
         message = arguments[-1]  # psycopg passes the diagnostics, asyncpg the connection and then the message

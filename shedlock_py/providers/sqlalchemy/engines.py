@@ -1,4 +1,4 @@
-"""Managed engines, opened from a URL: autocommit, few connections, and a time limit on everything."""
+"""Managed engines, opened from a URL: autocommit, no pool, and a time limit on everything."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from sqlalchemy import (
-    URL,
-    AsyncAdaptedQueuePool,
-    Pool,
-    QueuePool,
-    SingletonThreadPool,
-    StaticPool,
-    create_engine,
-    event,
-    make_url,
-)
+from sqlalchemy import URL, NullPool, Pool, SingletonThreadPool, StaticPool, create_engine, event, make_url
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -30,12 +20,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 _logger = logging.getLogger("shedlock_py")
-
-POOL_SIZE = 5
-"""A skip takes a millisecond: five connections serve hundreds of threads."""
-FOR_ALL = POOL_SIZE - 1
-"""How many of them any statement may use. The last one is kept for statements of holders: a heartbeat must not wait for
-acquires that wait for a locked row."""
 
 # The first that is installed is taken where the URL names no driver.
 _DRIVERS = {
@@ -124,10 +108,9 @@ def check_user_engine(engine: Engine) -> None:
 
 
 def open_engine(url: URL, timeout: float) -> Engine:
-    """A small managed engine for ``url``; it connects at first use."""
-    engine: Engine = _create(create_engine, url, QueuePool, timeout)
-    if url.get_backend_name() == "sqlite":
-        event.listen(engine, "connect", _switch_to_wal)
+    """An engine for ``url``, which connects at first use and keeps no connections."""
+    engine: Engine = _create(create_engine, url, timeout)
+    _prepare_sqlite(engine)
     return engine
 
 
@@ -135,21 +118,14 @@ def open_async_engine(url: URL, timeout: float) -> AsyncEngine:
     """:func:`open_engine` for asyncio."""
     from sqlalchemy.ext.asyncio import create_async_engine  # late: loads the ORM
 
-    engine: AsyncEngine = _create(create_async_engine, url, AsyncAdaptedQueuePool, timeout)
-    if url.get_backend_name() == "sqlite":
-        event.listen(engine.sync_engine, "connect", _switch_to_wal)
+    engine: AsyncEngine = _create(create_async_engine, url, timeout)
+    _prepare_sqlite(engine.sync_engine)
     return engine
 
 
-def _create(create: Any, url: URL, pool: type[Pool], timeout: float) -> Any:
+def _create(create: Any, url: URL, timeout: float) -> Any:
     options: dict[str, Any] = {
-        "poolclass": pool,
-        "pool_size": POOL_SIZE,
-        # Permits in front of the pool are the limit. The pool's own count loses one for each connection that is being
-        # taken when a signal handler raises, and in the end would refuse all.
-        "max_overflow": -1,
-        "pool_timeout": timeout,
-        "pool_use_lifo": True,
+        "poolclass": NullPool,
         "isolation_level": "AUTOCOMMIT",
         "pool_reset_on_return": None,  # only single statements in autocommit: no transaction to roll back
         "connect_args": {name: value for name, value in _time_limits(url, timeout).items() if name not in url.query},
@@ -207,6 +183,11 @@ def _number_of_hosts(url: URL) -> int:
 def _statement_name() -> str:
     """A unique name. Asyncpg counts statements: behind a pooler, the same number is a statement of another client."""
     return f"shedlock_{uuid4().hex}"
+
+
+def _prepare_sqlite(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _switch_to_wal)
 
 
 def _switch_to_wal(connection: Any, _record: object) -> None:

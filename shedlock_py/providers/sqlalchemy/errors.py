@@ -109,7 +109,9 @@ def classify(error: Exception) -> Failure:
             return Failure.NOT_DONE
         case UnconfirmedCommit():
             return Failure.UNREACHABLE
-        case OSError() | FileReplaced():  # with TimeoutError
+        case FileReplaced():
+            return Failure.SESSION_CLOSED
+        case OSError():  # with TimeoutError
             return Failure.CONNECTION_LOST
         case SQLAlchemyError() | RuntimeError() | UnicodeError():
             # RuntimeError: an async engine used from another event loop, or SQLite in a forked process that cannot use
@@ -135,17 +137,6 @@ def is_read_only(error: BaseException) -> bool:
         return False
     code = _code(error)
     return code in _READ_ONLY_CODES or (code is None and "readonly database" in str(error.orig))
-
-
-def is_from_connecting(error: Exception) -> bool:
-    """Whether ``error`` means that no connection could be opened; else a signal handler raised it.
-
-    Drivers raise more than :func:`classify` knows while connecting: for a server that hangs up, or for wrong options in
-    a URL. SQLAlchemy passes the errors of asyncpg on as they are.
-    """
-    if classify(error) is not Failure.NOT_A_STORE_ERROR or isinstance(error, EOFError | TypeError | ValueError):
-        return True
-    return type(error).__module__.partition(".")[0] == "asyncpg"
 
 
 def _code(error: DBAPIError) -> str | int | None:

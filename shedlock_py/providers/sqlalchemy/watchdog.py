@@ -2,96 +2,159 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from contextvars import ContextVar
+from typing import Any
 
+from sqlalchemy import event
+from sqlalchemy.engine import Dialect, Engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from shedlock_py._process import monotonic
 from shedlock_py._timers import timer
 from shedlock_py.providers.kit import NotSent
 
-SOCKET = "shedlock_py socket"
-"""In the ``info`` of a connection whose driver has no public way to its socket: a duplicate."""
+WATCHDOG = "shedlock_py watchdog"
+"""In the ``info`` of a connection."""
 
 
-class ConnectionLimit(Protocol):
-    """The moment at which a connection ends."""
+class Watchdog:
+    """Shuts the socket of one connection down at a moment, so that the thread that waits for a reply gets an error.
+
+    It has a file descriptor of its own: the driver may close its own, and the system use that number again.
+    """
+
+    _number = -1  # if the process has no file descriptor left
+
+    def __init__(self, number: int) -> None:
+        self._lock = threading.Lock()
+        self._until: float | None = None
+        self._has_ended = False
+        self._number = os.dup(number)
+
+    def set(self, until: float) -> None:
+        """:raises NotSent: the timer has no thread, and without it the time of the operation would have no limit."""
+        self._until = until
+        try:
+            timer().schedule(self._end, until)
+        except RuntimeError as error:
+            self.call_off()
+            raise NotSent from OSError(f"no thread would notice a server that is silent: {error}")
 
     def call_off(self) -> bool:
         """Let the connection live. True: it was ended before."""
-
-
-Watch = Callable[[Any, float], ConnectionLimit | None]
-"""Sets the limit of a connection of the pool. None: the driver has a limit of its own."""
-
-
-class SocketDuplicate:
-    """A second file descriptor of a socket: the driver may close its own, and the system use that number again."""
-
-    number = -1  # if the process has no file descriptor left for it
-
-    def __init__(self, number: int) -> None:
-        self.number = os.dup(number)
+        timer().cancel(self._end)
+        with self._lock:
+            self._until = None
+            return self._has_ended
 
     def close(self) -> None:
-        number, self.number = self.number, -1
-        if number >= 0:
-            os.close(number)
+        """Close the file descriptor."""
+        with suppress(AttributeError), self._lock:
+            number, self._number = self._number, -1
+            if number >= 0:
+                os.close(number)
 
     __del__ = close  # SQLAlchemy forgets a connection whose first queries failed
 
-
-class SocketLimit:
-    """Shuts a socket down at a moment, so that the thread that waits for a reply gets an error."""
-
-    def __init__(self, number: int, until: float) -> None:
-        """:raises NotSent: the timer has no thread, and without it the time of the operation would have no limit."""
-        self._lock = threading.Lock()
-        self._socket = SocketDuplicate(number)
-        self._was_ended = False
-        try:
-            timer().schedule(self._end, until)
-        except BaseException as error:
-            self.call_off()
-            if isinstance(error, RuntimeError):
-                raise NotSent from OSError(f"no thread would notice a server that is silent: {error}")
-            raise
-
     def _end(self) -> None:
         with self._lock:
-            if self._socket.number >= 0:
-                self._was_ended = True
-                shut(self._socket.number)
+            if self._until is not None and self._until <= monotonic() and self._number >= 0:
+                self._has_ended = True
+                _shut(self._number)
+
+
+class LoopWatchdog:
+    """A watchdog for psycopg and asyncpg on asyncio. A cancelled task would ask the silent server to cancel, too."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._has_ended = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, until: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(until - monotonic(), self._end)
 
     def call_off(self) -> bool:
-        timer().cancel(self._end)
-        with self._lock:
-            self._socket.close()
-        return self._was_ended
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._has_ended
+
+    def close(self) -> None:
+        """It has nothing of its own."""
+
+    def _end(self) -> None:
+        self._has_ended = True
+        if hasattr(self._driver, "terminate"):  # asyncpg
+            self._driver.terminate()
+        else:
+            with suppress(Exception):
+                _shut(self._driver.fileno())
 
 
-def end_at(connection: Any, until: float) -> SocketLimit | None:
-    """A :data:`Watch` for sync drivers."""
-    duplicate: SocketDuplicate | None = connection.info.get(SOCKET)
-    number = socket_number(connection.driver_connection) if duplicate is None else duplicate.number
-    return SocketLimit(number, until) if number >= 0 else None
+class Opening:
+    """A connection that is being opened, by a moment of the monotonic clock."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.watchdog: Watchdog | LoopWatchdog | None = None
 
 
-def socket_number(driver: Any) -> int:
-    """The file descriptor of a driver's connection, or -1: it is closed, or is a local socket of MySQL's drivers."""
+current_opening: ContextVar[Opening] = ContextVar("current opening")
+
+
+def watch(engine: Engine) -> None:
+    """Give each new connection of ``engine`` a watchdog, and limit the time of SQLAlchemy's first queries on it."""
+
+    def begin(_connection: object, record: ConnectionPoolEntry) -> None:
+        driver: Any = record.driver_connection
+        if engine.dialect.is_async:
+            record.info[WATCHDOG] = LoopWatchdog(driver)
+        elif WATCHDOG not in record.info and hasattr(driver, "fileno"):  # PyMySQL has none on a local socket
+            record.info[WATCHDOG] = Watchdog(driver.fileno())
+        opening, watchdog = current_opening.get(None), record.info.get(WATCHDOG)
+        if opening is not None and watchdog is not None:
+            opening.watchdog = watchdog
+            watchdog.set(opening.until)
+
+    event.listen(engine, "connect", begin, insert=True)
+    if engine.dialect.driver == "pymysql":
+        event.listen(engine, "do_connect", _connect_pymysql)
+
+
+def _connect_pymysql(
+    dialect: Dialect, record: ConnectionPoolEntry, args: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
+    """On a socket that this function opens: PyMySQL has no public way to its own, and the watchdog needs one."""
+    connection: Any = dialect.connect(*args, **options, defer_connect=True)
+    if connection.unix_socket:
+        connection.connect()
+        return connection
+    source = (connection.bind_address, 0) if connection.bind_address else None
     try:
-        number: int = driver.fileno()
-    except Exception:
-        return -1
-    return number
+        opened = socket.create_connection((connection.host, connection.port), connection.connect_timeout, source)
+    except OSError as error:
+        message = f"Can't connect to MySQL server on {connection.host!r} ({error})"
+        raise dialect.loaded_dbapi.OperationalError(2003, message) from error
+    try:
+        record.info[WATCHDOG] = Watchdog(opened.fileno())
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.connect(opened)
+    except BaseException:
+        opened.close()
+        raise
+    return connection
 
 
-def shut(socket_number: int) -> None:
-    """End the connection. A thread that reads from it or writes to it gets an error."""
+def _shut(number: int) -> None:
     with suppress(OSError):
-        duplicate = socket.socket(fileno=os.dup(socket_number))
+        duplicate = socket.socket(fileno=os.dup(number))
         try:
             duplicate.shutdown(socket.SHUT_RDWR)
         finally:

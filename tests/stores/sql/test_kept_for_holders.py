@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from shedlock_py import LockRequest
 from shedlock_py._process import monotonic
-from shedlock_py.providers.sqlalchemy.engines import FOR_ALL
+from shedlock_py.providers.sqlalchemy.clients import POOL_SIZE, RESERVED
 from tests.stores.sql.stores import DRIVERS, Store, acquired
 from tests.support.polling import wait_until
 
@@ -53,7 +53,7 @@ def test_a_heartbeat_does_not_wait_behind_acquires(driver: str, store: Store, na
     with ThreadPoolExecutor(everybody) as pool:
         with row_locked(store, busy):
             attempts = [pool.submit(provider.acquire, LockRequest(busy, "1m")) for _ in range(everybody)]
-            wait_until(lambda: number_waiting() >= FOR_ALL, what="acquires that wait for the row")
+            wait_until(lambda: number_waiting() >= POOL_SIZE - RESERVED, what="acquires that wait for the row")
             until = monotonic() + 1.0
             while monotonic() < until:
                 with within_a_second():
@@ -62,5 +62,5 @@ def test_a_heartbeat_does_not_wait_behind_acquires(driver: str, store: Store, na
                 assert provider.undo(unused)
             with within_a_second():
                 assert provider.release(lease)
-            assert number_waiting() == FOR_ALL
+            assert number_waiting() == POOL_SIZE - RESERVED
         assert sum(attempt.result(30) is not None for attempt in attempts) == 1

@@ -102,28 +102,25 @@ def test_i1_a_deleted_file_is_an_error_not_a_grant(provider: LockProvider, file:
 
 def test_i1_a_file_that_is_replaced_during_the_statement(file: Path, fresh: Path, name: str) -> None:
     """The grant stands in the old file, which no other process sees: the claim goes to the new one."""
-    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as provider:
-        provider.create_schema()
-        provider.record("warm")
-        connection = provider._engine.raw_connection()
 
-        def replace_once() -> int:
-            if fresh.exists():
-                replace(file, fresh)
-            return 1
+    def replace_once() -> int:
+        if fresh.exists():
+            replace(file, fresh)
+        return 1
 
-        # A trigger of the application's that calls a function: the file changes in mid-statement.
-        connection.create_function("replaced", 0, replace_once)
-        cursor = connection.cursor()
-        cursor.execute("CREATE TRIGGER hook AFTER INSERT ON shedlock BEGIN SELECT replaced(); END")
-        cursor.close()
-        connection.commit()
-        connection.close()
-        lease = acquired(provider, name)
-        with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as other:
-            assert record_of(other, name).locked_by == lease.locked_by
-            assert other.acquire(LockRequest(name, "1m")) is None
-        assert provider.release(lease)
+    # A trigger of the application's that calls a function: the file changes in mid-statement.
+    engine = create_engine(f"sqlite:///{file}")
+    event.listen(engine, "connect", lambda connection, _: connection.create_function("replaced", 0, replace_once))
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TRIGGER hook AFTER INSERT ON shedlock BEGIN SELECT replaced(); END")
+    lease = acquired(provider, name)
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as other:
+        assert record_of(other, name).locked_by == lease.locked_by
+        assert other.acquire(LockRequest(name, "1m")) is None
+    assert provider.release(lease)
+    engine.dispose()
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite", "file", "file async"])

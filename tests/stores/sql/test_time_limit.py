@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
-from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, clients
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
-    ASYNC_DRIVERS,
     ONE_ASYNC_EACH,
     ONE_EACH,
     SQLITE_DRIVERS,
@@ -201,23 +200,6 @@ async def test_i13_the_tcp_connection_is_made_at_the_moment_of_the_limit(
             task.cancel()
         assert done, "it waits for ever"
         assert done.pop().result() <= LONGEST
-
-
-@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
-async def test_i13_no_connection_is_opened_after_the_limit(
-    driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that had the permits give up at their own limit; by then, that of the next one may be over as well."""
-    moments = iter([0.0])
-    monkeypatch.setattr(clients, "monotonic", lambda: next(moments, 100.0))
-    with bind_free_port() as listener:
-        listener.listen()
-        listener.setblocking(False)
-        provider = AsyncSqlAlchemyLockProvider(store.url(listener.getsockname()), timeout=TIMEOUT)
-        with pytest.raises(ProviderUnreachable, match="waited for a free connection"):
-            await provider.acquire(LockRequest(name, "1m"))
-        with pytest.raises(BlockingIOError):
-            listener.accept()
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)

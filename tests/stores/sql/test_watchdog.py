@@ -13,7 +13,7 @@ from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py._process import monotonic
 from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
-from shedlock_py.providers.sqlalchemy.watchdog import SocketDuplicate, SocketLimit
+from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
 from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired
 
 
@@ -44,15 +44,17 @@ def test_a_limit_without_a_thread_leaves_nothing_open(no_timer: pytest.MonkeyPat
     near, far = socket.socketpair()
     with closing(near), closing(far):
         before = open_descriptors()
+        watchdog = Watchdog(near.fileno())
         with pytest.raises(NotSent):
-            SocketLimit(near.fileno(), monotonic() + 5)
-        assert open_descriptors() <= before  # those of earlier tests may be closed meanwhile
+            watchdog.set(monotonic() + 5)
+        assert not watchdog.call_off()
         no_timer.undo()
-        limit = SocketLimit(near.fileno(), monotonic() + 0.05)
+        watchdog.set(monotonic() + 0.05)
         far.settimeout(30)
         assert far.recv(1) == b"", "shut down"
-        assert limit.call_off()
-        assert open_descriptors() <= before
+        assert watchdog.call_off()
+        watchdog.close()
+        assert open_descriptors() <= before  # those of earlier tests may be closed meanwhile
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
@@ -80,7 +82,7 @@ def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
         try:
             with pytest.raises(OSError, match="Too many open files"):
-                SocketDuplicate(near.fileno())
+                Watchdog(near.fileno())
             gc.collect()  # what cannot be closed then is a warning, which is an error here
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
