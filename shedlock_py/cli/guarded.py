@@ -78,12 +78,7 @@ class Guarded:
         self._provider = provider
         # The queue receives LeaseLost. But the guard watches a lease without keep-alive only if there is an on_lost.
         try_once = partial(
-            attempt,
-            self._request,
-            self._task,
-            provider=provider,
-            keep_alive=self._keep_alive,
-            on_lost=lambda lost: None,
+            attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
         )
         until = monotonic() + wait.total_seconds()
         try:
@@ -120,8 +115,7 @@ class Guarded:
         with suppress(Empty):
             while True:
                 message = self.messages.get(timeout=max(0.0, until - monotonic()))
-                harmless = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP)
-                if isinstance(message, int) and message not in harmless:
+                if isinstance(message, int) and message not in (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP):
                     return SIGNALLED + message
         return None
 

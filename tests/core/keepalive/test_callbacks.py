@@ -37,7 +37,7 @@ from shedlock_py.durations import Duration
 from shedlock_py.events import Listener
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
-from tests.support.polling import wait_until
+from tests.support.polling import until, wait_until
 
 LEASE = 0.4
 MANY = 5
@@ -205,12 +205,6 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(recorded: Recordi
     await asyncio.sleep(0)
     assert not [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
     assert not recorded.of(LeaseLost)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (tests poll)
-            await asyncio.sleep(0.005)
 
 
 # The task's own result
