@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from typing import Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 from shedlock_py.block import AsyncBlock, Block, refuse_unfinished
 from shedlock_py.context import Skipped
