@@ -12,7 +12,7 @@ from sqlalchemy.util import greenlet_spawn
 from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
 from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
-from shedlock_py.providers.sqlalchemy.engines import open_async_engine, open_engine
+from shedlock_py.providers.sqlalchemy.engines import check_user_engine, open_async_engine, open_engine
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class UserEngineClient:
     """For threads, on a user-supplied engine, which has time limits of its own."""
 
     def __init__(self, engine: Engine) -> None:
+        check_user_engine(engine)
         self.engine = engine
         self._connections = UserConnections(engine)
 
@@ -37,14 +38,12 @@ class UserEngineClient:
     def dialect(self) -> Dialect:
         return self.engine.dialect
 
-    def close(self) -> None:
-        """The engine is the user's."""
-
 
 class AsyncUserEngineClient:
     """For asyncio, on a user-supplied engine."""
 
     def __init__(self, engine: AsyncEngine) -> None:
+        check_user_engine(engine.sync_engine)
         self.engine = engine
         self._connections = UserConnections(engine.sync_engine)
 
@@ -53,9 +52,6 @@ class AsyncUserEngineClient:
 
     def dialect(self) -> Dialect:
         return self.engine.dialect
-
-    async def close(self) -> None:
-        """The engine is the user's."""
 
 
 class UrlClient:

@@ -15,6 +15,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -64,7 +65,7 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
             parsed = parsed.set(drivername=f"{name}+{(installed or drivers)[0]}")
     _require_kind(parsed, is_async)
     _refuse_private_database(parsed)
-    return parsed
+    return with_absolute_path(parsed)
 
 
 def _require_kind(url: URL, is_async: bool) -> None:

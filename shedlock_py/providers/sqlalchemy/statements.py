@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import Table, text
 from sqlalchemy.engine import Dialect
 
 from shedlock_py.providers.sqlalchemy.claims import ClaimKind, mysql_claim, returning_claim
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
-from shedlock_py.providers.sqlalchemy.columns import COLUMN_TYPES
-from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS
+from shedlock_py.providers.sqlalchemy.schema import COLUMN_TYPES, EXTRA_COLUMNS
 
 ReplyKind = Literal["rows", "count", "id"]
 """All rows, the number of changed rows, or the number in MySQL's OK packet."""
@@ -26,10 +25,6 @@ class Statement:
     reply: ReplyKind
     names: Sequence[str] | None = None
     """The order of the parameters, for drivers that take a sequence; None: the driver takes a mapping."""
-
-    def parameters(self, values: Mapping[str, object]) -> Any:
-        """``values`` as the driver takes them."""
-        return values if self.names is None else tuple(values[name] for name in self.names)
 
 
 # One row: the schema that the session's default leads to, and whether the table is there.
