@@ -27,7 +27,7 @@ from shedlock_py.providers.sqlalchemy.sqlite_files import (
     require_usable,
     watch_files,
 )
-from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, current_opening, watch
+from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, Watchdog, current_opening, watch
 
 _MOST_REPLACED = 100
 _WARNINGS = "shedlock_py warnings"
@@ -154,7 +154,7 @@ class ManagedConnections(SqlConnections):
     def disconnect(self, connection: PoolProxiedConnection) -> None:
         """Close it, without waiting for the server."""
         watchdog = connection.info.get(WATCHDOG)
-        if watchdog is not None:
+        if isinstance(watchdog, Watchdog):
             watchdog.close()
         driver: Any = connection.dbapi_connection
         if self.engine.dialect.driver == "asyncpg":

@@ -162,7 +162,7 @@ class SqlPrograms(StorePrograms):
         kind = ClaimKind.ACQUIRE
         if force:
             kind = ClaimKind.TAKE_OVER_ABSENT if before is None else ClaimKind.TAKE_OVER
-        statement = self._sql.claim(kind, has_fire_time=request.fire_time is not None)
+        statement = self._sql.claims[kind, request.fire_time is not None]
         reply = yield SqlCommand(statement, values, can_grant=True)
         token = reply.id if statement.reply == "id" else reply.rows[0][0] if reply.rows else 0
         if token == TOO_LATE:
@@ -232,7 +232,7 @@ class SqlPrograms(StorePrograms):
     def force_release(self, name: str) -> SqlProgram[bool]:
         yield from self._prepare("force_release", name)
         if self._columns_in_session_zone:
-            yield from self._read("force_release", name)
+            yield from self.record(name, "force_release")
         reply = yield SqlCommand(self._sql.force_release, {"name": name})
         return bool(reply.changed)
 
@@ -245,17 +245,11 @@ class SqlPrograms(StorePrograms):
     def prune(self, unused_for: timedelta) -> SqlProgram[int]:
         yield from self._prepare("prune", None)
         if self._columns_in_session_zone:
-            yield from self._read_all("prune", "")
+            yield from self.records("", "prune")
         reply = yield SqlCommand(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
         return reply.changed
 
-    def record(self, name: str) -> SqlProgram[LockRecord | None]:
-        return (yield from self._read("record", name))
-
-    def records(self, prefix: str) -> SqlProgram[list[LockRecord]]:
-        return (yield from self._read_all("records", prefix))
-
-    def _read(self, operation: str, name: str) -> SqlProgram[LockRecord | None]:
+    def record(self, name: str, operation: str = "record") -> SqlProgram[LockRecord | None]:
         yield from self._prepare(operation, name)
         reply = yield SqlCommand(self._sql.record, {"name": name})
         if not reply.rows:
@@ -264,7 +258,7 @@ class SqlPrograms(StorePrograms):
         self._check_zone(operation, record)
         return record
 
-    def _read_all(self, operation: str, prefix: str) -> SqlProgram[list[LockRecord]]:
+    def records(self, prefix: str, operation: str = "records") -> SqlProgram[list[LockRecord]]:
         """All records with a prefix. A record with an odd value is left out, with a warning, and hides no others."""
         yield from self._prepare(operation, None)
         reply = yield SqlCommand(self._sql.records, {"size": len(prefix), "prefix": prefix})
@@ -296,11 +290,10 @@ class SqlPrograms(StorePrograms):
         yield from self.locate()
         try:
             yield SqlCommand(self._sql.probe)
+            return
         except ProviderError as error:
             if missing(error.__cause__) is not Missing.TABLE:
                 raise
-        else:
-            return
         failure: ProviderError | None = None
         try:
             yield SqlCommand(Statement(create_schema_sql(self._table, self._make_dialect()), "count"))
@@ -309,9 +302,9 @@ class SqlPrograms(StorePrograms):
         try:
             yield SqlCommand(self._sql.probe)
         except ProviderError:
-            if failure is not None:
-                raise failure from failure.__cause__
-            raise
+            if failure is None:
+                raise
+            raise failure from failure.__cause__
 
     @property
     def verify_sql(self) -> str:
