@@ -6,7 +6,7 @@ import json
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -42,8 +42,7 @@ class Reads:
         return take(self.provider, name, at_most, **{"holder": "me", **options})
 
     def part_left(self) -> float:
-        record = self.provider.record("job")
-        assert record is not None
+        (record,) = self.provider.records()
         return self.watch.part_left(record)
 
 
@@ -70,14 +69,6 @@ def test_acquired_and_released(reads: Reads) -> None:
     assert reads.update() == []
 
 
-def test_expired(reads: Reads) -> None:
-    reads.take()
-    reads.update()
-    reads.clock.advance(10)
-    assert reads.update() == [("expired", "job", "me")]
-    assert reads.update() == []
-
-
 def test_extended_and_expired(reads: Reads) -> None:
     lease = reads.take()
     reads.update()
@@ -86,6 +77,7 @@ def test_extended_and_expired(reads: Reads) -> None:
     assert reads.update() == []
     reads.clock.advance(10)
     assert reads.update() == [("expired", "job", "me")]
+    assert reads.update() == []
 
 
 def test_released_and_held_for_its_minimum(reads: Reads) -> None:
@@ -148,38 +140,30 @@ def test_the_part_that_is_left(reads: Reads) -> None:
 # The command
 
 
-class Watching:
-    """``shedlock watch`` in a process of its own, writing to a file."""
-
-    def __init__(self, output: Path, store: str, *arguments: str) -> None:
-        self._output = output
-        with output.open("wb") as file:
-            self.process = subprocess.Popen(
-                command("watch", "--every", "100ms", *arguments),
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment(SHEDLOCK_STORE=store),
-            )
-
-    def lines(self) -> list[str]:
-        return self._output.read_text().splitlines()
-
-    def wait_for(self, number: int) -> list[str]:
-        wait_until(lambda: len(self.lines()) >= number, timeout=20, what=f"{number} lines in {self._output}")
-        return self.lines()
+Lines = Callable[[int], list[str]]
+"""Waits for that many lines of output."""
 
 
 @contextmanager
-def watching(tmp_path: Path, store: str, *arguments: str) -> Iterator[Watching]:
-    watching = Watching(tmp_path / "output", store, *arguments)
+def watching(tmp_path: Path, store: str, *arguments: str) -> Iterator[Lines]:
+    """``shedlock watch`` in a process of its own, writing to a file; ended by Ctrl-C."""
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        words, environ = command("watch", "--every", "100ms", *arguments), environment(SHEDLOCK_STORE=store)
+        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environ)
+
+    def wait_for(number: int) -> list[str]:
+        wait_until(lambda: len(output.read_text().splitlines()) >= number, timeout=20, what=f"{number} lines")
+        return output.read_text().splitlines()
+
     try:
-        yield watching
-        watching.process.send_signal(signal.SIGINT)
-        assert watching.process.wait(20) == 0, watching.lines()
+        yield wait_for
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0, output.read_text()
     finally:
-        watching.process.kill()
-        watching.process.wait(10)
-    assert "Traceback" not in "".join(watching.lines())
+        process.kill()
+        process.wait(10)
+    assert "Traceback" not in output.read_text()
 
 
 def test_a_line_for_each_change(tmp_path: Path) -> None:
@@ -187,24 +171,24 @@ def test_a_line_for_each_change(tmp_path: Path) -> None:
     provider = provider_from_url(store)
     take(store, "held", holder="a")
     take(store, "another", holder="a")
-    with watching(tmp_path, store, "held") as watch:
-        watch.wait_for(1)
+    with watching(tmp_path, store, "held") as wait_for:
+        wait_for(1)
         lease = take(store, "held-2", holder="[b]")
-        (_, line) = watch.wait_for(2)
+        (_, line) = wait_for(2)
         provider.release(lease)
-        lines = [line.split("  ") for line in watch.wait_for(3)]
+        lines = [line.split("  ") for line in wait_for(3)]
     assert [words[1].strip() for words in lines] == ["held", "acquired", "released"]
     assert line.endswith(f"acquired     held-2  by [b], for 10m, token {lease.fencing_token}")
-    assert "another" not in "".join(watch.lines())
+    assert "another" not in (tmp_path / "output").read_text()
 
 
 def test_json_lines(tmp_path: Path) -> None:
     store = file_store(tmp_path)
     take(store, "held")
-    with watching(tmp_path, store, "--json") as watch:
-        watch.wait_for(1)
+    with watching(tmp_path, store, "--json") as wait_for:
+        wait_for(1)
         take(store, "job\u202e", "1s", holder="me")
-        lines = watch.wait_for(3)
+        lines = wait_for(3)
     assert all(line.isascii() and line.isprintable() for line in lines)
     changes = [json.loads(line) for line in lines]
     assert [set(change) for change in changes] == [{"time", "change", "error", "lock"}] * 3
@@ -217,14 +201,14 @@ def test_it_survives_a_store_that_is_away(tmp_path: Path) -> None:
     with private_server("redis", RedisServer) as server:
         provider = RedisLockProvider(server.url())
         server.stop()
-        with watching(tmp_path, server.url(), "--json") as watch:
-            watch.wait_for(1)
+        with watching(tmp_path, server.url(), "--json") as wait_for:
+            wait_for(1)
             server.start()
-            watch.wait_for(2)
+            wait_for(2)
             take(provider, "job", holder="me")
-            watch.wait_for(3)
+            wait_for(3)
             server.kill()
-            changes = [json.loads(line) for line in watch.wait_for(4)]
+            changes = [json.loads(line) for line in wait_for(4)]
         assert [change["change"] for change in changes] == ["failed", "recovered", "acquired", "failed"]
         assert [bool(change["error"]) for change in changes] == [True, False, False, True]
         assert changes[0]["lock"] is None
@@ -234,13 +218,13 @@ def test_it_survives_a_store_that_is_away(tmp_path: Path) -> None:
 def test_it_survives_an_error_that_comes_later(tmp_path: Path) -> None:
     store = file_store(tmp_path)
     take(store, "job")
-    with watching(tmp_path, store, "--json") as watch:
-        watch.wait_for(1)
+    with watching(tmp_path, store, "--json") as wait_for:
+        wait_for(1)
         with sqlite3.connect(tmp_path / "locks.db") as connection:
             connection.execute("DROP TABLE shedlock")
         connection.close()
-        watch.wait_for(2)
+        wait_for(2)
         provider_from_url(store).create_schema()
-        changes = [json.loads(line) for line in watch.wait_for(4)]
+        changes = [json.loads(line) for line in wait_for(4)]
     assert [change["change"] for change in changes] == ["held", "failed", "recovered", "deleted"]
     assert "no such table" in changes[1]["error"]

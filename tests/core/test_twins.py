@@ -25,10 +25,10 @@ PAIRS = [
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
-        for method in (*FACADE, "undo", "forget_fire_time")
+        for method in (*FACADE, "undo", "forget_fire_time", "close")
     ),
-    ("providers/mongodb/provider.py", "MongoLockProvider.close", "AsyncMongoLockProvider.close"),
-    ("providers/mongodb/provider.py", "_Client._execute", "_AsyncClient._execute"),
+    ("providers/mongodb/clients.py", "Client.close", "AsyncClient.close"),
+    ("providers/mongodb/clients.py", "Client._execute", "AsyncClient._execute"),
     *(
         (
             "providers/sqlalchemy/provider.py",

@@ -13,6 +13,7 @@ into the program where it is not::
         return rows[0].token if rows else None
 """
 
+from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, within
 from shedlock_py.providers.kit.facades import (
     AsyncProgramProvider,
     AsyncStoreClient,
@@ -20,7 +21,6 @@ from shedlock_py.providers.kit.facades import (
     StoreClient,
     ThreadedClient,
 )
-from shedlock_py.providers.kit.limits import Permits, call_within, seconds_left, within
 from shedlock_py.providers.kit.operation import (
     MOST_RETRIES,
     Failure,
@@ -42,7 +42,7 @@ from shedlock_py.providers.kit.options import (
     parse_tolerance,
     split_options,
 )
-from shedlock_py.providers.kit.pool import AsyncConnectionPool, ConnectionPool, Lent
+from shedlock_py.providers.kit.pool import ConnectionPool, Lent, call_within, seconds_left
 from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
 from shedlock_py.providers.kit.records import (
     RecordCommand,
@@ -66,7 +66,6 @@ __all__ = [
     "Lent",
     "Limits",
     "NotSent",
-    "Permits",
     "ProgramProvider",
     "RecordCommand",
     "RecordPrograms",

@@ -12,7 +12,6 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.providers.kit.limits import seconds_left
 from shedlock_py.providers.kit.operation import TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.programs import StorePrograms
@@ -130,7 +129,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
         until = None if timeout is None else monotonic() + timeout
 
         def execute(command: Any) -> Any:
-            seconds = seconds_left(until)
+            seconds = None if until is None else max(0.0, until - monotonic())
             if isinstance(command, Undo):
                 return self._undo_in_background(command, seconds)
             if seconds == 0:
@@ -236,7 +235,7 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
         until = None if timeout is None else monotonic() + timeout
 
         async def execute(command: Any) -> Any:
-            seconds = seconds_left(until)
+            seconds = None if until is None else max(0.0, until - monotonic())
             if isinstance(command, Undo):
                 return await self._undo_in_background(command, seconds)
             if seconds == 0:

@@ -1,23 +1,20 @@
-"""Pools of connections, for providers that open their own: how long a request waits for one, and when one is closed."""
+"""A pool of connections for threads: how long a request waits for one, and when one is closed."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar, overload
 from weakref import ReferenceType, ref
 
-from shedlock_py._process import is_from_signal
+from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.providers.kit.limits import call_within, seconds_left, within
 from shedlock_py.providers.kit.operation import NotSent, TimedOut
 
-if TYPE_CHECKING:
-    import asyncio
-
+T = TypeVar("T")
 C = TypeVar("C")
 _NONE: Any = None
 """In place of a connection, where a slot has none."""
@@ -26,6 +23,15 @@ FREE_CONNECTION = "a free connection"
 CONNECTION = "a connection"
 _POLL_SECONDS = 0.1
 """A waiting thread checks this often for a slot that another thread has lost."""
+
+
+@overload
+def seconds_left(until: float) -> float: ...
+@overload
+def seconds_left(until: float | None) -> float | None: ...
+def seconds_left(until: float | None) -> float | None:
+    """Seconds from now until that moment of the monotonic clock, at least 0; None for None."""
+    return None if until is None else max(0.0, until - monotonic())
 
 
 class Lent(Generic[C]):
@@ -144,7 +150,7 @@ class ConnectionPool(Generic[C]):
         slot._pool = self
         slot.is_good = False
         try:
-            if not seconds_left(until):  # the threads that had it until now gave up at the same moment
+            if until <= monotonic():  # the threads that had it until now gave up at the same moment
                 slot.is_good = True
                 raise TimedOut(FREE_CONNECTION, sent=False)
             if slot._generation is not self._generation:
@@ -164,7 +170,15 @@ class ConnectionPool(Generic[C]):
     def close(self) -> None:
         """Close the idle connections now, and the others when they are returned."""
         self.outdate()
-        self._close_outdated()
+        for lane in (self._for_all, self._for_urgent):
+            slots: list[Lent[C]] = []
+            with suppress(IndexError):
+                while True:
+                    slots.append(lane.free.popleft())
+            for slot in slots:
+                if slot._generation is not self._generation:
+                    self._close(slot)
+                lane.put(slot)
 
     def _wait(self, lanes: tuple[_Lane[C], ...], until: float) -> Lent[C]:
         while True:
@@ -202,30 +216,19 @@ class ConnectionPool(Generic[C]):
             slot._pool = _NONE
             slot._lane.put(slot)
         if is_fault:
-            self._close_outdated()
-
-    def _close_outdated(self) -> None:
-        for lane in (self._for_all, self._for_urgent):
-            slots: list[Lent[C]] = []
-            with suppress(IndexError):
-                while True:
-                    slots.append(lane.free.popleft())
-            for slot in slots:
-                if slot._generation is not self._generation:
-                    self._close(slot)
-                lane.put(slot)
+            self.close()
 
     def _close(self, slot: Lent[C]) -> None:
         connection, slot.connection, slot._generation = slot.connection, _NONE, None
         if connection is not None:
-            with _errors_ignored():
+            with driver_errors(is_connecting=False):
                 self._disconnect(connection)
 
     def _opened(self, until: float) -> C:
         def connect() -> C:
             if not seconds_left(until):
                 raise TimedOut(CONNECTION, sent=False)  # the thread came too late: the caller has given up
-            with _errors_explained():
+            with driver_errors(is_connecting=True):
                 return self._connect(until)
 
         if self._workers is None:
@@ -233,92 +236,9 @@ class ConnectionPool(Generic[C]):
         return call_within(self._workers, seconds_left(until), CONNECTION, connect, self._disconnect)
 
 
-class AsyncConnectionPool(Generic[C]):
-    """:class:`ConnectionPool` for one event loop: keep it in a ``PerLoop``. It is closed when its loop ends.
-
-    :param connect: closes the connection itself when it is cancelled.
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[float], Awaitable[C]],
-        disconnect: Callable[[C], Awaitable[object]],
-        *,
-        size: int,
-        reserved: int,
-    ) -> None:
-        import asyncio  # late: sync programs do without
-
-        self._connect = connect
-        self._disconnect = disconnect
-        self._idle: list[Lent[C]] = []
-        self._generation = object()
-        self._permits = asyncio.Semaphore(size)
-        self._permits_for_all = asyncio.Semaphore(max(1, size - reserved))
-        self._at_end: AsyncGenerator[None] | None = None
-
-    @asynccontextmanager
-    async def connection(self, until: float, *, is_urgent: bool) -> AsyncIterator[Lent[C]]:
-        """See :meth:`ConnectionPool.connection`."""
-        for_all = nullcontext() if is_urgent else _permit(self._permits_for_all, until)
-        async with for_all, _permit(self._permits, until):
-            lent = await self._take(until)
-            try:
-                yield lent
-            finally:
-                if lent._generation is not self._generation:
-                    await self._close([lent])
-                elif lent.is_good:
-                    self._idle.append(lent)
-                else:
-                    await self.close(lent)
-
-    def outdate(self) -> None:
-        """See :meth:`ConnectionPool.outdate`."""
-        self._generation = object()
-
-    async def close(self, *in_use: Lent[C]) -> None:
-        """See :meth:`ConnectionPool.close`. Closes ``in_use`` first."""
-        self.outdate()
-        idle, self._idle = self._idle, []
-        await self._close([*in_use, *idle])
-
-    async def _take(self, until: float) -> Lent[C]:
-        if not seconds_left(until):  # the tasks that had the permit until now gave up at the same moment
-            raise TimedOut(FREE_CONNECTION, sent=False)
-        while self._idle:
-            lent = self._idle.pop()
-            if lent._generation is self._generation:
-                lent.is_good = False
-                return lent
-            await self._close([lent])
-        if self._at_end is None:
-            self._at_end = self._close_with_loop()
-            await anext(self._at_end)
-        generation = self._generation
-        with _errors_explained():
-            async with within(seconds_left(until), CONNECTION, sent=False):
-                return Lent(connection=await self._connect(until), generation=generation)
-
-    async def _close_with_loop(self) -> AsyncGenerator[None]:
-        """``asyncio.run`` ends the async generators of its event loop before it closes the loop.
-
-        Afterwards, drivers could close nothing.
-        """
-        try:
-            yield
-        finally:
-            await self.close()
-
-    async def _close(self, lent: list[Lent[C]]) -> None:
-        for one in lent:
-            with _errors_ignored():
-                await self._disconnect(one.connection)
-
-
 @contextmanager
-def _errors_explained() -> Iterator[None]:
-    """:raises NotSent: from an error of the driver."""
+def driver_errors(*, is_connecting: bool) -> Iterator[None]:
+    """Raise :class:`NotSent` from an error of the driver that connects; ignore one of the driver that disconnects."""
     try:
         yield
     except (NotSent, TimedOut, ProviderError, ConfigurationError):
@@ -326,27 +246,50 @@ def _errors_explained() -> Iterator[None]:
     except Exception as error:
         if is_from_signal(error):
             raise
-        raise NotSent from error
+        if is_connecting:
+            raise NotSent from error
 
 
-@contextmanager
-def _errors_ignored() -> Iterator[None]:
-    """Of a driver that closes what is broken."""
+def call_within(
+    pool: WorkerPool,
+    seconds: float | None,
+    waiting_for: str,
+    function: Callable[[], T],
+    discard: Callable[[T], object],
+) -> T:
+    """Call ``function`` in a thread of ``pool``: for calls that drivers cannot limit, such as a DNS lookup.
+
+    :param discard: called with a result that comes too late.
+    :raises TimedOut: after ``seconds``; nothing was sent.
+    """
+    if seconds is None:
+        return function()
+    from concurrent.futures import Future, wait
+
+    results: list[T] = []
+    # Which comes first, the thread with its result or the caller that gives up: setdefault() is one atomic step.
+    first: dict[str, str] = {}
+
+    def work() -> T:
+        result = function()
+        results.append(result)
+        if first.setdefault("is", "result") == "caller":
+            discard(result)
+        return result
+
+    future: Future[T] | None = None
     try:
-        yield
-    except Exception as error:
-        if is_from_signal(error):
-            raise
-
-
-@asynccontextmanager
-async def _permit(permits: asyncio.Semaphore, until: float) -> AsyncIterator[None]:
-    if permits.locked():
-        async with within(seconds_left(until), FREE_CONNECTION, sent=False):
-            await permits.acquire()
-    else:
-        await permits.acquire()  # at once
-    try:
-        yield
-    finally:
-        permits.release()
+        try:
+            future = pool.submit(work)
+        except RuntimeError:  # no thread can be started: better without the limit than not at all
+            return function()
+        done, _ = wait([future], seconds)
+        if not done:
+            raise TimedOut(waiting_for, sent=False)
+        return future.result()
+    except BaseException:  # of a signal handler, too
+        if future is not None:
+            future.cancel()  # it may still wait for a thread
+        if first.setdefault("is", "caller") == "result":
+            discard(results[0])
+        raise

@@ -1,17 +1,22 @@
-"""Where the records are: in a collection of a user-supplied client, or of clients that are opened from a URL."""
+"""Clients: they carry commands out in a collection, of a user-supplied client or of clients opened from a URL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Mapping
+from contextvars import Context
 from datetime import UTC
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar
 from urllib.parse import unquote_plus
 
 from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.command_cursor import AsyncCommandCursor
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.collection import Collection
+from pymongo.command_cursor import CommandCursor
 from pymongo.database import Database
 from pymongo.errors import InvalidName, PyMongoError
 from pymongo.read_concern import ReadConcern
@@ -20,7 +25,9 @@ from pymongo.uri_parser import split_options as split_uri_options
 from shedlock_py._process import PerLoop, PerProcess
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.kit import parse_timeout, split_options
+from shedlock_py.providers.kit import parse_limits, split_options
+from shedlock_py.providers.mongodb.errors import time_limit
+from shedlock_py.providers.mongodb.programs import Command
 
 COLLECTION = "shedlock"
 DATABASE = "shedlock"
@@ -47,50 +54,117 @@ _ASYNC = (AsyncDatabase, AsyncCollection, AsyncMongoClient)
 _LIMITS = {"connecttimeoutms", "serverselectiontimeoutms", "sockettimeoutms", "waitqueuetimeoutms"}
 
 
-class UserStore:
-    """A collection of a user-supplied client, with the settings that a lock needs."""
+class _AnyClient:
+    """The collection that a database, a collection or a URL means.
 
-    url: StoreUrl | None = None
-
-    def __init__(self, collection: Any) -> None:
-        self._collection = collection
-        self.full_name = self.shown = str(collection.full_name)
-
-    def collection(self) -> Any:
-        return self._collection
-
-    def pop_client(self) -> Any:
-        """None: the user closes the client."""
-        return None
-
-
-class ManagedStore:
-    """A collection of the clients of one URL: one for each process, or for asyncio one for each event loop."""
-
-    def __init__(self, url: StoreUrl, collection: str, *, is_async: bool) -> None:
-        self.url: StoreUrl | None = url
-        self._name = collection
-        self._clients: PerLoop[Any] | PerProcess[Any] = (
-            PerLoop(lambda: url.open(AsyncMongoClient)) if is_async else PerProcess(lambda: url.open(MongoClient))
-        )
-        self.full_name = str(_of_client(url.open(MongoClient), collection).full_name)
-        self.shown = f"{self.full_name} at {url.shown}"
-
-    def collection(self) -> Any:
-        return _of_client(self._clients.get(), self._name)
-
-    def pop_client(self) -> Any:
-        """The client of this process and event loop, to close it; None: there is none."""
-        return self._clients.pop()
-
-
-def find_store(given: object, name: str, timeout: Duration | None, *, is_async: bool) -> UserStore | ManagedStore:
-    """The store that ``given`` means: a database, a collection or a URL.
-
-    :raises ConfigurationError: it cannot work.
+    :ivar full_name: the names of the database and the collection.
+    :ivar shown: the same, and where it is, for people to read.
+    :ivar limits: the time limit of one operation, and the tolerance of fire times.
+    :ivar passwords: what must not be shown, as the URL and as the driver write it.
     """
-    if isinstance(given, str):
-        return ManagedStore(StoreUrl(given, timeout), name, is_async=is_async)
+
+    _is_async: ClassVar[bool]
+    _clients: PerProcess[Any] | PerLoop[Any] | None = None
+    passwords: tuple[str, ...] = ()
+
+    def __init__(self, given: object, name: str, timeout: Duration | None, tolerance: Duration | None) -> None:
+        """:raises ConfigurationError: it cannot work."""
+        if isinstance(given, str):
+            self._init_url(given, name, timeout, tolerance)
+        else:
+            self._collection = _user_collection(given, name, is_async=self._is_async)
+            self.full_name = self.shown = str(self._collection.full_name)
+            self.limits = parse_limits(timeout, tolerance, {}, is_managed=False)
+            self._has_limits = True
+            """The settings of PyMongo's client limit the parts of an operation, in place of ``timeout``."""
+
+    def _init_url(self, url: str, name: str, timeout: Duration | None, tolerance: Duration | None) -> None:
+        url, in_url = split_options(url)
+        scheme, separator, rest = url.partition("://")
+        if scheme not in ("mongodb", "mongodb+srv") or not separator:
+            raise ConfigurationError("store URL: not of the form mongodb://user@host/database")
+        userinfo, _, location = rest.rpartition("@")
+        place, _, query = location.partition("?")
+        given = _parsed(query)
+        if given.get("timeoutms"):  # PyMongo's own name for the same limit
+            in_url.setdefault("timeout", str(given["timeoutms"]))
+        self.limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
+        self._has_limits = timeout is None and "timeout" not in in_url and bool(_LIMITS & given.keys())
+        password = userinfo.partition(":")[2]
+        self.passwords = (password, unquote_plus(password))
+        options = _defaults(given, self.limits["timeout"])
+
+        def open_client(make: Any) -> Any:
+            """A small client, which connects at its first use."""
+            try:
+                return make(url, connect=False, **options)
+            except (PyMongoError, ValueError, TypeError) as error:
+                if "dnspython" in str(error):
+                    problem = "mongodb+srv:// needs the package dnspython: pip install dnspython"
+                    raise ConfigurationError(problem) from None
+                # The driver's words may quote what is before the host, where a password can be.
+                words = "" if userinfo else f": {error}"
+            raise ConfigurationError(f"store URL: not of the form mongodb://user@host/database?option=value{words}")
+
+        self._name = name
+        self._clients = (
+            PerLoop(lambda: open_client(AsyncMongoClient))
+            if self._is_async
+            else PerProcess(lambda: open_client(MongoClient))
+        )
+        self.full_name = str(_collection_of(open_client(MongoClient).get_default_database(DATABASE), name).full_name)
+        self.shown = f"{self.full_name} at {scheme}://{'***@' if userinfo else ''}{place}"
+
+    def collection(self) -> Any:
+        """The collection, of this process and event loop."""
+        if self._clients is None:
+            return self._collection
+        return _collection_of(self._clients.get().get_default_database(DATABASE), self._name)
+
+
+class Client(_AnyClient):
+    """For threads."""
+
+    _is_async = False
+
+    def execute(self, command: Command, timeout: float | None) -> Any:
+        # In a context of its own: not in the session or the time limit that the caller's context has for PyMongo.
+        return Context().run(self._execute, command, None if self._has_limits else timeout)
+
+    def _execute(self, command: Command, seconds: float | None) -> Any:
+        with time_limit(seconds):
+            result = attrgetter(command.method)(self.collection())(**command.arguments)
+            return result.to_list() if isinstance(result, CommandCursor) else result
+
+    def close(self) -> None:
+        """Close the client that was opened from a URL; the user closes the user's."""
+        client = None if self._clients is None else self._clients.pop()
+        if client is not None:
+            client.close()
+
+
+class AsyncClient(_AnyClient):
+    """For asyncio."""
+
+    _is_async = True
+
+    async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
+        work = self._execute(command, None if self._has_limits else timeout)
+        return await asyncio.create_task(work, context=Context())
+
+    async def _execute(self, command: Command, seconds: float | None) -> Any:
+        with time_limit(seconds):
+            result = await attrgetter(command.method)(self.collection())(**command.arguments)
+            return await result.to_list() if isinstance(result, AsyncCommandCursor) else result
+
+    async def close(self) -> None:
+        client = None if self._clients is None else self._clients.pop()
+        if client is not None:
+            await client.close()
+
+
+def _user_collection(given: object, name: str, *, is_async: bool) -> Any:
+    """The collection of a user-supplied client, with the settings that a lock needs."""
     database, collection, client = _ASYNC if is_async else _SYNC
     if isinstance(given, _SYNC if is_async else _ASYNC):
         other = "MongoLockProvider" if is_async else "AsyncMongoLockProvider"
@@ -98,18 +172,14 @@ def find_store(given: object, name: str, timeout: Duration | None, *, is_async: 
     if isinstance(given, client):
         raise ConfigurationError("this is a client: say which database the locks are in, as in client['database']")
     if isinstance(given, database):
-        return UserStore(_collection_of(given, name))
+        return _collection_of(given, name)
     if isinstance(given, Collection | AsyncCollection) and isinstance(given, collection):
         if name not in (COLLECTION, given.name):
             raise ConfigurationError(f"collection={name!r}, but a collection was given: {given.name!r}")
-        return UserStore(given.with_options(**_SETTINGS))
+        return given.with_options(**_SETTINGS)
     raise ConfigurationError(
         f"neither a database nor a collection of PyMongo, nor a mongodb:// URL: {type(given).__name__}"
     )
-
-
-def _of_client(client: Any, name: str) -> Any:
-    return _collection_of(client.get_default_database(DATABASE), name)
 
 
 def _collection_of(database: Any, name: str) -> Any:
@@ -119,47 +189,6 @@ def _collection_of(database: Any, name: str) -> Any:
         return collection
     except (InvalidName, TypeError, UnicodeError) as error:
         raise ConfigurationError(f"collection={name!r}: {error}") from error
-
-
-class StoreUrl:
-    """A ``mongodb://`` URL, checked, and what may be shown of it.
-
-    ``options`` are those of the library. ``has_limits``: the URL names PyMongo's limits for the parts of an operation,
-    which then replace ``timeout``.
-    """
-
-    def __init__(self, url: str, timeout: Duration | None) -> None:
-        self._url, self.options = split_options(url)
-        scheme, separator, rest = self._url.partition("://")
-        if scheme not in ("mongodb", "mongodb+srv") or not separator:
-            raise ConfigurationError("store URL: not of the form mongodb://user@host/database")
-        self._userinfo, _, location = rest.rpartition("@")
-        place, _, query = location.partition("?")
-        self.shown = f"{scheme}://{'***@' if self._userinfo else ''}{place}"
-        given = _parsed(query)
-        if given.get("timeoutms"):  # PyMongo's own name for the same limit
-            self.options.setdefault("timeout", str(given["timeoutms"]))
-        self.timeout = parse_timeout(timeout, self.options.get("timeout"), is_managed=True)
-        self.has_limits = timeout is None and "timeout" not in self.options and bool(_LIMITS & given.keys())
-        self._client_options = _defaults(given, self.timeout)
-
-    def open(self, make: Callable[..., Any]) -> Any:
-        """A small client, which connects at its first use."""
-        try:
-            return make(self._url, connect=False, **self._client_options)
-        except (PyMongoError, ValueError, TypeError) as error:
-            if "dnspython" in str(error):
-                raise ConfigurationError("mongodb+srv:// needs the package dnspython: pip install dnspython") from None
-            # The driver's words may quote what is before the host, where a password can be.
-            words = "" if self._userinfo else f": {error}"
-        raise ConfigurationError(f"store URL: not of the form mongodb://user@host/database?option=value{words}")
-
-    def redact(self, message: str) -> str:
-        """``message`` without the password, should it be in there."""
-        password = self._userinfo.partition(":")[2]
-        for text in {password, unquote_plus(password)} - {""}:
-            message = message.replace(text, "***")
-        return message
 
 
 def _parsed(query: str) -> Mapping[str, Any]:

@@ -33,8 +33,8 @@ _BY_CODE = {
     **dict.fromkeys((371, 14031), Failure.UNREACHABLE),  # writes are blocked, the disk is full
     462: Failure.UNREACHABLE,  # overloaded
 }
-_OTHER_TYPE = (14, 241, 16554)  # an operator met a value of another type: $add (16554 before MongoDB 6.1), $toLong
-_INDEX_EXISTS = (85, 86)
+OTHER_TYPE = (14, 241, 16554)  # an operator met a value of another type: $add (16554 before MongoDB 6.1), $toLong
+INDEX_EXISTS = (85, 86)
 
 TOO_LATE = "shedlock_py: fire time too late"
 """The text that the server cannot convert to a number: so it refuses the whole command with this text."""
@@ -74,29 +74,11 @@ def classify(error: Exception) -> Failure:
     return Failure.NOT_A_STORE_ERROR
 
 
-def _code(error: object) -> int:
+def code_of(error: object) -> int:
+    """The number of the server's error; 0 for all else."""
     return (error.code or 0) if isinstance(error, OperationFailure) else 0
 
 
 def is_fire_time_too_late(error: object) -> bool:
     """Whether the server refused the fire time of a claim: see :data:`TOO_LATE`."""
-    return _code(error) == 241 and TOO_LATE in str(error)
-
-
-def met_another_type(error: object) -> bool:
-    """Whether an operator met a field that has another type than in a lock record."""
-    return _code(error) in _OTHER_TYPE
-
-
-def index_exists(error: object) -> bool:
-    """Whether there is another index on the field."""
-    return _code(error) in _INDEX_EXISTS
-
-
-def reason(error: BaseException) -> str:
-    """The driver's own words, on one line, without the dumps that it appends."""
-    text = " ".join(str(error).split())
-    for dump in (", full error:", ", Topology Description:", " Topology Description:"):
-        text = text.partition(dump)[0]
-    text = text or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:300]}…"
+    return code_of(error) == 241 and TOO_LATE in str(error)

@@ -6,10 +6,10 @@ any number. Values from users go into expressions as ``$literal`` only: ``"$name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from bson import Int64
 from pymongo import ReturnDocument
@@ -21,7 +21,7 @@ from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, refused
+from shedlock_py.providers.kit import Failure, Limits, StorePrograms, fire_time_too_late, refused
 from shedlock_py.providers.mongodb import errors
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LONGEST_NAME
@@ -35,13 +35,13 @@ BYTE_BY_BYTE = Collation("simple")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_FIELDS: tuple[tuple[str, type, bool], ...] = (
-    ("lockedBy", str, True),
-    ("lockedAt", datetime, True),
-    ("lockUntil", datetime, True),
-    ("fencingToken", int, False),
-    ("lastFireTime", int, False),
-)
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "lockedBy": (str,),
+    "lockedAt": (datetime,),
+    "lockUntil": (datetime,),
+    "fencingToken": (int, Int64, type(None)),
+    "lastFireTime": (int, Int64, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -53,27 +53,17 @@ class Command:
 
 
 class MongoPrograms(StorePrograms):
-    """The programs for one collection.
-
-    :param redact: removes the password from a message of the driver.
-    """
+    """The programs for one collection."""
 
     def __init__(
-        self,
-        collection_name: str,
-        expire_after: Duration,
-        redact: Callable[[str], str],
-        *,
-        timeout: Duration | None,
-        fire_time_tolerance: timedelta,
+        self, collection_name: str, expire_after: Duration, passwords: Iterable[str] = (), **limits: Unpack[Limits]
     ) -> None:
-        super().__init__(timeout=timeout, fire_time_tolerance=fire_time_tolerance)
+        super().__init__(passwords=passwords, **limits)
         self.collection_name = collection_name
         expiry = parse_duration(expire_after, "expire_after")
         if expiry < timedelta(seconds=1):
             raise ConfigurationError(f"expire_after={expire_after!r} is less than a second, which MongoDB counts in")
         self._expire_after_seconds = -(-expiry // timedelta(seconds=1))
-        self._redact = redact
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Any, Any, int | None]:
         make, operation = (take_over, "take_over") if force else (acquire, "acquire")
@@ -84,14 +74,8 @@ class MongoPrograms(StorePrograms):
             if errors.is_fire_time_too_late(error.__cause__):
                 raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance) from error.__cause__
             raise
-        is_granted = document.get("lockedBy") == claim.locked_by
-        try:
-            self._check_record(document, operation, claim.request.name)
-        except ProviderError:
-            if is_granted:
-                yield self.undo_of(claim, is_take_over=force)
-            raise
-        return document["fencingToken"] if is_granted else None
+        record = self._to_record(document, operation, claim.request.name)
+        return record.fencing_token if record.locked_by == claim.locked_by else None
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
         result = yield release(lease.name, lease.locked_by, lock_for) if releasing else extend(lease, lock_for)
@@ -103,12 +87,18 @@ class MongoPrograms(StorePrograms):
 
     def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
         documents = yield _read({"_id": name})
-        return self._to_record(documents[0], "record") if documents else None
+        return self._to_record(documents[0], "record", name) if documents else None
 
     def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
         last = prefix + "\U0010ffff" * LONGEST_NAME  # no name that starts with the prefix comes after this one
         documents = yield _read({"_id": {"$gte": prefix, "$lte": last}})
-        return self._readable(documents)
+        records = []
+        for document in documents:
+            try:
+                records.append(self._to_record(document, "records", document["_id"]))
+            except ProviderError as error:  # a document that is no lock record must not hide the others
+                logger.warning("left out: %s", error)
+        return records
 
     def force_release(self, name: str) -> Program[Command, Any, bool]:
         result = yield _update({"_id": name, "$expr": _IS_HELD}, {"$set": {"lockUntil": _NOW}})
@@ -144,56 +134,44 @@ class MongoPrograms(StorePrograms):
                 )
                 return
             except ProviderError as error:
-                if not errors.index_exists(error.__cause__) or number == MOST_INDEX_TRIES - 1:
+                if errors.code_of(error.__cause__) not in errors.INDEX_EXISTS or number == MOST_INDEX_TRIES - 1:
                     raise
 
-    # Records
-
-    def _readable(self, documents: Sequence[Document]) -> list[LockRecord]:
-        """The lock records among ``documents``; a document that is none must not hide the others."""
-        records = []
-        for document in documents:
-            try:
-                records.append(self._to_record(document, "records"))
-            except ProviderError as error:
-                logger.warning("left out: %s", error)
-        return records
-
-    def _to_record(self, document: Document, operation: str) -> LockRecord:
-        self._check_record(document, operation, document["_id"])
-        return LockRecord(
-            name=document["_id"],
-            locked_by=document["lockedBy"],
-            locked_at=document["lockedAt"],
-            lock_until=document["lockUntil"],
-            fencing_token=document.get("fencingToken"),
-            last_fire_time=_fire_time(document),
-            read_at=document["readAt"],
-        )
-
-    def _check_record(self, document: Document, operation: str, name: object) -> None:
+    def _to_record(self, document: Document, operation: str, name: object) -> LockRecord:
         """:raises ProviderError: a field has another type: compared with it, no lock would ever be free."""
-        problem = None
-        for field, kinds, is_required in _FIELDS:
+        problem = ""
+        for field, types in _FIELDS.items():
             value = document.get(field)
-            if value is None and is_required:
-                problem = f"its {field} is missing"
-            elif value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
-                problem = f"its {field} is of type {type(value).__name__}"
+            if type(value) not in types:  # True is an int
+                problem = "missing" if value is None else f"of type {type(value).__name__}"
+                problem = f"its {field} is {problem}"
+        newest = document.get("lastFireTime")
         try:
-            _fire_time(document)
-        except (OverflowError, TypeError):
-            problem = problem or f"its lastFireTime is {document['lastFireTime']}"
-        if problem:
-            raise refused(operation, name if isinstance(name, str) else repr(name), problem, hint=self._no_record())
+            if not problem:
+                return LockRecord(
+                    name=str(name),
+                    locked_by=document["lockedBy"],
+                    locked_at=document["lockedAt"],
+                    lock_until=document["lockUntil"],
+                    fencing_token=document.get("fencingToken"),
+                    last_fire_time=None if newest is None else _EPOCH + newest * _MICROSECOND,
+                    read_at=document.get("readAt", _EPOCH),  # the reply to a claim does not need it
+                )
+        except OverflowError:
+            problem = f"its lastFireTime is {newest}"
+        raise refused(operation, name if isinstance(name, str) else repr(name), problem, hint=self._no_record())
 
     # Errors
 
     def classify(self, error: Exception) -> Failure:
         return errors.classify(error)
 
-    def reason(self, error: Exception) -> str:
-        return self._redact(errors.reason(error))
+    def text_of(self, error: Exception) -> str:
+        """The driver's own words, without the dumps that it appends."""
+        text = str(error)
+        for dump in (", full error:", ", Topology Description:", " Topology Description:"):
+            text = text.partition(dump)[0]
+        return text
 
     def hint(self, error: Exception) -> str | None:
         if isinstance(error, DuplicateKeyError):
@@ -201,7 +179,7 @@ class MongoPrograms(StorePrograms):
                 f"collection {self.collection_name} takes another name for the same: lock names are compared byte by "
                 f"byte, so use a collection without a collation"
             )
-        return self._no_record() if errors.met_another_type(error) else None
+        return self._no_record() if errors.code_of(error) in errors.OTHER_TYPE else None
 
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
         if isinstance(error, DuplicateKeyError):
@@ -331,8 +309,3 @@ def _after(milliseconds: int) -> dict[str, Any]:
 def _microseconds(moment: datetime) -> Int64:
     """Microseconds since 1970: a date of MongoDB has milliseconds only."""
     return Int64((moment - _EPOCH) // _MICROSECOND)
-
-
-def _fire_time(document: Document) -> datetime | None:
-    microseconds = document.get("lastFireTime")
-    return None if microseconds is None else _EPOCH + microseconds * _MICROSECOND

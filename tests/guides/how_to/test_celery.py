@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.guides.documents import EXAMPLES, Page
+from tests.guides.documents import Page
+from tests.guides.how_to.applications import application, copied
 from tests.support.polling import wait_until
-from tests.support.processes import kill_tree
 from tests.support.redis import RedisEndpoint
 
 BROKER, STORE = 11, 12
@@ -47,85 +46,42 @@ def redis(redis_server: RedisEndpoint) -> Iterator[RedisEndpoint]:
     flush()
 
 
-class Hosts:
-    """Two hosts: a directory, a beat and a worker each, and what these write."""
-
-    def __init__(self, redis: RedisEndpoint, directory: Path, active: bool) -> None:
-        self._redis = redis
-        self._environment = {
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-            "BROKER": redis.url(BROKER),
-            "SHEDLOCK_STORE": redis.url(STORE),
-            "SHEDLOCK_ACTIVE": str(int(active)),
-        }
-        self._processes = ExitStack()
-        self.directories = [directory / "host-1", directory / "host-2"]
-        for host in self.directories:
-            shutil.copytree(EXAMPLES / "celery", host, ignore=shutil.ignore_patterns("__pycache__", "__init__.py"))
-
-    def run(self, script: str) -> None:
-        for host in self.directories:
-            command = [sys.executable, "-c", script]
-            subprocess.run(command, cwd=host, env=self._environment, stdin=subprocess.DEVNULL, timeout=60, check=True)
-
-    def start(self, *command: str) -> None:
-        for host in self.directories:
-            self._processes.enter_context(self._process(host, *command))
-
-    def log(self, what: str) -> str:
-        return "".join((host / f"{what}.log").read_text() for host in self.directories)
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Those that wait for a worker."""
-        with self._redis.client(BROKER) as client:
-            return [json.loads(message) for message in client.lrange("celery", 0, -1)]
-
-    def close(self) -> None:
-        self._processes.close()
-
-    @contextmanager
-    def _process(self, host: Path, *command: str) -> Iterator[None]:
-        program = str(Path(sys.executable).with_name("celery"))
-        with (host / f"{command[0]}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [program, "--app", "tasks", *command],
-                cwd=host,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            yield
-        finally:
-            kill_tree(process.pid)
-            process.wait()
-
-
 @pytest.mark.parametrize("active", [True, False], ids=["with the lock", "without"])
 def test_one_fire_time_of_two_beats(active: bool, redis: RedisEndpoint, tmp_path: Path) -> None:
-    hosts = Hosts(redis, tmp_path, active)
-    try:
-        hosts.run(LATE)
-        hosts.start("beat")
-        wait_until(lambda: len(hosts.messages()) >= 2, timeout=30, what="a message of each beat")
-        sent = len(hosts.messages())
-        for message in hosts.messages():
+    variables = {
+        "BROKER": redis.url(BROKER),
+        "SHEDLOCK_STORE": redis.url(STORE),
+        "SHEDLOCK_ACTIVE": str(int(active)),
+    }
+    hosts = [copied("celery", tmp_path / name) for name in ("host-1", "host-2")]
+    for host in hosts:
+        run_late = [sys.executable, "-c", LATE]
+        subprocess.run(run_late, cwd=host, env={**os.environ, **variables}, timeout=60, check=True)
+
+    def messages() -> list[dict[str, Any]]:
+        """Those that wait for a worker."""
+        with redis.client(BROKER) as client:
+            return [json.loads(message) for message in client.lrange("celery", 0, -1)]
+
+    def log() -> str:
+        return "".join((host / "log").read_text() for host in hosts)
+
+    with ExitStack() as processes:
+        for host in hosts:
+            processes.enter_context(application("celery --app tasks beat", host, 1, **variables))
+        wait_until(lambda: len(messages()) >= 2, timeout=30, what="a message of each beat")
+        sent = len(messages())
+        for message in messages():
             expires = datetime.fromisoformat(message["headers"]["expires"])
             assert expires - datetime.now(UTC) < timedelta(seconds=20)
-        hosts.start("worker", "--loglevel", "info", "--concurrency", "1")
-        wait_until(lambda: hosts.log("worker").count("succeeded in") >= sent, timeout=60, what="all messages done")
-        log = hosts.log("worker")
-    except BaseException:
-        print(hosts.log("beat"))
-        raise
-    finally:
-        hosts.close()
-    runs = log.count("sending the newsletter")
+        for host in hosts:
+            worker = "celery --app tasks worker --loglevel info --concurrency 1"
+            processes.enter_context(application(worker, host, 1, **variables))
+        wait_until(lambda: log().count("succeeded in") >= sent, timeout=60, what="all messages done")
+    runs = log().count("sending the newsletter")
     if active:
         assert runs == 1
-        assert log.count(": None\n") >= sent - 1  # what a skipped task returns
+        assert log().count(": None\n") >= sent - 1  # what a skipped task returns
     else:
         assert runs >= sent
 

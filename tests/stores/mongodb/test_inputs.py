@@ -14,6 +14,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError
 from shedlock_py import ProviderUnreachable as Unreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+from shedlock_py.providers.mongodb.clients import Client
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
@@ -105,8 +106,7 @@ def test_a_name_that_no_name_server_knows() -> None:
 
 def test_what_the_url_says_wins() -> None:
     def options(url: str) -> Any:
-        store: Any = MongoLockProvider(url)._store
-        return store.collection().database.client.options
+        return Client(url, "shedlock", None, None).collection().database.client.options
 
     defaults = options("mongodb://h")
     assert (defaults.server_selection_timeout, defaults.retry_writes) == (5, False)

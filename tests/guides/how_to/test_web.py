@@ -1,0 +1,64 @@
+"""docs/how-to/fastapi.md and flask.md: three workers of uvicorn or gunicorn, one run for each fire time."""
+
+from pathlib import Path
+
+import pytest
+
+from shedlock_py import provider_from_url
+from tests.guides.documents import Page
+from tests.guides.how_to.applications import LATE, LATE_ASYNC, WORKERS, application, copied, get, once_each
+from tests.support.polling import wait_until
+from tests.support.ports import free_port
+
+LONG_JOB = """
+
+@scheduler.scheduled_job("date", id="long")
+@scheduler_lock("long", lock_at_most_for="1h")
+async def long() -> None:
+    logger.info("long has begun")
+    await asyncio.sleep(3600)
+"""
+
+
+def command(page: str, port: int, options: str = "") -> str:
+    """The page's own."""
+    if page == "flask":
+        (gunicorn,) = Page("flask").commands("gunicorn ")
+        return f"{gunicorn} {options} --bind 127.0.0.1:{port}"
+    (uvicorn,) = Page("fastapi").commands("uvicorn ")
+    return f"{uvicorn} --port {port}"
+
+
+@pytest.mark.parametrize(
+    ("page", "options", "late"),
+    [("fastapi", "", LATE_ASYNC), ("flask", "", LATE), ("flask", "--preload", LATE)],
+    ids=["fastapi", "flask: each worker loads the app", "flask: loaded before the fork"],
+)
+def test_as_many_runs_as_fire_times(page: str, options: str, late: str, tmp_path: Path) -> None:
+    directory, port = copied(page, tmp_path, more=late), free_port()
+    with application(command(page, port, options), directory) as app:
+        begin, end = app.watch()
+        assert app.ran(begin, end) == once_each(begin, end)
+        assert int(get(port, "/ticks")) >= len(once_each(begin, end))
+        assert app.terminate() == [0]
+        app.check_rows(directory / "app.db")
+
+
+@pytest.mark.parametrize("page", ["fastapi", "flask"])
+def test_without_locks_each_worker_runs_it(page: str, tmp_path: Path) -> None:
+    directory = copied(page, tmp_path)
+    with application(command(page, free_port()), directory, SHEDLOCK_ACTIVE="0") as app:
+        begin, end = app.watch()
+        assert app.ran(begin, end) == once_each(begin, end, times=WORKERS)
+
+
+def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(tmp_path: Path) -> None:
+    directory = copied("fastapi", tmp_path, more=LONG_JOB)
+    provider = provider_from_url(f"sqlite:///{directory}/app.db")
+    with application(command("fastapi", free_port()), directory) as app:
+        wait_until(lambda: "long has begun" in app.log.read_text(), timeout=30, what="the long job")
+        (record,) = provider.records("long")
+        assert record.is_held
+        assert app.terminate() == [0]
+        (record,) = provider.records("long")
+        assert not record.is_held
