@@ -41,8 +41,8 @@ STORES: dict[str, tuple[str, ...]] = {
 }
 MakeStore = Callable[..., Store]
 # The way in which a run is given up has little to do with the store: all of them in the full run only.
-SHORT = [("cancelled", "attempt"), ("out of time", "keep-alive")]
-ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep-alive", "extending")]
+SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]
+ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep_alive", "extending")]
 CASES = [
     (store, way, kind) for store in STORES for way, kind in (ALL if FULL or store == "sqlite+aiosqlite" else SHORT)
 ]
@@ -87,26 +87,24 @@ class Run:
     async def attempt(self) -> object:
         return await attempt_async(self.name, self.task, lock_at_most_for="1h", provider=self.provider)
 
-    async def hold(self) -> object:
-        async with hold_async(self.name, lock_at_most_for="1h", provider=self.provider) as lease:
-            assert lease is not None
+    async def hold(self, *, keep_alive: bool = False, extends: bool = False) -> object:
+        lock_for = "30m" if extends else "1h"
+        async with hold_async(self.name, lock_at_most_for=lock_for, keep_alive=keep_alive, provider=self.provider):
+            if keep_alive:
+                await asyncio.sleep(0.02)  # some heartbeats
+            if extends:
+                await extend_lock_async("1h")
             return await self.task()
 
     async def keep_alive(self) -> object:
-        async with hold_async(self.name, lock_at_most_for="1h", keep_alive=True, provider=self.provider) as lease:
-            assert lease is not None
-            await asyncio.sleep(0.02)  # some heartbeats
-            return await self.task()
+        return await self.hold(keep_alive=True)
 
     async def extending(self) -> object:
-        async with hold_async(self.name, lock_at_most_for="30m", provider=self.provider) as lease:
-            assert lease is not None
-            await extend_lock_async("1h")
-            return await self.task()
+        return await self.hold(extends=True)
 
     def of(self, kind: str) -> Coroutine[Any, Any, object]:
-        work: Callable[[], Coroutine[Any, Any, object]] = getattr(self, kind.replace("-", "_"))
-        return work()
+        work: Coroutine[Any, Any, object] = getattr(self, kind)()
+        return work
 
 
 @pytest.mark.parametrize(("store", "way", "kind"), CASES)
