@@ -15,7 +15,6 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import (
-    Executed,
     attempt_async,
     extend_lock_async,
     hold_async,
@@ -162,29 +161,3 @@ async def assert_free(provider: Any, name: str) -> None:
     if inspect.isawaitable(record):
         record = await record
     assert record is None or not record.is_held, f"{name}: {record}"
-
-
-@pytest.mark.parametrize("store", STORES)
-def test_i12_out_of_time_at_any_moment(store: str, make_store: MakeStore) -> None:
-    """By the clock, while the server works on it; and the pool is as good as before."""
-
-    async def main() -> None:
-        async with opened(make_store, store) as provider:
-            before, name = asyncio.all_tasks(), f"moments-{uuid4().hex[:8]}"
-            ended = 0
-            for number in range(100 if FULL else 25):
-                run = Run(provider, f"{name}-{number}")
-                try:
-                    async with asyncio.timeout(number * 0.0004):
-                        await run.attempt()
-                    ended += 1
-                except TimeoutError:
-                    pass
-                await nothing_goes_on(before)
-                await assert_free(provider, run.name)
-            many = [Run(provider, f"{name}-many-{number}").attempt() for number in range(30)]
-            results = await asyncio.gather(*many)
-            assert all(isinstance(result, Executed) for result in results)
-
-    asyncio.run(main())
-    gc.collect()
