@@ -187,12 +187,10 @@ def test_only_what_a_jump_explains_is_excused(rule: str, at: float, expected: bo
 @pytest.mark.parametrize(
     ("outcome", "rule"),
     [
-        (Outcome(["a", "a"], 0), "overlap"),
-        (Outcome([], 2), "overlap"),
-        (Outcome(["a"], 0, ["ProviderUnreachable: no"]), "error"),
-        (Outcome(["a"], 0), "hang"),
+        (Outcome(["a", "a"], 0), "overlap"), (Outcome([], 2), "overlap"),
+        (Outcome(["a"], 0, ["ProviderUnreachable: no"]), "error"), (Outcome(["a"], 0), "hang"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_a_herd(outcome: Outcome, rule: str) -> None:
     report = Report()
     herds.judge(report, ["a"], outcome, attempts=2)

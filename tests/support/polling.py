@@ -11,3 +11,8 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: 
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what}: still not so after {timeout:g} s")
         time.sleep(0.005)
+
+
+def let_pass(seconds: float) -> None:
+    """For faults that last so long; a test that waits for something says what."""
+    time.sleep(seconds)
