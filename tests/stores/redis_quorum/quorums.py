@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
+from shedlock_py.providers.redis.commands import Script, script
+from shedlock_py.providers.redis.quorum import programs
 from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis_quorum.by_hand import ByHand
@@ -60,7 +65,9 @@ class Quorum:
 
         :param at: other addresses, by number.
         """
-        urls = self._urls(via_proxies=via_proxies, without=without, at=at)
+        via = dict(enumerate(proxy.address for proxy in self.proxies)) if via_proxies else {}
+        via |= {number: ("127.0.0.1", free_port()) for number in without} | dict(at or {})
+        urls = [server.url(via=via.get(number)) for number, server in enumerate(self.servers)]
         options = {"key_prefix": self.prefix, **options}
         if kind == "async":
             return self.stack.enter_context(BlockingLockProvider(lambda: AsyncRedisQuorumLockProvider(urls, **options)))
@@ -70,20 +77,8 @@ class Quorum:
 
     def by_hand(self, *, via_proxies: bool = False) -> ByHand:
         """The programs, carried out step by step."""
-        hand = ByHand(self._urls(via_proxies=via_proxies), self.prefix)
-        self.stack.callback(hand.client.close)
-        return hand
-
-    def _urls(
-        self,
-        *,
-        via_proxies: bool = False,
-        without: Sequence[int] = (),
-        at: Mapping[int, Address] | None = None,
-    ) -> list[str]:
-        via = dict(enumerate(proxy.address for proxy in self.proxies)) if via_proxies else {}
-        via |= {number: ("127.0.0.1", free_port()) for number in without} | dict(at or {})
-        return [server.url(via=via.get(number)) for number, server in enumerate(self.servers)]
+        provider: Any = self.provider(via_proxies=via_proxies)
+        return ByHand(provider)
 
     def cut_off(self, *numbers: int) -> None:
         """These servers, and no others, cannot be reached through their proxies."""
@@ -144,6 +139,17 @@ def outcome(provider: LockProvider, name: str = NAME, at_most: str = "1m", **opt
     except ProviderUnreachable as error:
         return str(error)
     return "skip" if lease is None else "lease"
+
+
+def leave_out_of_scripts(monkeypatch: pytest.MonkeyPatch, part: bytes, instead: bytes) -> None:
+    """For controls: a fault that this part of a script prevents."""
+
+    def changed(name: str) -> Script:
+        found = script(name)
+        text = found.text.replace(part, instead)
+        return found if text == found.text else replace(found, text=text, sha="0" * 40)
+
+    monkeypatch.setattr(programs, "script", changed)
 
 
 def token_of(lease: Lease) -> int:
