@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from shedlock_py.testing.contract import (
     LockProviderContract,
     ProcessContract,
 )
-from tests.contract.sql import SqlContract, SqlStore
+from tests.contract.sql import SqlContract
 
 
 class SqliteContract(SqlContract):
@@ -27,47 +26,32 @@ class SqliteContract(SqlContract):
         return f"{cls.driver}:///{path}", f"sqlite:///{path}"
 
     @pytest.fixture
-    def unreachable_url(self, tmp_path: Path) -> str:
+    def unreachable(self, tmp_path: Path) -> str:
         return f"{self.driver}:///{tmp_path}/no/such/directory/locks.db"
 
 
-class TestSqlite3(SqliteContract, LockProviderContract, ProcessContract):
+class TestSqlite3(SqliteContract, LockProviderContract, ProcessContract, ForkContract):
     driver = "sqlite"
 
 
-class TestSqlite3UsersEngine(SqliteContract, LockProviderContract):
+class TestSqlite3UsersEngine(SqliteContract, LockProviderContract, ForkContract):
     driver = "sqlite"
-    users_engine = True
+    users_client = True
 
 
 class TestAiosqlite(SqliteContract, AsyncLockProviderContract, ProcessContract):
     driver = "sqlite+aiosqlite"
 
 
+class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
+    driver = "sqlite+aiosqlite"  # alone: no process may fork while a connection to SQLite is open
+
+
 class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract):
     driver = "sqlite+aiosqlite"
-    users_engine = True
+    users_client = True
 
 
 class TestWithoutExtraColumns(SqliteContract, ExclusionContract, HoldTimesContract):
     driver = "sqlite"
     extra_columns = False
-
-
-class TestSqlite3Forks(SqliteContract, ForkContract):
-    driver = "sqlite"
-
-
-class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
-    driver = "sqlite+aiosqlite"
-
-    @pytest.fixture
-    def make_loop_provider(self, store: SqlStore) -> Any:
-        facade: Any = store.provider(0)
-        facade.run(facade.async_provider.close())  # a child is refused if its parent has the file open
-        return store.async_provider
-
-
-class TestSqlite3UsersEngineForks(SqliteContract, ForkContract):
-    driver = "sqlite"
-    users_engine = True
