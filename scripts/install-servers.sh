@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install-servers.sh PYTHON [SERVER...]: what the tests need from Debian, and only what is missing:
-# PostgreSQL, MariaDB, Redis, the compiler and headers that PYTHON needs to build mysqlclient, libfaketime
-# and PgBouncer. The compiler also makes the clocks that tests set (tests/faults/clocks.py).
+# PostgreSQL, MariaDB, Redis, the compiler and headers that PYTHON needs to build mysqlclient, and
+# PgBouncer. The compiler also makes the clocks that tests set (tests/faults/clocks.py).
 # With SERVER (postgres, mariadb, redis) only these, also where a SHEDLOCK_TEST_..._URL names one.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
@@ -35,7 +35,6 @@ if [ ${#only[@]} -eq 0 ]; then
         missing+=(pgbouncer)
         services+=(pgbouncer)
     fi
-    compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing+=(libfaketime)
 fi
 if [ ${#only[@]} -eq 0 ] && ! "$python" -c 'import MySQLdb' 2>/dev/null; then
     has pkg-config || missing+=(pkg-config)

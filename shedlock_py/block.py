@@ -7,15 +7,14 @@ that is closed there could not release the lease any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.config import emit, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
-from shedlock_py.context import ActiveLease, find_enclosing, running
+from shedlock_py.context import ActiveLease, Skipped, decide_skip, find_enclosing, process_gates, running
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
 from shedlock_py.events import (
     LeaseLost,
@@ -24,7 +23,6 @@ from shedlock_py.events import (
     LockSkipped,
     Outcome,
     ProviderFailed,
-    SkipReason,
     TaskFinished,
     logger,
 )
@@ -38,27 +36,7 @@ from shedlock_py.request import LockRequest, validate_name
 if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
 
-Gate = Callable[[], SkipReason | None]
-"""A condition for a task to begin: returns why it may not; None: it may. The lock itself comes last."""
-process_gates: list[Gate] = []
-"""The gates of every guarded task of this process, such as that of ``release_on_sigterm``."""
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """The task did not run: the lock is held elsewhere (``"held"``), its fire time has run (``"already_ran"``), …"""
-
-    lock_name: str
-    reason: SkipReason = "held"
-
-
-def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
-    """The skip of a task, with the reason of the first gate that refuses it; None: it passes."""
-    for gate in gates:
-        reason = gate()
-        if reason is not None:
-            return Skipped(lock_name, reason)
-    return None
+T = TypeVar("T")
 
 
 def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
@@ -66,11 +44,6 @@ def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
     last = record.last_fire_time if record is not None and not record.is_held else None
     has_run = request.fire_time is not None and last is not None and last >= request.fire_time
     return Skipped(request.name, "already_ran" if has_run else "held")
-
-
-def not_leader(is_leader: Callable[[], bool]) -> Gate:
-    """The gate of tasks that run on the leader only."""
-    return lambda: None if is_leader() else "not_leader"
 
 
 class Guard:
@@ -337,3 +310,24 @@ class AsyncBlock(Guard):
                 self.released(lease, await release(lease))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
+
+
+def refuse_unfinished(value: T) -> T:
+    """``value``, if the task's work is done.
+
+    :raises TypeError: the task returned a coroutine or generator, whose body would run after the release; or a Task or
+        Future, whose work may end after it.
+    """
+    if hasattr(type(value), "add_done_callback"):  # as futures of all libraries have; the type, for mocks have anything
+        raise TypeError(
+            f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
+            f"it an 'async def' that awaits the work, or wait for its result before returning"
+        )
+    if not isinstance(value, CoroutineType | GeneratorType | AsyncGeneratorType):
+        return value
+    if isinstance(value, CoroutineType):
+        value.close()  # or Python warns that it was never awaited
+    raise TypeError(
+        f"the guarded task returned a {type(value).__name__} that has not run yet; the lock would be released before "
+        f"it does. Guard the function that does the work ('async def' tasks are awaited under the lock)"
+    )

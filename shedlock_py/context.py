@@ -1,4 +1,4 @@
-"""The leases that the running code is inside of.
+"""Whether a task may begin: the leases that the running code is inside of, and the gates.
 
 Inside is what the guarded task calls or awaits, in the same process, while its lease lives: its own code, the tasks
 that it makes, and threads that run in a copy of its context (``asyncio.to_thread``). A context variable carries the
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +21,7 @@ from shedlock_py._process import OwningProcess
 from shedlock_py.config import as_async_provider, as_provider, configured_providers, emit
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
-from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed
+from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed, SkipReason
 from shedlock_py.lease import Lease
 
 if TYPE_CHECKING:
@@ -153,6 +154,34 @@ def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLe
             return active
         active = active.parent
     return None
+
+
+Gate = Callable[[], SkipReason | None]
+"""A condition for a task to begin: returns why it may not; None: it may. The lock itself comes last."""
+process_gates: list[Gate] = []
+"""The gates of every guarded task of this process, such as that of ``release_on_sigterm``."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """The task did not run: the lock is held elsewhere (``"held"``), its fire time has run (``"already_ran"``), …"""
+
+    lock_name: str
+    reason: SkipReason = "held"
+
+
+def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
+    """The skip of a task, with the reason of the first gate that refuses it; None: it passes."""
+    for gate in gates:
+        reason = gate()
+        if reason is not None:
+            return Skipped(lock_name, reason)
+    return None
+
+
+def not_leader(is_leader: Callable[[], bool]) -> Gate:
+    """The gate of tasks that run on the leader only."""
+    return lambda: None if is_leader() else "not_leader"
 
 
 def add_alias(spec: object, lock_name: str) -> None:

@@ -22,7 +22,7 @@ Duration = str | timedelta | int | float
 
 LONGEST = timedelta(days=3653)  # ten years
 
-_MILLISECOND = timedelta(milliseconds=1)
+MILLISECOND = timedelta(milliseconds=1)
 _LONGEST_TEXT = 600  # Python can be configured to refuse whole numbers of more than 640 digits
 _UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}  # in milliseconds
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -41,8 +41,8 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
 
     :raises ConfigurationError: quoting the value and showing the accepted forms.
     """
-    shortest = timedelta(0) if zero else _MILLISECOND
-    if type(value) is timedelta and shortest <= value <= LONGEST and not value % _MILLISECOND:
+    shortest = timedelta(0) if zero else MILLISECOND
+    if type(value) is timedelta and shortest <= value <= LONGEST and not value % MILLISECOND:
         return value  # it was parsed before
     milliseconds = _milliseconds(value)
     if milliseconds is None:
@@ -51,10 +51,10 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
         fault = "is negative"
     elif milliseconds == 0 and not zero:
         fault = "is zero"
-    elif milliseconds > LONGEST // _MILLISECOND:
+    elif milliseconds > LONGEST // MILLISECOND:
         fault = "is over ten years"
     else:
-        return math.ceil(milliseconds) * _MILLISECOND
+        return math.ceil(milliseconds) * MILLISECOND
     try:
         quoted = short_repr(value)
     except ValueError:  # Python refuses to print whole numbers of thousands of digits
@@ -67,13 +67,13 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
 
 def in_milliseconds(value: timedelta) -> int:
     """``value`` in whole milliseconds, rounded up."""
-    return -(-value // _MILLISECOND)
+    return -(-value // MILLISECOND)
 
 
 def _milliseconds(value: object) -> Fraction | int | None:
     """The exact number of milliseconds, or None where ``value`` is no duration."""
     if isinstance(value, timedelta):
-        whole, rest = divmod(value, _MILLISECOND)
+        whole, rest = divmod(value, MILLISECOND)
         return whole + bool(rest) if whole >= 0 else whole
     if isinstance(value, bool):
         return None

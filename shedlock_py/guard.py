@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Generic, TypeVar, Unpack
 
-from shedlock_py.block import AsyncBlock, Block, Skipped
+from shedlock_py.block import AsyncBlock, Block, refuse_unfinished
+from shedlock_py.context import Skipped
 from shedlock_py.lease import Lease
 from shedlock_py.options import GuardOptions, LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider
@@ -96,24 +96,3 @@ def refuse_unfinished_function(task: Callable[..., Any]) -> None:
             f"{task!r} is a generator function: its body would run after the lock was released. Guard the function "
             f"that does the work, with @scheduler_lock directly above its 'def'"
         )
-
-
-def refuse_unfinished(value: T) -> T:
-    """``value``, if the task's work is done.
-
-    :raises TypeError: the task returned a coroutine or generator, whose body would run after the release; or a Task or
-        Future, whose work may end after it.
-    """
-    if hasattr(type(value), "add_done_callback"):  # as futures of all libraries have; the type, for mocks have anything
-        raise TypeError(
-            f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
-            f"it an 'async def' that awaits the work, or wait for its result before returning"
-        )
-    if not isinstance(value, CoroutineType | GeneratorType | AsyncGeneratorType):
-        return value
-    if isinstance(value, CoroutineType):
-        value.close()  # or Python warns that it was never awaited
-    raise TypeError(
-        f"the guarded task returned a {type(value).__name__} that has not run yet; the lock would be released before "
-        f"it does. Guard the function that does the work ('async def' tasks are awaited under the lock)"
-    )

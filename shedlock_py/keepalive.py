@@ -73,20 +73,16 @@ class BaseKeepAlive:
         self._lease = active.lease
         self._sends = keep_alive
         self._on_lost = on_lost
+        # How long a heartbeat extends the lease: as long as the guard, or later the task, has requested.
         self._lock_for = self._lease.lock_at_most_for
-        """How long a heartbeat extends the lease: as long as the guard, or later the task, has requested."""
-        self._changed = threading.Condition()
-        """Guards all that follows."""
-        self._events: list[Event] = []
-        """What listeners are to be notified of."""
-        self._in_flight = 0
-        """Heartbeats that were sent and have no reply yet."""
+        self._changed = threading.Condition()  # guards all that follows
+        self._events: list[Event] = []  # for the listeners
+        self._in_flight = 0  # heartbeats that were sent and have no reply yet
+        # Whether a heartbeat waits for a worker. One is enough: more would delay those of other leases.
         self._is_queued = False
-        """Whether a heartbeat waits for a worker. One is enough: more would delay those of other leases."""
+        # While the task itself extends the lease, no heartbeat begins: it might shorten the lease again.
         self._pauses = 0
-        """While the task itself extends the lease, no heartbeat begins: it might shorten the lease again."""
-        self._is_over = False
-        """The task has ended, or its lease."""
+        self._is_over = False  # the task has ended, or its lease
         self._plan = HeartbeatPlan(self._lock_for, self._extended_at())
 
     def wake(self) -> None:

@@ -14,8 +14,7 @@ from contextlib import suppress
 from types import FrameType
 
 from shedlock_py._process import OwningProcess, monotonic
-from shedlock_py.block import process_gates
-from shedlock_py.context import ActiveLease, find_live, running
+from shedlock_py.context import ActiveLease, find_live, process_gates, running
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import SkipReason, logger

@@ -7,7 +7,7 @@ import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ from shedlock_py.cli.tables import future_fire_time, in_words
 from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider
+from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
 REACH = "reach the store"
@@ -120,11 +121,10 @@ def _checks(provider: LockProvider) -> Iterator[Check]:
             yield _is_held(provider)
             return
         try:
-            for check, (probe, good, bad) in _PROBES.items():
-                found = probe(provider, lease)
-                if isinstance(found, bool):
-                    found = Check(check, "ok" if found else "failed", good if found else bad)
-                yield found
+            probes = _probes(provider, lease)
+            names = ("acquire", "refuse", "extend", "clock", "release", "fencing tokens")
+            for check in names:  # noqa: B007  # the name is for an error, below
+                yield next(probes)
         finally:
             with suppress(ProviderError):
                 provider.release(lease)  # does nothing if that was done
@@ -147,9 +147,10 @@ def _collecting(messages: list[str]) -> Iterator[None]:
     logger = logging.getLogger("shedlock_py")
 
     def collect(record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.WARNING:
+        is_warning = record.levelno >= logging.WARNING
+        if is_warning:
             messages.append(record.getMessage())
-        return record.levelno < logging.WARNING
+        return not is_warning
 
     logger.addFilter(collect)
     try:
@@ -167,22 +168,33 @@ def _is_held(provider: LockProvider) -> Check:
     return Check("acquire", "warning", message, f"try again in {in_words(record.remaining)}")
 
 
-# Probes: what is tried while the lease is held
+def _probes(provider: LockProvider, lease: Lease) -> Iterator[Check]:
+    """What is tried while the lease is held."""
 
+    def expect(check: str, is_so: bool, good: str, bad: str) -> Check:
+        return Check(check, "ok" if is_so else "failed", good if is_so else bad)
 
-def _has(provider: LockProvider, lease: Lease) -> bool:
-    record = provider.record(NAME)
-    return record is not None and record.is_held and record.locked_by == lease.locked_by
+    def is_ours(record: LockRecord | None) -> bool:
+        return record is not None and record.is_held and record.locked_by == lease.locked_by
 
-
-def _extended(provider: LockProvider, lease: Lease) -> bool:
+    is_recorded = is_ours(provider.record(NAME))
+    yield expect("acquire", is_recorded, "granted, and the record says so", "granted, but not in the record")
+    second = provider.acquire(REQUEST)
+    yield expect("refuse", second is None, "a second holder is refused", "granted to two holders at once")
     before = provider.record(NAME)
     extended = provider.extend(lease, REQUEST.lock_at_most_for + timedelta(seconds=5))
     after = provider.record(NAME)
-    return bool(extended and before and after and after.lock_until > before.lock_until)
+    is_longer = before is not None and after is not None and after.lock_until > before.lock_until
+    yield expect("extend", extended is not None and is_longer, "the lease lasts longer", "the lease was lost")
+    yield _clock(provider)
+    is_released = provider.release(lease)
+    record = provider.record(NAME)
+    is_free = is_released and record is not None and not is_ours(record)
+    yield expect("release", is_free, "the lock is free again", "the lock is still held")
+    yield _tokens(provider, lease)
 
 
-def _clock(provider: LockProvider, lease: Lease) -> Check:
+def _clock(provider: LockProvider) -> Check:
     """Compare the store's clock with this machine's in the middle of the shortest of five requests."""
     offsets: list[tuple[float, float]] = []
     for _ in range(5):
@@ -199,10 +211,6 @@ def _clock(provider: LockProvider, lease: Lease) -> Check:
     return Check("clock", "warning", message, hint, offset)
 
 
-def _released(provider: LockProvider, lease: Lease) -> bool:
-    return provider.release(lease) and provider.record(NAME) is not None and not _has(provider, lease)
-
-
 def _tokens(provider: LockProvider, lease: Lease) -> Check:
     second = provider.acquire(REQUEST)
     if second is None:
@@ -216,20 +224,6 @@ def _tokens(provider: LockProvider, lease: Lease) -> Check:
     if second.fencing_token <= lease.fencing_token:
         return Check("fencing tokens", "failed", f"{second.fencing_token} came after {lease.fencing_token}")
     return Check("fencing tokens", "ok", "they grow")
-
-
-_PROBES: dict[str, tuple[Callable[[LockProvider, Lease], bool | Check], str, str]] = {
-    "acquire": (_has, "granted, and the record says so", "granted, but not in the record"),
-    "refuse": (
-        lambda provider, lease: provider.acquire(REQUEST) is None,
-        "a second holder is refused",
-        "granted to two holders at once",
-    ),
-    "extend": (_extended, "the lease lasts longer", "the lease was lost"),
-    "clock": (_clock, "", ""),
-    "release": (_released, "the lock is free again", "the lock is still held"),
-    "fencing tokens": (_tokens, "", ""),
-}
 
 
 def _round_trip(provider: LockProvider) -> Check:

@@ -18,11 +18,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from shedlock_py._process import monotonic
-from shedlock_py.block import Skipped
 from shedlock_py.cli.child import ENDING, SIGNALLED, CannotStart, Child, find_program, listen, move_terminal, stop
 from shedlock_py.cli.common import LOST, one_line, printable
 from shedlock_py.cli.tables import in_words
-from shedlock_py.context import current_lease
+from shedlock_py.context import Skipped, current_lease
 from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
 from shedlock_py.guard import attempt
@@ -79,12 +78,7 @@ class Guarded:
         self._provider = provider
         # The queue receives LeaseLost. But the guard watches a lease without keep-alive only if there is an on_lost.
         try_once = partial(
-            attempt,
-            self._request,
-            self._task,
-            provider=provider,
-            keep_alive=self._keep_alive,
-            on_lost=lambda lost: None,
+            attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
         )
         until = monotonic() + wait.total_seconds()
         try:
@@ -121,8 +115,7 @@ class Guarded:
         with suppress(Empty):
             while True:
                 message = self.messages.get(timeout=max(0.0, until - monotonic()))
-                harmless = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP)
-                if isinstance(message, int) and message not in harmless:
+                if isinstance(message, int) and message not in (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP):
                     return SIGNALLED + message
         return None
 

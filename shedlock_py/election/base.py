@@ -12,8 +12,8 @@ from random import SystemRandom
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from shedlock_py._process import OwningProcess, monotonic
-from shedlock_py.block import decide_skip, not_leader
 from shedlock_py.config import emit
+from shedlock_py.context import decide_skip, not_leader
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.program import Election, Intent
 from shedlock_py.election.settings import ElectionSettings

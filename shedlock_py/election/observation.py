@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.lease import Clock, Lease
 from shedlock_py.record import LockRecord
 
 
+@dataclass
 class Observation:
     """The last record that a node has read, and for how long it has not changed by the node's own clock."""
 
-    def __init__(self, settings: ElectionSettings, clock: Clock) -> None:
-        self.record: LockRecord | None = None
-        self._settings = settings
-        self._clock = clock
-        self._lease_seconds = settings.lease_duration.total_seconds()
-        self._requested_at = self._received_at = self._unchanged_since = 0.0
+    settings: ElectionSettings
+    clock: Clock
+    record: LockRecord | None = None
+    _requested_at: float = 0.0
+    _received_at: float = 0.0
+    _unchanged_since: float = 0.0
 
     def update(self, record: LockRecord | None, requested_at: float) -> None:
         """Remember a record that the node has just read."""
         before, self.record = self.record, record
         passed = requested_at - self._received_at
-        self._requested_at, self._received_at = requested_at, self._clock()
+        self._requested_at, self._received_at = requested_at, self.clock()
         if record is None or record != before:
             self._unchanged_since = self._received_at
         if before is not None and record is not None and self._was_released(before, record, passed):
@@ -31,17 +34,17 @@ class Observation:
         """Whether a node may acquire the lease, by the last record."""
         if self.record is None:
             return True
-        return not self.record.is_held and (self._settings.takeover == "expired" or self.is_overdue())
+        return not self.record.is_held and (self.settings.takeover == "expired" or self.is_overdue())
 
     def is_overdue(self) -> bool:
         """Whether, with ``takeover="observed"``, no leader has renewed for a whole lease by the node's own clock."""
-        is_observed = self._settings.takeover == "observed"
-        return is_observed and self._clock() - self._unchanged_since > self._lease_seconds
+        unchanged = self.clock() - self._unchanged_since
+        return self.settings.takeover == "observed" and unchanged > self.settings.lease_duration.total_seconds()
 
     def is_recent(self) -> bool:
         """Whether a record was read, within the last retry period."""
-        age = self._clock() - self._requested_at
-        return self.record is not None and age <= self._settings.retry_period.total_seconds()
+        age = self.clock() - self._requested_at
+        return self.record is not None and age <= self.settings.retry_period.total_seconds()
 
     def precedes(self, lease: Lease, record: LockRecord | None) -> bool:
         """Whether ``lease`` directly replaced the observed one, by ``record``, read after ``lease`` was granted.
@@ -52,7 +55,7 @@ class Observation:
             self.record is not None
             and record is not None
             and record.locked_by == lease.locked_by
-            and abs(record.locked_at - self.record.read_at) < self._settings.renew_deadline
+            and abs(record.locked_at - self.record.read_at) < self.settings.renew_deadline
         )
 
     def _was_released(self, before: LockRecord, record: LockRecord, passed: float) -> bool:
@@ -65,5 +68,5 @@ class Observation:
             not record.is_held
             and before.locked_by == record.locked_by
             and before.read_at <= record.lock_until < before.lock_until
-            and jumped < self._lease_seconds - self._settings.renew_deadline.total_seconds()
+            and jumped < (self.settings.lease_duration - self.settings.renew_deadline).total_seconds()
         )

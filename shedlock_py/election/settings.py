@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.request import SLACK, validate_holder, validate_name
-
-Takeover = Literal["expired", "observed"]
 
 LEADER_TRUST_MARGIN = 0.1
 """The part of its lease that a leader does not trust. More than for a lock, because a leader acts for all nodes."""
@@ -29,7 +26,7 @@ class ElectionSettings:
     renew_deadline: timedelta
     retry_period: timedelta
     holder: str | None
-    takeover: Takeover
+    takeover: str
 
     @classmethod
     def parse(
@@ -64,5 +61,4 @@ class ElectionSettings:
         if takeover not in ("expired", "observed"):
             raise ConfigurationError(f"takeover must be 'expired' or 'observed', not {takeover!r}")
         validated = None if holder is None else validate_holder(holder)
-        rule: Takeover = "observed" if takeover == "observed" else "expired"
-        return cls(validate_name(name), lease, deadline, retry, validated, rule)
+        return cls(validate_name(name), lease, deadline, retry, validated, takeover)

@@ -1,1 +1,20 @@
-"""Adapters to the tools that run jobs. Each imports its tool; nothing else in the library does."""
+"""What needs a package of its own: an extra of shedlock_py. Here, what the listeners for metrics and traces share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Label = Callable[[str], str]
+
+
+def label_of(name: str, template: str | None, label: Label | None) -> str:
+    """The label of a lock name: by ``label`` if there is one, else its template if it was filled from one."""
+    return label(name) if label else template or name
+
+
+def missing_extra(extra: str, package: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The error for an integration whose package is not installed."""
+    return ModuleNotFoundError(
+        f"shedlock_py.integrations.{extra} needs the package {package!r}: pip install 'shedlock_py[{extra}]'",
+        name=error.name,
+    )

@@ -25,7 +25,7 @@ from shedlock_py import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.integrations.labels import Label, label_of, missing_extra
+from shedlock_py.integrations import Label, label_of, missing_extra
 
 try:
     from opentelemetry import context as contexts

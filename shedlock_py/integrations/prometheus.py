@@ -26,7 +26,7 @@ from shedlock_py import (
     TaskFinished,
 )
 from shedlock_py.events import LostReason, Outcome, SkipReason, logger
-from shedlock_py.integrations.labels import Label, label_of, missing_extra
+from shedlock_py.integrations import Label, label_of, missing_extra
 from shedlock_py.spec import declared_lock_names
 
 try:

@@ -5,17 +5,14 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import pytest
 from apscheduler.events import EVENT_JOB_EXECUTED
 
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
-from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.apscheduler.app import now, seconds
-from tests.support.database import DatabaseServer
+from tests.apscheduler.app import now, seconds, sqlite_locks
 from tests.support.polling import wait_until
 
 REPLICAS = 4
@@ -38,11 +35,9 @@ def reports(file: Path, job: str) -> list[tuple[int, datetime]]:
     return [(int(code), datetime.fromisoformat(time)) for name, code, time in lines if name == job]
 
 
-def check(url: str, directory: Path) -> None:
-    with closing(SqlAlchemyLockProvider(url)) as provider:
-        provider.create_schema()
-    files = [directory / f"replica-{number}" for number in range(REPLICAS)]
-    with ExitStack() as replicas:
+def test_i11_one_fire_time_one_run(tmp_path: Path) -> None:
+    files = [tmp_path / f"replica-{number}" for number in range(REPLICAS)]
+    with sqlite_locks(tmp_path) as (url, _), ExitStack() as replicas:
         for file in files:
             replicas.enter_context(replica(url, file))
         wait_until(lambda: all(reports(file, "cron") and reports(file, "interval") for file in files), timeout=30)
@@ -63,16 +58,3 @@ def check(url: str, directory: Path) -> None:
         fire_times = [begin + timedelta(seconds=number) for number in range(FIRE_TIMES)]
         assert {fire_time: runs[fire_time] for fire_time in fire_times} == dict.fromkeys(fire_times, 1), job
         assert {fire_time: seen[fire_time] for fire_time in fire_times} == dict.fromkeys(fire_times, REPLICAS), job
-
-
-def test_i11_one_fire_time_one_run_on_sqlite(tmp_path: Path) -> None:
-    check(f"sqlite:///{tmp_path}/locks.db", tmp_path)
-
-
-def test_i11_one_fire_time_one_run_on_postgresql(
-    postgres_server: DatabaseServer, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    database = "apscheduler_replicas"
-    postgres_server.create_database(database)
-    request.addfinalizer(lambda: postgres_server.drop_database(database))
-    check(postgres_server.url("postgresql+psycopg", database), tmp_path)

@@ -101,13 +101,6 @@ def test_the_order_is_locks_decorator_extractor_lock_all(tmp_path: Path) -> None
         assert lock[0] == other.id
 
 
-@pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_the_decorator_inside_takes_no_second_lock(kind: str, tmp_path: Path) -> None:
-    with running(tmp_path, kind) as app, configure(app.provider):
-        task = app.task()
-        assert lock_of(app, task) == (task.lock, MINUTE, ZERO)
-
-
 def test_defaults_fill_what_the_decorator_leaves_open(tmp_path: Path) -> None:
     @scheduler_lock("open")
     def function() -> None: ...

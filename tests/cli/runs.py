@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shedlock_py import LockProvider, provider_from_url
+from shedlock_py import LockProvider, LockRecord, provider_from_url
 from tests.cli.terminal import PROGRAM, command
 from tests.guides.examples.scripts import PROJECT
 from tests.support.polling import wait_until
@@ -69,9 +69,19 @@ class Runs:
         assert process.stdout.readline() == "ready\n"
         return process
 
+    def record(self, name: str = "job") -> LockRecord:
+        record = self.provider.record(name)
+        assert record is not None
+        return record
+
     def is_held(self, name: str = "job") -> bool:
         record = self.provider.record(name)
         return record is not None and record.is_held
+
+    def use_provider(self, source: str) -> None:
+        """Make the ``provider`` of a module with that source the store of the runs."""
+        self.path("mine.py").write_text(source)
+        self.store = "mine:provider"
 
     def path(self, name: str) -> Path:
         return self.directory / name

@@ -57,37 +57,27 @@ def test_all_is_well(store: str) -> None:
     assert [(record.name, record.is_held) for record in records] == [("another", True), ("shedlock-doctor", False)]
 
 
-def test_a_dead_server() -> None:
-    url = f"postgresql://me:s3cret-pw@127.0.0.1:{free_port()}/x"
-    code, checks = check(url)
-    assert (code, list(checks)) == (1, ["reach the store"])
-    assert checks["reach the store"]["status"] == "failed"
-    assert "right host" in checks["reach the store"]["hint"]
-    printed = run("doctor", store=url)
-    assert printed.exit_code == 1
-    assert "✗ reach the store: " in printed.stdout
-    assert "s3cret-pw" not in printed.output
-
-
-def test_no_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "names", "message", "hint"),
+    [
+        ("postgresql://me:s3cret-pw@127.0.0.1:{port}/x", CHECKS[:1], "127.0.0.1", "right host, port and database?"),
+        ("sqlite:///{dir}/mistyped.db", CHECKS[:1], "there is no SQLite file {dir}/mistyped.db", "schema --create"),
+        ("sqlite:///{dir}/new.db", CHECKS[:2], "no such table", "from a shell: shedlock schema --create"),
+    ],
+    ids=["a dead server", "a missing file", "no table"],
+)
+def test_a_store_that_cannot_be_used(url: str, names: list[str], message: str, hint: str, tmp_path: Path) -> None:
     (tmp_path / "new.db").touch()
-    code, checks = check(f"sqlite:///{tmp_path}/new.db")
-    assert (code, list(checks)) == (1, ["reach the store", "schema"])
-    assert checks["reach the store"]["status"] == "ok"
-    assert checks["schema"]["status"] == "failed"
-    assert "no such table" in checks["schema"]["message"]
-    assert checks["schema"]["hint"].endswith("from a shell: shedlock schema --create")
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    code, checks = check(f"sqlite:///{tmp_path}/mistyped.db")
-    assert (code, list(checks)) == (1, ["reach the store"])
-    assert checks["reach the store"]["status"] == "failed"
-    assert checks["reach the store"]["message"] == f"there is no SQLite file {tmp_path}/mistyped.db"
-    assert checks["reach the store"]["hint"].endswith("To create the file: shedlock schema --create")
-    assert list(tmp_path.iterdir()) == []
-    printed = run("doctor", store=f"sqlite:///{tmp_path}/mistyped.db")
-    assert (printed.exit_code, "✗ reach the store: there is no SQLite file" in printed.stdout) == (1, True)
+    url, message = (text.format(dir=tmp_path, port=free_port()) for text in (url, message))
+    code, checks = check(url)
+    assert (code, list(checks)) == (1, names)
+    assert not_ok(checks) == {names[-1]: "failed"}
+    assert message in checks[names[-1]]["message"]
+    assert checks[names[-1]]["hint"].endswith(hint)
+    printed = run("doctor", store=url)
+    assert (printed.exit_code, f"✗ {names[-1]}: " in printed.stdout) == (1, True)
+    assert "s3cret-pw" not in printed.output
+    assert [path.name for path in tmp_path.iterdir()] == ["new.db"]
 
 
 def test_a_full_disk() -> None:

@@ -8,14 +8,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shedlock_py import LockRequest
 from shedlock_py.cli import child, common
 from shedlock_py.cli.run import run as run_command
-from tests.cli.harness import take
+from tests.cli.harness import shedlock_command, take
 from tests.cli.runs import Runs
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
@@ -41,8 +40,7 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
     assert (code, err) == (7, "to stderr\n")
     got_arguments, got_stdin, environ = json.loads(out)
     assert (got_arguments, got_stdin) == (arguments, "some input")
-    record = runs.provider.record("job")
-    assert record is not None
+    record = runs.record()
     assert not record.is_held
     assert environ["SHEDLOCK_LOCK_NAME"] == "job"
     assert environ["SHEDLOCK_FENCING_TOKEN"] == str(record.fencing_token)
@@ -92,11 +90,11 @@ def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
 
 
 def test_without_a_token_there_is_none_in_the_environment(runs: Runs) -> None:
-    runs.path("mine.py").write_text(
+    runs.use_provider(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
         f"provider = SqlAlchemyLockProvider({runs.store!r}, extra_columns=False)\n"
     )
-    variables = {"SHEDLOCK_STORE": "mine:provider", "SHEDLOCK_FENCING_TOKEN": "1"}
+    variables: dict[str, str | None] = {"SHEDLOCK_FENCING_TOKEN": "1"}
     python = "import os; print(os.environ['SHEDLOCK_LOCK_NAME'], 'SHEDLOCK_FENCING_TOKEN' in os.environ)"
     assert runs.run("job", "--at-most", "1m", python=python, variables=variables) == (0, "job False\n", "")
     code, out, err = runs.run("job", "--at-most", "1m", "--once-per", "1h", python="", variables=variables)
@@ -117,7 +115,7 @@ def test_a_skip_is_silent_and_a_success_unless_one_asks(runs: Runs) -> None:
 def test_a_skip_reads_the_record_only_to_print_it(runs: Runs) -> None:
     """Otherwise a skip would cost two requests, and a store that fails after it would make an error of it."""
     take(runs.provider, "job")
-    runs.path("mine.py").write_text(
+    runs.use_provider(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
         "class Provider(SqlAlchemyLockProvider):\n"
         "    def record(self, name):\n"
@@ -125,11 +123,10 @@ def test_a_skip_reads_the_record_only_to_print_it(runs: Runs) -> None:
         "        raise ValueError(name)\n"
         f"provider = Provider({runs.store!r})\n"
     )
-    options: dict[str, Any] = {"variables": {"SHEDLOCK_STORE": "mine:provider"}, "cwd": runs.directory}
-    assert runs.run("job", "--at-most", "1m", python="print('ran')", **options) == (0, "", "")
+    assert runs.run("job", "--at-most", "1m", python="print('ran')", cwd=runs.directory) == (0, "", "")
     assert not runs.path("read").exists()
-    code, out, err = runs.run("job", "--at-most", "1m", "-v", python="print('ran')", **options)
-    assert (code, out, err) == (0, "", "shedlock: lock 'job': skipped, it was held\n")
+    ended = runs.run("job", "--at-most", "1m", "-v", python="print('ran')", cwd=runs.directory)
+    assert ended == (0, "", "shedlock: lock 'job': skipped, it was held\n")
     assert runs.path("read").exists()
 
 
@@ -198,10 +195,8 @@ def test_every_option_has_its_variable(runs: Runs) -> None:
         "SHEDLOCK_VERBOSE": "1",
     }
     assert runs.run("job", python="print('ran')", variables={**variables}) == (0, "ran\n", "")
-    record = runs.provider.record("job")
-    assert record is not None
-    assert record.holder == "me"
-    assert record.is_held  # its minimum
+    record = runs.record()
+    assert (record.holder, record.is_held) == ("me", True)  # for its minimum
     assert record.last_fire_time is not None
     code, out, err = runs.run("job", python="print('ran')", variables={**variables})
     assert (code, out) == (44, "")
@@ -212,14 +207,12 @@ def test_every_option_has_its_variable(runs: Runs) -> None:
     assert runs.run("other", python="print('ran')", variables={**empty}) == (0, "ran\n", "")
 
 
-def test_help_and_the_page_name_every_variable_and_every_exit_code(runs: Runs) -> None:
+def test_help_and_the_page_name_every_variable_and_every_exit_code() -> None:
     page = PAGE.read_text()
     options = {option for param in run_command.params for option in param.opts if option.startswith("--")}
     names = {str(param.envvar) for param in run_command.params if param.envvar}
     assert len(names) == 10
-    done = subprocess.run(
-        [sys.executable, "-m", "shedlock_py", "run", "--help"], capture_output=True, text=True, check=True
-    )
+    done = shedlock_command("run", "--help")
     for text in (done.stdout, page):
         assert [name for name in options | names if name not in text] == []
     table = dict(re.findall(r"^\| (\d+) +\| (.+?) +\|", page.partition("## Exit codes")[2], re.MULTILINE))
@@ -254,8 +247,8 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
 )
 def test_a_store_that_does_not_work_is_one_line(runs: Runs, url: str, code: int, text: str) -> None:
     url = url.replace("{directory}", str(runs.directory)).replace("{port}", str(free_port()))
-    variables = {"SHEDLOCK_STORE": url}
-    got, out, err = runs.run("job", "--at-most", "1m", python="print('ran')", variables={**variables})
+    runs.store = url
+    got, out, err = runs.run("job", "--at-most", "1m", python="print('ran')")
     assert (got, out, err.count("\n")) == (code, "", 1), err
     assert err.startswith("shedlock: ")
     assert text in err
@@ -310,8 +303,7 @@ def test_a_mistake_is_one_line_with_a_hint(runs: Runs, arguments: list[str], tex
 )
 def test_the_command_needs_two_dashes(words: list[str], hint: str) -> None:
     """Or `run job rsync -v` would take an option of rsync's for its own."""
-    command = [sys.executable, "-m", "shedlock_py", "run", "job", "--at-most", "1m", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = shedlock_command("run", "job", "--at-most", "1m", *words)
     assert done.returncode == 64
     assert hint in done.stderr
 

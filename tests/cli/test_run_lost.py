@@ -31,11 +31,10 @@ STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready
 def test_an_overrun(runs: Runs) -> None:
     python = REPORTS.replace("def trap(number, frame):", "def trap(number, frame): print(time.time(), flush=True);")
     process = runs.start_ready("job", "--at-most", "6s", python=python)
-    record = runs.provider.record("job")
+    record = runs.record()
     code, out, err = runs.end(process)
     at, _, report = out.partition("\n")
     # The command got SIGTERM before the store, which is a file, could give the lock away: 1 % of 6 s.
-    assert record is not None
     assert float(at) < record.lock_until.timestamp()
     assert (code, report) == (75, "got SIGTERM\n")
     assert err == (
@@ -44,22 +43,14 @@ def test_an_overrun(runs: Runs) -> None:
     )
 
 
-def test_revoked_where_the_store_is_a_reference_whose_module_configures_the_application(runs: Runs) -> None:
-    runs.path("app_locks.py").write_text(
-        "from shedlock_py import configure, provider_from_url\n"
-        f"provider = provider_from_url({runs.store!r})\n"
-        "configure(provider=provider, default_lock_at_most_for='1h')\n"
-    )
-    process = runs.start_ready(
-        "job", "--at-most", "3s", "--keep-alive", python=REPORTS, variables={"SHEDLOCK_STORE": "app_locks:provider"}
-    )
-    runs.provider.force_release("job")
-    code, out, err = runs.end(process)
-    assert (code, out) == (75, "got SIGTERM\n")
-    assert "was freed or taken over by force" in err
-
-
-def test_revoked_under_keep_alive(runs: Runs) -> None:
+@pytest.mark.parametrize("is_configured", [False, True], ids=["a URL", "a module that configures the application"])
+def test_revoked_under_keep_alive(runs: Runs, is_configured: bool) -> None:
+    if is_configured:
+        runs.use_provider(
+            "from shedlock_py import configure, provider_from_url\n"
+            f"provider = provider_from_url({runs.store!r})\n"
+            "configure(provider=provider, default_lock_at_most_for='1h')\n"
+        )
     process = runs.start_ready("job", "--at-most", "3s", "--keep-alive", python=REPORTS)
     runs.provider.force_release("job")
     code, out, err = runs.end(process)

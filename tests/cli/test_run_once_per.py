@@ -67,10 +67,8 @@ def test_five_hosts_run_a_short_command_once(runs: Runs) -> None:
     options = ("--at-most", "1m", "--once-per", "3000d", "--skip-exit-code", "9")
     ended = [runs.run("job", *options, "--holder", f"host-{number}", python="print('ran')") for number in range(5)]
     assert ended == [(0, "ran\n", ""), *[(9, "", "")] * 4]
-    record = runs.provider.record("job")
-    assert record is not None
-    assert record.holder == "host-0"
-    assert record.last_fire_time == period_of(datetime.now(UTC), timedelta(days=3000))
+    assert runs.record().holder == "host-0"
+    assert runs.record().last_fire_time == period_of(datetime.now(UTC), timedelta(days=3000))
 
 
 def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
@@ -111,12 +109,14 @@ class Undoing(SqlAlchemyLockProvider):
         return super().release(lease)
 
 
-def undoing(runs: Runs, *, undo_fails: bool = False) -> dict[str, str | None]:
-    runs.path("mine.py").write_text(
+@pytest.fixture
+def undoing(runs: Runs, request: pytest.FixtureRequest) -> Runs:
+    undo_fails = getattr(request, "param", False)
+    runs.use_provider(
         "from tests.cli.test_run_once_per import Undoing\n"
         f"provider = Undoing({runs.store!r})\nprovider.undo_fails = {undo_fails}\n"
     )
-    return {"SHEDLOCK_STORE": "mine:provider"}
+    return runs
 
 
 OPTIONS = ("--at-most", "1m", "--at-least", "1m", "--once-per", "3000d")
@@ -130,19 +130,19 @@ def not_a_program(runs: Runs, first_line: str = "#!/no/such/interpreter") -> str
     return str(script)
 
 
-def test_a_command_that_cannot_be_started_is_given_back_and_not_released(runs: Runs) -> None:
-    code, out, err = runs.run("job", "--at-most", "1m", words=[not_a_program(runs)], variables=undoing(runs))
+def test_a_command_that_cannot_be_started_is_given_back_and_not_released(undoing: Runs) -> None:
+    code, out, err = undoing.run("job", "--at-most", "1m", words=[not_a_program(undoing)])
     assert (code, out, err.count("\n")) == (127, "undone\n", 1)
-    assert runs.run("job", "--at-most", "1m", python="", variables=undoing(runs)) == (0, "released\n", "")
+    assert undoing.run("job", "--at-most", "1m", python="") == (0, "released\n", "")
 
 
-def test_a_signal_before_the_command_is_started_gives_the_lease_back(runs: Runs) -> None:
-    ended = runs.run("job", *OPTIONS, python="", variables=undoing(runs), program=SIGNAL_IN_ACQUIRE)
-    assert ended == (143, "undone\n", "")
+def test_a_signal_before_the_command_is_started_gives_the_lease_back(undoing: Runs) -> None:
+    assert undoing.run("job", *OPTIONS, python="", program=SIGNAL_IN_ACQUIRE) == (143, "undone\n", "")
 
 
-def test_where_the_lease_cannot_be_given_back_it_is_released(runs: Runs) -> None:
-    code, out, err = runs.run("job", *OPTIONS, words=[not_a_program(runs)], variables=undoing(runs, undo_fails=True))
+@pytest.mark.parametrize("undoing", [True], indirect=True, ids=["undo fails"])
+def test_where_the_lease_cannot_be_given_back_it_is_released(undoing: Runs) -> None:
+    code, out, err = undoing.run("job", *OPTIONS, words=[not_a_program(undoing)])
     assert (code, out) == (127, "released\n")
     assert "shedlock: lock 'job' could not be given back as if it had not been acquired: undo: cut off\n" in err
 

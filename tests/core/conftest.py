@@ -1,8 +1,9 @@
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, configure, set_active
+from shedlock_py import InMemoryLockProvider, Lease, LockRequest, configure, set_active
 from shedlock_py.testing import FakeClock, RecordingListener
 
 
@@ -31,3 +32,17 @@ def provider(clock: FakeClock, recorded: RecordingListener) -> Iterator[InMemory
     provider = InMemoryLockProvider(clock=clock)
     with configure(provider=provider, listeners=[recorded]):
         yield provider
+
+
+class SlowProvider(InMemoryLockProvider):
+    """A store that takes so many seconds to reply to an acquire."""
+
+    def __init__(self, clock: FakeClock, seconds: float = 0) -> None:
+        super().__init__(clock=clock)
+        self.clock = clock
+        self.seconds = seconds
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        lease = super().acquire(request)
+        self.clock.advance(timedelta(seconds=self.seconds))
+        return lease

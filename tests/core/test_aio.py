@@ -79,14 +79,9 @@ async def failing_work() -> None:
     raise LookupError("the store's")
 
 
-async def test_the_result() -> None:
+async def test_the_result_and_the_exception_itself_with_its_traceback() -> None:
     undone: list[Any] = []
     assert await shielded(asyncio.sleep(0, "result"), abandoned_to(undone)) == "result"
-    assert undone == []
-
-
-async def test_the_exception_itself_with_its_traceback() -> None:
-    undone: list[Any] = []
     with pytest.raises(LookupError, match="the store's") as raised:
         await shielded(failing_work(), abandoned_to(undone))
     assert "failing_work" in [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
@@ -110,8 +105,9 @@ async def test_contextvars() -> None:
 # The caller is cancelled
 
 
-async def test_i12_cancelled_once() -> None:
-    work, undone = Work(), list[Any]()
+@pytest.mark.parametrize("outcome", ["done", None], ids=["granted", "refused"])
+async def test_i12_cancelled_once(outcome: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    work, undone = Work(outcome), list[Any]()
     task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
     await work.begun.wait()
     task.cancel()
@@ -119,17 +115,8 @@ async def test_i12_cancelled_once() -> None:
     assert not task.done(), "it waits for the store"
     work.may_go_on.set()
     assert await cancelled(task)
-    assert undone == ["done"], "before the caller goes on"
-
-
-async def test_what_got_nothing_is_not_undone(caplog: pytest.LogCaptureFixture) -> None:
-    work, undone = Work(None), list[Any]()
-    task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
-    await work.begun.wait()
-    task.cancel()
-    work.may_go_on.set()
-    assert await cancelled(task)
-    assert (work.ended, undone, caplog.records) == (True, [], [])
+    assert undone == ([] if outcome is None else ["done"]), "before the caller goes on"
+    assert caplog.records == []
 
 
 async def test_i12_cancelled_before_it_began() -> None:
@@ -173,39 +160,25 @@ async def waiting() -> tuple[asyncio.Future[str], asyncio.Task[str], list[Any]]:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_i12_cancelled_when_the_operation_has_just_ended(times: int) -> None:
-    """The operation is over, and the caller has not got its result yet."""
+@pytest.mark.parametrize("error", [None, LookupError("the store's")])
+async def test_i12_cancelled_when_the_operation_has_just_ended(
+    times: int, error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operation is over, and the caller has not got its outcome yet."""
     outcome, task, undone = await waiting()
-    outcome.set_result("granted")
+    if error is None:
+        outcome.set_result("granted")
+    else:
+        outcome.set_exception(error)
     await iterations(1)  # the work has returned
     assert not task.done()
     for _ in range(times):
         task.cancel()
     assert await cancelled(task)
     await iterations(5)
-    assert undone == ["granted"]
-
-
-async def test_an_error_after_a_cancellation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    work, undone = Work(LookupError("the store's")), list[Any]()
-    task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
-    await work.begun.wait()
-    task.cancel()
-    await iterations(2)
-    work.may_go_on.set()
-    assert await cancelled(task)
-    assert_logged(caplog)
-    assert undone == []
-
-
-async def test_an_error_that_the_cancelled_caller_would_have_got_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    outcome, task, undone = await waiting()
-    outcome.set_exception(LookupError("the store's"))
-    await iterations(1)
-    task.cancel()
-    assert await cancelled(task)
-    assert_logged(caplog)
-    assert undone == []
+    assert undone == (["granted"] if error is None else [])
+    if error is not None:
+        assert_logged(caplog)
 
 
 def assert_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -214,14 +187,19 @@ def assert_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "the store's" in record.getMessage()
 
 
-async def test_an_error_of_the_undoing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def undo(_: Any) -> None:
-        raise LookupError("the store's")
+@pytest.mark.parametrize("fails", ["the operation", "the undoing"])
+async def test_an_error_after_a_cancellation_is_logged(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+    error = LookupError("the store's")
 
-    work = Work()
+    async def undo(_: Any) -> None:
+        assert fails == "the undoing"
+        raise error
+
+    work = Work(error if fails == "the operation" else "done")
     task = asyncio.create_task(shielded(work.run(), undo))
     await work.begun.wait()
     task.cancel()
+    await iterations(2)
     work.may_go_on.set()
     assert await cancelled(task)
     assert_logged(caplog)
@@ -241,20 +219,6 @@ async def test_the_operation_is_cancelled() -> None:
     assert (work.ended, undone) == (False, [])
 
 
-async def test_the_event_loop_is_closed(caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder) -> None:
-    async def main() -> None:
-        work = Work()
-        tasks.append(asyncio.create_task(shielded(work.run())))
-        await work.begun.wait()
-
-    tasks: list[asyncio.Task[Any]] = []
-    await asyncio.to_thread(asyncio.run, main())
-    assert tasks.pop().cancelled()
-    gc.collect()
-    assert not caplog.records
-    assert not recwarn.list
-
-
 async def test_work_that_is_cancelled_before_its_first_step_cancels_its_caller() -> None:
     """By code that cancels all tasks but some when it shuts down. The caller must not wait for ever."""
     work = Work()
@@ -267,20 +231,27 @@ async def test_work_that_is_cancelled_before_its_first_step_cancels_its_caller()
     assert not work.begun.is_set()
 
 
-async def test_an_event_loop_that_ends_when_work_was_just_begun(recwarn: pytest.WarningsRecorder) -> None:
+async def test_an_event_loop_that_ends_when_work_was_just_begun(
+    caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
     """At any of its iterations."""
 
     async def work() -> None:
         await iterations(3)
 
+    callers: list[asyncio.Task[None]] = []
+
     async def main(number: int) -> None:
-        caller = asyncio.create_task(shielded(work()))
+        callers.append(asyncio.create_task(shielded(work())))
         await iterations(number)
-        assert not caller.done()
+        assert not callers[-1].done()
 
     for number in range(1, 4):
         await asyncio.to_thread(asyncio.run, main(number))
+    assert [caller.cancelled() for caller in callers] == [True] * 3
+    callers.clear()
     gc.collect()
+    assert not caplog.records
     assert [str(warning.message) for warning in recwarn] == []
 
 

@@ -52,17 +52,11 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestAnotherPackage:
     def test_its_urls_make_its_providers(self, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         script = """if True:
-            from shedlock_py import async_provider_from_url, provider_from_url
+            import asyncio
+            from shedlock_py import async_provider_from_url, configure, provider_from_url, scheduler_lock
+
             for provider in (provider_from_url("acme://x/1"), async_provider_from_url("Acme://x")):
                 print(type(provider).__name__, provider.url)
-        """
-        made = ["AcmeLockProvider acme://x/1", "AsyncAcmeLockProvider Acme://x"]
-        assert run_with(acme, script, monkeypatch) == made
-
-    def test_configure(self, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        script = """if True:
-            import asyncio
-            from shedlock_py import configure, scheduler_lock
 
             @scheduler_lock("sync")
             def job():
@@ -77,7 +71,8 @@ class TestAnotherPackage:
             configure(async_provider="acme://x")
             print(asyncio.run(async_job()))
         """
-        assert run_with(acme, script, monkeypatch) == ["ran ran", "ran"]
+        made = ["AcmeLockProvider acme://x/1", "AsyncAcmeLockProvider Acme://x"]
+        assert run_with(acme, script, monkeypatch) == [*made, "ran ran", "ran"]
 
     @pytest.mark.parametrize("from_url", ["provider_from_url", "async_provider_from_url"])
     def test_the_list_of_known_schemes_has_it(self, from_url: str, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +103,10 @@ class TestAFaultyPackage:
         assert reason in error
         assert "secret" not in error
 
-    def test_what_is_no_provider(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_is_no_provider_and_has_no_async_one(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         error = refusal("configure(provider='noprovider://me:secret@x')", faulty, monkeypatch)
         assert error.startswith("NoProvider is not a lock provider")
         assert "secret" not in error
-
-    def test_what_has_no_async_provider(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         error = refusal("async_provider_from_url('noprovider://x')", faulty, monkeypatch)
         assert "unknown scheme 'noprovider'" in error
 

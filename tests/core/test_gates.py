@@ -8,7 +8,6 @@ import pytest
 from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
-    Lease,
     LockAcquired,
     LockRecord,
     LockRequest,
@@ -21,8 +20,10 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
-from shedlock_py.block import decide_skip, lock_refused, not_leader, process_gates
+from shedlock_py.block import lock_refused
+from shedlock_py.context import decide_skip, not_leader, process_gates
 from shedlock_py.testing import FakeClock, RecordingListener
+from tests.core.conftest import SlowProvider
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -78,24 +79,12 @@ class TestAGateOfTheProcess:
             sync("x" * 65)
 
 
-class SlowProvider(InMemoryLockProvider):
-    """Takes three seconds to reply to an acquire."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(clock=clock)
-        self._clock = clock
-
-    def acquire(self, request: LockRequest) -> Lease | None:
-        self._clock.advance("3s")
-        return super().acquire(request)
-
-
 @pytest.mark.anyio
 async def test_how_long_the_acquire_took(
     clock: FakeClock, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "monotonic", clock)
-    provider = SlowProvider(clock)
+    provider = SlowProvider(clock, seconds=3)
     assert provider.acquire(LockRequest("held", "10m"))
     with configure(provider=provider, listeners=[recorded]):
         for name in ("held", "free"):

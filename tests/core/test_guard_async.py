@@ -19,7 +19,6 @@ from shedlock_py import (
     hold_async,
 )
 from shedlock_py.testing import FakeClock, RecordingListener
-from shedlock_py.testing.contract.base import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -108,55 +107,6 @@ async def test_i12_a_release_is_finished_although_its_caller_is_cancelled(record
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await store.acquire(LockRequest("job", "10m"))
-
-
-async def test_i12_a_second_cancellation_does_not_wait_and_the_release_goes_on() -> None:
-    store = SlowRelease()
-    task = asyncio.create_task(attempt_async("job", value, provider=store))
-    await store.has_begun.wait()
-    for _ in range(2):
-        task.cancel()
-        for _ in range(5):
-            await asyncio.sleep(0)
-    assert task.cancelled()
-    assert await store.acquire(LockRequest("job", "10m")) is None
-    store.may_go_on.set()
-    while not await store.acquire(LockRequest("job", "10m")):  # noqa: ASYNC110 (another task ends it)
-        await asyncio.sleep(0)
-
-
-async def test_i12_a_sync_provider_that_grants_after_the_caller_gave_up() -> None:
-    was_called, may_reply = threading.Event(), threading.Event()
-
-    class Slow(InMemoryLockProvider):
-        def acquire(self, request: LockRequest) -> Lease | None:
-            was_called.set()
-            assert may_reply.wait(10)
-            return super().acquire(request)
-
-    store = Slow()
-    task = asyncio.create_task(attempt_async("job", never, provider=store))
-    await asyncio.to_thread(was_called.wait, 10)
-    task.cancel()
-    await asyncio.sleep(0)
-    may_reply.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.to_thread(eventually, lambda: not store.records()[0].is_held)
-
-
-async def test_a_sync_provider_does_not_stop_the_event_loop() -> None:
-    may_reply = threading.Event()
-
-    class Slow(InMemoryLockProvider):
-        def acquire(self, request: LockRequest) -> Lease | None:
-            assert may_reply.wait(10), "the event loop stood still"
-            return super().acquire(request)
-
-    task = asyncio.create_task(attempt_async("job", value, provider=Slow()))
-    await asyncio.sleep(0.01)
-    may_reply.set()
-    assert isinstance(await task, Executed)
 
 
 async def test_releases_work_when_the_default_pool_is_full_of_jobs() -> None:

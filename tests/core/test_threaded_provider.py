@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -27,6 +27,7 @@ from shedlock_py._process import monotonic
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.support.forks import in_a_loop_of_its_own
+from tests.support.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -76,12 +77,6 @@ async def pollers(gate: threading.Event) -> AsyncIterator[list[asyncio.Task[obje
     yield pollers
     gate.set()
     await asyncio.gather(*pollers, return_exceptions=True)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (tests poll)
-            await asyncio.sleep(0.005)
 
 
 def poll(store: Silent) -> asyncio.Task[object]:

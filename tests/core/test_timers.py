@@ -71,32 +71,17 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> NoThreads:
 # Worker pools
 
 
-def test_the_future_gets_the_result(pool: WorkerPool) -> None:
-    assert pool.submit(lambda: 7).result(SOON) == 7
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_function_that_raises_ends_no_worker(name: str, kind: type[BaseException]) -> None:
-    pool = WorkerPool(1, name)
-
-    def fail() -> None:
-        raise kind("of the function")
-
-    thread = pool.submit(threading.current_thread).result(SOON)
-    assert isinstance(pool.submit(fail).exception(SOON), kind)
-    assert pool.submit(threading.current_thread).result(SOON) is thread
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_callback_of_a_future_that_raises_ends_no_worker(
+def test_what_a_function_or_a_callback_of_its_future_raises_ends_no_worker(
     name: str, kind: type[BaseException], gate: threading.Event
 ) -> None:
     pool = WorkerPool(1, name)
 
-    def fail(_: object) -> None:
-        raise kind("of the callback")
+    def fail(_: object = None) -> None:
+        raise kind("of the application")
 
     thread = pool.submit(threading.current_thread).result(SOON)
+    assert isinstance(pool.submit(fail).exception(SOON), kind)
     future = pool.submit(lambda: gate.wait(SOON))
     future.add_done_callback(fail)
     gate.set()

@@ -29,14 +29,7 @@ PAIRS = [
     ),
     ("providers/mongodb/clients.py", "Client.close", "AsyncClient.close"),
     ("providers/mongodb/clients.py", "Client._execute", "AsyncClient._execute"),
-    *(
-        (
-            "providers/sqlalchemy/provider.py",
-            f"SqlAlchemyLockProvider.{method}",
-            f"AsyncSqlAlchemyLockProvider.{method}",
-        )
-        for method in ("verify", "__repr__")
-    ),
+    ("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider.verify", "AsyncSqlAlchemyLockProvider.verify"),
     ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
     ("providers/redis/quorum/provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
 ]

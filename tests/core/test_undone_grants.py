@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import copy_context
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import pytest
@@ -29,6 +29,7 @@ from shedlock_py import (
 from shedlock_py.context import running
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.testing import FakeClock, RecordingListener
+from tests.core.conftest import SlowProvider
 from tests.core.test_block_endings import Interruption
 
 pytestmark = pytest.mark.anyio
@@ -37,33 +38,17 @@ FIRE_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 REQUEST = LockRequest("job", "10m", "5m", fire_time=FIRE_TIME)
 
 
-class Store(InMemoryLockProvider):
-    """Counts what is undone and what is released."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(clock=clock)
-        self.clock = clock
-        self.slow = timedelta(0)
-        self.undone: list[str] = []
-        self.released: list[str] = []
-
-    def acquire(self, request: LockRequest) -> Lease | None:
-        lease = super().acquire(request)
-        self.clock.advance(self.slow)
-        return lease
-
-    def undo(self, lease: Lease) -> bool:
-        self.undone.append(lease.claim_id)
-        lease.end()
-        return self.force_release(lease.name)
-
-    def release(self, lease: Lease) -> bool:
-        self.released.append(lease.claim_id)
-        return super().release(lease)
+@pytest.fixture
+def store(clock: FakeClock, recorded: RecordingListener) -> Iterator[SlowProvider]:
+    store = SlowProvider(clock)
+    with configure(provider=store, async_provider=AsyncSlowProvider(store), listeners=[recorded]):
+        yield store
 
 
-class AsyncStore(AsyncInMemoryLockProvider):
-    def __init__(self, store: Store) -> None:
+class AsyncSlowProvider(AsyncInMemoryLockProvider):
+    """The operations of ``store``, for asyncio."""
+
+    def __init__(self, store: SlowProvider) -> None:
         super().__init__()
         self.store = store
 
@@ -73,18 +58,8 @@ class AsyncStore(AsyncInMemoryLockProvider):
     async def undo(self, lease: Lease) -> bool:
         return self.store.undo(lease)
 
-    async def release(self, lease: Lease) -> bool:
-        return self.store.release(lease)
-
     async def record(self, name: str) -> LockRecord | None:
         return self.store.record(name)
-
-
-@pytest.fixture
-def store(clock: FakeClock, recorded: RecordingListener) -> Iterator[Store]:
-    store = Store(clock)
-    with configure(provider=store, async_provider=AsyncStore(store), listeners=[recorded]):
-        yield store
 
 
 def never() -> NoReturn:
@@ -95,23 +70,23 @@ async def never_async() -> NoReturn:
     pytest.fail("the task ran")
 
 
-def assert_undone(store: Store) -> None:
-    assert len(store.undone) == 1
-    assert store.released == []
-    assert not store.records()[0].is_held
+def assert_undone(store: InMemoryLockProvider) -> None:
+    """A release would have kept the minimum hold and the fire time."""
+    (record,) = store.records()
+    assert not record.is_held
+    assert record.last_fire_time is None or record.last_fire_time < FIRE_TIME
     assert current_lease() is None
     assert not running
 
 
-def test_i4_a_real_run_keeps_its_minimum_hold_however_it_ended(store: Store) -> None:
+def test_i4_a_real_run_keeps_its_minimum_hold_however_it_ended(store: SlowProvider) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         attempt(REQUEST, interrupted)
-    assert store.undone == []
-    assert len(store.released) == 1
-    assert store.records()[0].is_held
+    (record,) = store.records()
+    assert (record.is_held, record.last_fire_time) == (True, FIRE_TIME)
 
 
 async def attempt_sync(request: LockRequest, **options: Any) -> object:
@@ -126,8 +101,8 @@ ways = pytest.mark.parametrize("way", [attempt_sync, attempt_in_asyncio])
 
 
 @ways
-async def test_a_grant_that_came_too_late(way: Any, store: Store, recorded: RecordingListener) -> None:
-    store.slow = timedelta(minutes=9, seconds=59)
+async def test_a_grant_that_came_too_late(way: Any, store: SlowProvider, recorded: RecordingListener) -> None:
+    store.seconds = 599
     with pytest.raises(ProviderUnreachable, match="may be over already"):
         await way(REQUEST)
     assert_undone(store)
@@ -140,7 +115,7 @@ def failing_keep_alive(*_: object) -> NoReturn:
 
 @ways
 async def test_a_keep_alive_that_cannot_start(
-    way: Any, store: Store, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
+    way: Any, store: SlowProvider, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "ThreadKeepAlive", failing_keep_alive)
     monkeypatch.setattr(async_keepalive, "TaskKeepAlive", failing_keep_alive)
@@ -150,28 +125,25 @@ async def test_a_keep_alive_that_cannot_start(
     assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
-def test_i12_an_interruption_between_the_grant_and_the_task(store: Store) -> None:
+def test_i12_an_interruption_between_the_grant_and_the_task(store: SlowProvider) -> None:
     """Ctrl-C, or the SystemExit of SIGTERM, at each moment at which Python notices it."""
-    begins = (Store.acquire.__code__, "return")
+    begins = (SlowProvider.acquire.__code__, "return")
     ends = (block.Block.__enter__.__code__, "return")
     for number in itertools.count():
-        store.undone.clear()
-        store.released.clear()
         interruption = Interruption(number, begins, ends)
         with suppress(KeyboardInterrupt), interruption:
-            copy_context().run(attempt, LockRequest("job", "10m", "5m"), lambda: None)
+            copy_context().run(attempt, REQUEST, lambda: None)
+        running.clear()  # what an interruption of the very end leaves behind
         if not interruption.has_come:
             break  # there are no more moments
-        assert not store.records()[0].is_held, number
-        assert (len(store.undone), len(store.released)) == (1, 0), number
-        running.clear()  # what an interruption of the very end leaves behind
+        assert_undone(store)
     assert number >= 5
     assert store.records()[0].is_held  # the one that ran keeps its minimum hold
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_of_the_acquire_itself_is_no_event(
-    store: Store, recorded: RecordingListener, kind: type[BaseException]
+    store: SlowProvider, recorded: RecordingListener, kind: type[BaseException]
 ) -> None:
     def interrupted(request: LockRequest) -> Lease | None:
         raise kind
@@ -182,7 +154,7 @@ def test_an_interruption_of_the_acquire_itself_is_no_event(
     with pytest.raises(kind), hold(REQUEST):
         never()
     assert recorded.events == []
-    assert (store.undone, store.released) == ([], [])
+    assert store.records() == []
     assert current_lease() is None
     assert not running
 
@@ -203,7 +175,7 @@ def test_a_provider_without_undo_releases(
 
 
 def test_i8_an_undo_that_fails_is_reported_and_does_not_replace_the_error(
-    store: Store, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
+    store: SlowProvider, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing_undo(lease: Lease) -> bool:
         raise ProviderUnreachable("no reply", operation="undo", lock_name=lease.name)
@@ -220,7 +192,9 @@ class TestALookUpThatFails:
     """The record that explains a skip is read after the refusal; the task is skipped in any case."""
 
     @ways
-    async def test_i5_is_no_error(self, way: Any, store: Store, recorded: RecordingListener, error: Exception) -> None:
+    async def test_i5_is_no_error(
+        self, way: Any, store: SlowProvider, recorded: RecordingListener, error: Exception
+    ) -> None:
         def record(name: str) -> LockRecord | None:
             raise error
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from shedlock_py import AsyncLeaderElector, LeaderElector, LockRecord
+from shedlock_py import AsyncLeaderElector, LeaderElector
 from tests.support.loop_threads import EventLoopThread
 
 DURATIONS: dict[str, Any] = {"lease_duration": "600ms", "renew_deadline": "400ms", "retry_period": "100ms"}
@@ -30,25 +31,10 @@ class LoopElector:
         self.elector = AsyncLeaderElector(provider, name, **options)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.elector, name)
-
-    def start(self) -> None:
-        self._loop.run(self.elector.start())
-
-    def stop(self, timeout: Any = None) -> bool:
-        return self._loop.run(self.elector.stop(timeout))
-
-    def wait_until_leader(self, timeout: Any = None) -> bool:
-        return self._loop.run(self.elector.wait_until_leader(timeout))
-
-    def leader(self) -> LockRecord | None:
-        return self._loop.run(self.elector.leader())
-
-    def take_over(self, timeout: Any = None) -> bool:
-        return self._loop.run(self.elector.take_over(timeout))
-
-    def demote(self, cooldown: Any = "0s") -> bool:
-        return self._loop.run(self.elector.demote(cooldown))
+        attribute = getattr(self.elector, name)
+        if not inspect.iscoroutinefunction(attribute):
+            return attribute
+        return lambda *args, **kwargs: self._loop.run(attribute(*args, **kwargs))
 
 
 Elector = LeaderElector | LoopElector

@@ -108,34 +108,6 @@ def test_failed_renewals_before_the_deadline_do_not_end_a_leadership(
     assert {event.operation for event in listener.of(ProviderFailed)} == {"extend"}
 
 
-def test_followers_back_off_while_the_store_is_away(make_elector: MakeElector, store: FaultyProvider) -> None:
-    store.fail()
-    electors = [make_elector(f"node-{number}") for number in range(5)]
-    for elector in electors:
-        elector.start()
-    wait_until(lambda: store.calls["record"] > 20)
-    store.calls.clear()
-    wait_seconds(3)
-    assert store.calls["record"] <= 5 * 3 / 0.3 + 5  # half of the cap, a lease of 0.6 s, at the least
-    store.recover()
-    wait_until(lambda: sum(elector.is_leader() for elector in electors) == 1)
-
-
-def test_what_an_idle_election_costs(make_elector: MakeElector, store: FaultyProvider) -> None:
-    """At the default durations, divided by twenty: a leader renews, and a follower reads, once a retry period."""
-    durations = {"lease_duration": "750ms", "renew_deadline": "500ms", "retry_period": "100ms"}
-    electors = [make_elector(f"node-{number}", **durations) for number in range(5)]
-    for elector in electors:
-        elector.start()
-    wait_until(lambda: any(elector.is_leader() for elector in electors))
-    store.calls.clear()
-    wait_seconds(3)  # a minute of the defaults
-    calls = dict(store.calls)
-    assert 20 <= calls.pop("extend") <= 31
-    assert 4 * 17 <= calls.pop("record") <= 4 * 31
-    assert calls == {}
-
-
 # Taking over and demoting
 
 

@@ -1,4 +1,7 @@
-"""``takeover="observed"`` in virtual time: the store's clock jumps between any two steps of a node, and one leads."""
+"""Elections in virtual time. With ``takeover="observed"`` one node leads, although the store's clock jumps.
+
+It jumps between any two steps of a node.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,22 @@ class World:
         self.store = InMemoryLockProvider(clock=lambda: self.clock() + self.jumped)
         self.nodes: list[Stepped] = []
 
-    def node(self, holder: str, lease: float = LEASE, deadline: float = DEADLINE, retry: float = RETRY) -> Stepped:
-        node = Stepped(self, holder, lease, deadline, retry)
+    def node(
+        self,
+        holder: str,
+        lease: float = LEASE,
+        deadline: float = DEADLINE,
+        retry: float = RETRY,
+        takeover: str = "observed",
+    ) -> Stepped:
+        node = Stepped(self, ElectionSettings.parse("election", lease, deadline, retry, holder, takeover))
         self.nodes.append(node)
         return node
 
     def jump(self, seconds: float) -> None:
         self.jumped += seconds
 
-    def leaders(self) -> list[str]:
+    def leaders(self) -> list[str | None]:
         found = [node.holder for node in self.nodes if node.election.is_leader()]
         assert len(found) < 2, found
         return found
@@ -80,12 +90,11 @@ class World:
 class Stepped:
     """A node that stops before each request to the store."""
 
-    def __init__(self, world: World, holder: str, lease: float, deadline: float, retry: float) -> None:
-        self.holder = holder
+    def __init__(self, world: World, settings: ElectionSettings) -> None:
+        self.holder = settings.holder
         self.is_cut_off = False
         self.requested: list[str] = []
         self._world = world
-        settings = ElectionSettings.parse("election", lease, deadline, retry, holder, "observed")
         nothing = lambda *_: None  # noqa: E731 (callbacks that do nothing)
         self.election = Election(settings, world.clock, random, nothing, nothing, lambda: False)
         self.program = self.election.run()
@@ -324,13 +333,29 @@ def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
     world.lead_alone(late)
 
 
-def test_nodes_that_cannot_reach_the_store_do_not_all_wait_equally_long(world: World) -> None:
-    pauses = []
-    for number in range(50):
-        node = world.node(f"node-{number}")
+def test_nodes_that_cannot_reach_the_store_back_off_each_for_another_time(world: World) -> None:
+    nodes = [world.node(f"node-{number}") for number in range(50)]
+    for node in nodes:
         node.is_cut_off = True
-        node.run()
-        pauses.append(node.next.until - world.clock())
-    assert min(pauses) >= RETRY
-    assert max(pauses) <= 2 * RETRY
-    assert len({round(pause / RETRY, 1) for pause in pauses}) >= 5
+    for shortest, longest in [(RETRY, 2 * RETRY), *[(RETRY, LEASE)] * 5, (LEASE / 2, LEASE)]:
+        for node in nodes:
+            node.run()
+        pauses = [node.next.until - world.clock() for node in nodes]
+        assert min(pauses) >= shortest
+        assert max(pauses) <= longest
+        assert len({round(pause / longest, 1) for pause in pauses}) >= 5
+        world.clock.advance(LEASE)
+
+
+@pytest.mark.parametrize("takeover", ["expired", "observed"])
+def test_what_an_idle_election_costs(world: World, takeover: str) -> None:
+    """At the default durations: a leader renews, and a follower reads, once a retry period."""
+    nodes = [world.node(f"node-{number}", 15.0, 10.0, 2.0, takeover) for number in range(5)]
+    world.pass_time(60, *nodes)
+    (leader,) = world.leaders()
+    for node in nodes:
+        node.requested.clear()
+    world.pass_time(60, *nodes)
+    for node in nodes:
+        assert set(node.requested) == {"extend" if node.holder == leader else "record"}
+        assert len(node.requested) in (range(29, 32) if node.holder == leader else range(25, 31))

@@ -222,6 +222,12 @@ def test_callbacks_without_a_thread_are_called_when_there_is_one(
     wait_until(lambda: "started" in called and "renewed" in called, what="called in the end")
     assert called.count("started") == 1
     shortage = NoThreads(monkeypatch)
+    wait_until(lambda: shortage.refused > 15, what="renewals")
+    renewed = called.count("renewed")
+    shortage.end()
+    wait_until(lambda: called.count("renewed") > renewed, what="called in the end")
+    assert called.count("renewed") < renewed + 5, "once for all renewals meanwhile"
+    shortage = NoThreads(monkeypatch)
     elector.resign()
     refused = shortage.refused
     wait_until(lambda: shortage.refused > refused + 2, what="tried again")

@@ -80,43 +80,11 @@ async def out_of_time(moment: Moment, work: Coroutine[Any, Any, T]) -> T:
         return result
 
 
-class SiblingFailed(Exception):
-    pass
-
-
-async def with_a_failing_sibling(moment: Moment, work: Coroutine[Any, Any, T]) -> T:
-    fails, is_over = asyncio.Event(), asyncio.Event()
-
-    async def sibling() -> None:
-        await fails.wait()
-        if not is_over.is_set():
-            raise SiblingFailed
-
-    async def worker() -> T:
-        try:
-            return await work
-        finally:
-            is_over.set()
-            fails.set()
-
-    moment.strike(fails.set)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(sibling())
-        task = group.create_task(worker())
-    return task.result()
-
-
-GIVEN_UP = (asyncio.CancelledError, TimeoutError, SiblingFailed)
-WAYS: dict[str, Any] = {
-    "cancelled": cancelled,
-    "cancelled twice": cancelled_twice,
-    "out of time": out_of_time,
-    "a sibling fails": with_a_failing_sibling,
-}
+GIVEN_UP = (asyncio.CancelledError, TimeoutError)
+WAYS: dict[str, Any] = {"cancelled": cancelled, "cancelled twice": cancelled_twice, "out of time": out_of_time}
 
 
 async def nothing_goes_on(before: set[asyncio.Task[Any]]) -> None:
-    """Wait for what ends in the background."""
     deadline = time.monotonic() + 30
     while late := asyncio.all_tasks() - before - {asyncio.current_task()}:
         assert time.monotonic() < deadline, f"these never end: {late}"

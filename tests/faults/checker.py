@@ -83,8 +83,6 @@ class Finding:
 
 @dataclass
 class Report:
-    """What came of one or more trials."""
-
     trials: int = 0
     findings: list[Finding] = field(default_factory=list)
     worst_overlap: float = 0.0
@@ -107,7 +105,6 @@ class Report:
 
 
 def check(history: History, rules: Rules | None = None) -> Report:
-    """The findings of one trial."""
     rules = rules or Rules()
     report = Report(trials=1, counts=_counts(history))
     by_name: dict[str, list[LeaseHistory]] = defaultdict(list)

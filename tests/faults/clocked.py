@@ -11,21 +11,10 @@ from typing import Any
 
 from sqlalchemy import text
 
-from tests.faults.clocks import Clock, ServerClock, WorkerClock
+from tests.faults.clocks import Clock
 from tests.faults.fleet import ForkServer
 from tests.support.availability import private_server
-from tests.support.mongodb import PrivateMongoServer
-from tests.support.redis import RedisServer
-from tests.support.servers import MariaDbServer, PostgresServer
-from tests.support.stores import MongoStore, QuorumStore, RedisStore, SqliteStore, Store, mariadb_store, postgres_store
-
-SERVERS: dict[str, type[Any]] = {
-    "postgres": PostgresServer,
-    "mariadb": MariaDbServer,
-    "redis": RedisServer,
-    "quorum": RedisServer,
-    "mongodb": PrivateMongoServer,
-}
+from tests.support.stores import STORES, SqliteStore, Store
 
 
 @dataclass
@@ -37,7 +26,6 @@ class ClockedStore:
     """What workers need to have the store's clock, where it is theirs."""
 
     def set(self, offset: float) -> None:
-        """All servers' clocks, as if it were one."""
         for clock in self.clocks:
             clock.set(offset)
 
@@ -49,27 +37,32 @@ def clocked(
     """A store of our own; a quorum has so many ``servers``. ``environment`` is the servers', or SQLite's workers'."""
     with ExitStack() as stack:
         if name == "sqlite":
-            clock = stack.enter_context(WorkerClock())
+            clock = stack.enter_context(Clock())
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shedlock-faults-"))
             found = ClockedStore(SqliteStore(Path(directory)), [clock], {**clock.environment, **(environment or {})})
         else:
-            clocks = [stack.enter_context(ServerClock()) for _ in range(servers if name == "quorum" else 1)]
-            started = [
-                stack.enter_context(private_server(name, lambda clock=clock: _server(name, clock, environment or {})))  # type: ignore[misc]  # bound
-                for clock in clocks
-            ]
-            found = ClockedStore(_store(name, started), [*clocks])
+            clocks = [stack.enter_context(Clock()) for _ in range(servers if name == "quorum" else 1)]
+            started = []
+            for clock in clocks:
+
+                def with_clock(clock: Clock = clock) -> Any:
+                    server = STORES[name].process()
+                    server.environment.update({**clock.environment, **(environment or {})})
+                    return server
+
+                started.append(stack.enter_context(private_server(name, with_clock)))
+            found = ClockedStore(STORES[name].store(started if name == "quorum" else started[0]), clocks)
         found.store.is_async = is_async
         yield found
 
 
 @contextmanager
-def worker_clocks(number: int, *environments: Mapping[str, str]) -> Iterator[list[tuple[WorkerClock, ForkServer]]]:
+def worker_clocks(number: int, *environments: Mapping[str, str]) -> Iterator[list[tuple[Clock, ForkServer]]]:
     """Clocks for workers, and where to start those that have them; the environments are given out in turn."""
     with ExitStack() as stack:
         found = []
         for index in range(number):
-            clock = stack.enter_context(WorkerClock())
+            clock = stack.enter_context(Clock())
             more = environments[index % len(environments)] if environments else {}
             fork_server = stack.enter_context(closing(ForkServer({**clock.environment, **more})))
             found.append((clock, fork_server))
@@ -93,23 +86,3 @@ def server_time(store: Store) -> float:
     )
     with server.connect() as connection:
         return float(connection.execute(text(question)).scalar_one())
-
-
-def _server(name: str, clock: Clock, environment: Mapping[str, str]) -> Any:
-    server = SERVERS[name]()
-    server.environment.update({**clock.environment, **environment})
-    return server
-
-
-def _store(name: str, servers: list[Any]) -> Store:
-    match name:
-        case "postgres":
-            return postgres_store(servers[0])
-        case "mariadb":
-            return mariadb_store(servers[0])
-        case "redis":
-            return RedisStore(servers[0])
-        case "quorum":
-            return QuorumStore(servers)
-        case _:
-            return MongoStore(servers[0])

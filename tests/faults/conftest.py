@@ -6,8 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.faults.private import on_private_server
-from tests.support.stores import STORES, Store
+from tests.support.stores import STORES, Store, on_private_server
 
 
 @pytest.fixture(scope="session")

@@ -70,18 +70,10 @@ MUTANTS = (
 
 
 def run(mutant: Mutant, store: Store, seed: int, *, is_mutated: bool = True) -> Report:
-    """One trial, with the mutant or with the sound copy."""
     variant = mutant.variant if is_mutated else mutant.sound
     with ExitStack() as stack:
-        fleet = Fleet(
-            store,
-            size=0,
-            behaviour=mutant.behaviour,
-            seed=seed,
-            provider="tests.faults.mutants:open_variant",
-            arguments={"variant": variant},
-        )
-        stack.enter_context(fleet)
+        provider = f"tests.faults.mutants:{variant}"
+        fleet = stack.enter_context(Fleet(store, size=0, behaviour=mutant.behaviour, seed=seed, provider=provider))
         via = []
         if mutant.slow_replies != NO_DELAY:
             proxy = stack.enter_context(TcpProxy(store.addresses[0]))

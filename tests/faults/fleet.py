@@ -10,17 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from tests.faults.history import History, Logbook, Reader, monotonic
+from tests.faults.history import DISTURBED, EVERY_WORKER, History, Logbook, Reader, monotonic
 from tests.faults.worker import Behaviour, Config
+from tests.support.connections import unserved
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.processes import is_running
@@ -45,20 +47,18 @@ class ForkServer:
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
         )
-        self._is_ready = False
 
     def fork(self, config: Config) -> int:
-        """The process id of a new worker."""
-        if not self._is_ready:
-            self._hear()
-            self._is_ready = True
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{config.to_json()}\n")
         self._process.stdin.flush()
-        return int(self._hear())
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the fork server of workers has ended:\n{self.complaints()}")
+        return int(line)
 
     def complaints(self) -> str:
-        """What its workers have died of since the last call."""
         self._stderr.seek(self._read)
         complaints = self._stderr.read()
         self._read += len(complaints)
@@ -70,13 +70,6 @@ class ForkServer:
         for file in (self._process.stdin, self._process.stdout, self._stderr):
             if file is not None:
                 file.close()
-
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the fork_server of workers has ended:\n{self.complaints()}")
-        return line.strip()
 
 
 @cache
@@ -91,11 +84,13 @@ def shared_fork_server() -> ForkServer:
 class WorkerProcess:
     name: str
     pid: int
-    via: Sequence[Address] = ()
 
     @property
     def is_alive(self) -> bool:
         return is_running(self.pid)
+
+
+EVERYBODY = WorkerProcess(EVERY_WORKER, 0)
 
 
 class Fleet:
@@ -131,7 +126,7 @@ class Fleet:
         self.reader = Reader(self._directory / "history")
         self.workers: list[WorkerProcess] = []
         """Those that were neither killed nor ended."""
-        self._all: list[WorkerProcess] = []
+        self._numbers = count(1)
         self._size = size
 
     def __enter__(self) -> Self:
@@ -155,7 +150,7 @@ class Fleet:
         arguments: Mapping[str, Any] | None = None,
     ) -> WorkerProcess:
         """One more worker, through proxies of its own (one for each of ``store.addresses``), if there are any."""
-        name = f"w{len(self._all) + 1}"
+        name = f"w{next(self._numbers)}"
         chosen = fork_server or self._fork_server
         self._fork_servers.add(chosen)
         config = Config(
@@ -169,15 +164,13 @@ class Fleet:
             arguments={**self.store.arguments(via), **self._arguments, **(arguments or {})},
             behaviour=behaviour or self.behaviour,
         )
-        worker = WorkerProcess(name, chosen.fork(config), via)
+        worker = WorkerProcess(name, chosen.fork(config))
         self.workers.append(worker)
-        self._all.append(worker)
         return worker
 
     # What is done to workers
 
     def kill(self, worker: WorkerProcess) -> None:
-        """SIGKILL, and wait until it is gone."""
         with self.marked("killed", worker):
             os.kill(worker.pid, signal.SIGKILL)
             wait_until(lambda: not worker.is_alive, timeout=TIMEOUT, what=f"{worker.name} dead")
@@ -210,6 +203,16 @@ class Fleet:
         yield
         self._logbook.mark(kind, worker.name, before)
 
+    @contextmanager
+    def disturbed(self, worker: WorkerProcess, addresses: Iterable[Address]) -> Iterator[None]:
+        """The block disturbs the connections of ``worker`` to ``addresses``, and lets them be in the end.
+
+        The history shall know of it; it lasts until nothing is under way any more of what was sent meanwhile.
+        """
+        with self.marked(DISTURBED, worker):
+            yield
+            wait_until(lambda: unserved(addresses) == 0, timeout=TIMEOUT, what="all that was held back has arrived")
+
     # What is seen of them
 
     def is_working(self, worker: WorkerProcess) -> bool:
@@ -218,7 +221,6 @@ class Fleet:
         return worker.name in self.reader.holding and not self.reader.is_busy(worker.name)
 
     def holders(self) -> list[WorkerProcess]:
-        """Those that hold a lease, as far as they have said."""
         self.reader.update()
         return [worker for worker in self.workers if worker.name in self.reader.holding]
 
@@ -235,22 +237,25 @@ class Fleet:
         wait_until(self.holders, timeout=timeout, what="a worker that holds a lease")
         return self.random.choice(self.holders() or self.workers)
 
-    def wait_for_grants(self, more: int, *, worker: WorkerProcess | None = None, but: str = "") -> None:
-        """Until ``more`` leases have been granted from now on."""
-        self.wait_for_count("acquire", "granted", more, worker=worker, but=but)
+    def wait_for_grants(self, more: int, **whose: Any) -> None:
+        self.wait_for_count("acquire", "granted", more, **whose)
 
-    def wait_for_count(
-        self, kind: str, outcome: str, more: int, *, worker: WorkerProcess | None = None, but: str = ""
-    ) -> None:
-        """Until ``more`` operations have ended so from now on; of one worker, or of all ``but`` one."""
-        target = self.count(kind, outcome, worker=worker, but=but) + more
-        what = f"{more} more of: {kind} {outcome}"
-        self.wait(lambda: self.count(kind, outcome, worker=worker, but=but) >= target, what)
+    def wait_for_count(self, kind: str, outcome: str, more: int, **whose: Any) -> None:
+        target = self.count(kind, outcome, **whose) + more
+        self.wait(lambda: self.count(kind, outcome, **whose) >= target, f"{more} more of: {kind} {outcome}")
+
+    def wait_for_answers(self) -> None:
+        """Until every worker has found its way back to the store."""
+
+        def answers(worker: WorkerProcess) -> int:
+            return sum(self.count("acquire", outcome, worker=worker) for outcome in ("granted", "skipped"))
+
+        before = {worker.name: answers(worker) for worker in self.workers}
+        self.wait(lambda: all(answers(w) > before[w.name] for w in self.workers), "an answer to every worker")
 
     def wait_until_working(self, worker: WorkerProcess, *, is_working: bool = True) -> None:
         """Until it holds a lease and is in the middle of no operation; or until that is not so."""
-        what = f"{worker.name} {'holds a lease' if is_working else 'holds none'}"
-        self.wait(lambda: self.is_working(worker) == is_working, what)
+        self.wait(lambda: self.is_working(worker) == is_working, f"{worker.name} {'' if is_working else 'not '}at work")
 
     def wait(self, condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
         """Until it is so; fails, too, if a worker has died of something else than us."""
@@ -262,13 +267,9 @@ class Fleet:
         wait_until(is_so, timeout=timeout, what=what)
 
     def wait_for_each_name(self) -> None:
-        """Until a lease of each name has been granted from now on."""
         now = monotonic()
         for name in self.names:
-            self.wait(partial(self._is_granted_since, now, name), f"a grant of {name}")
-
-    def _is_granted_since(self, moment: float, name: str) -> bool:
-        return self.reader.update().last_grants.get(name, 0.0) > moment
+            self.wait(lambda name=name: self.reader.update().last_grants.get(name, 0.0) > now, f"a grant of {name}")  # type: ignore[misc]  # bound
 
     def run_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -277,25 +278,26 @@ class Fleet:
     # The end
 
     def end(self) -> History:
-        """Let every worker finish what it does, and return all that has happened."""
         for worker in self.workers:
             for signum in (signal.SIGCONT, signal.SIGTERM):
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signum)
-        wait_until(
-            lambda: not any(worker.is_alive for worker in self.workers), timeout=TIMEOUT, what="all workers ended"
-        )
+        self._wait_for_end(self.workers)
         self._check_complaints()
         self.workers.clear()
         return self.reader.update().history()
 
     def close(self) -> None:
-        for worker in self._all:
-            if worker in self.workers and worker.is_alive:
+        for worker in self.workers:
+            if worker.is_alive:
                 os.kill(worker.pid, signal.SIGKILL)
         self._logbook.close()
-        wait_until(lambda: not any(worker.is_alive for worker in self._all), timeout=TIMEOUT, what="all workers gone")
+        self._wait_for_end(self.workers)
         self._temporary.cleanup()
+
+    @staticmethod
+    def _wait_for_end(workers: Sequence[WorkerProcess]) -> None:
+        wait_until(lambda: not any(worker.is_alive for worker in workers), timeout=TIMEOUT, what="all workers ended")
 
     def _check_alive(self) -> None:
         if not all(worker.is_alive for worker in self.workers):

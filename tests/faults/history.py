@@ -114,7 +114,6 @@ class Logbook:
         self._numbers = itertools.count()
 
     def mark(self, kind: str, worker: str, before: float) -> None:
-        """Something was done to ``worker`` after ``before``."""
         self._write({"mark": kind, "of": worker, "before": before, "after": monotonic()})
 
     @contextmanager
@@ -150,8 +149,6 @@ class Logbook:
 
 
 class Entry:
-    """How an operation came out."""
-
     outcome = ""
     error = ""
     lease: Lease | None = None
@@ -185,7 +182,6 @@ class Reader:
         return self
 
     def is_busy(self, worker: str) -> bool:
-        """Whether it is in the middle of an operation."""
         return self._under_way[worker] > 0
 
     def history(self) -> History:

@@ -193,7 +193,6 @@ class LeaseHistory:
 
 
 def leases_of(history: History) -> list[LeaseHistory]:
-    """Every lease that its holder knows of, in the order of the acquires."""
     leases = {o.claim: LeaseHistory(o) for o in history.of("acquire", outcome="granted")}
     for operation in history.operations:
         lease = leases.get(operation.claim)

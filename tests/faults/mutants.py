@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -55,9 +54,7 @@ ROUND_TRIP = 0.002
 
 
 class Sound(LockProvider):
-    """Nothing is wrong with it."""
-
-    def __init__(self, where: str, options: dict[str, Any]) -> None:
+    def __init__(self, family: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
         self._client = redis.Redis.from_url(where, socket_timeout=2)
         self._prefix = f"{options['key_prefix']}-mutant"
 
@@ -80,7 +77,6 @@ class Sound(LockProvider):
         return was_ours
 
     def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
-        """The fencing token; 0 if it is held."""
         return self.script(_ACQUIRE, key, claim_id, milliseconds)
 
     def _hold(self, lease: Lease, lock_for: timedelta) -> bool:
@@ -124,8 +120,8 @@ class ReleasesAnybodys(Sound):
 class ClientClock(Sound):
     """Compares and stores the time of the client's own wall clock, which is off by ``offset`` seconds."""
 
-    def __init__(self, where: str, options: dict[str, Any], offset: float = 0.0) -> None:
-        super().__init__(where, options)
+    def __init__(self, *, offset: float = 0.0, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._offset = offset
 
     def script(self, script: str, key: str, *values: str | int) -> int:
@@ -188,8 +184,8 @@ class NeverNarrows(Sound):
 class Flaky(Sound):
     """Every third extension fails. That is no fault: a heartbeat must survive it."""
 
-    def __init__(self, where: str, options: dict[str, Any]) -> None:
-        super().__init__(where, options)
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._count = itertools.count()
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
@@ -201,8 +197,8 @@ class Flaky(Sound):
 class StoppedKeepAlive(Flaky):
     """The heartbeat of the whole process dies of one exception."""
 
-    def __init__(self, where: str, options: dict[str, Any]) -> None:
-        super().__init__(where, options)
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
 
         def die(plan: HeartbeatPlan, lock_at_most_for: timedelta, now: float) -> None:
             plan.failures += 1
@@ -212,9 +208,7 @@ class StoppedKeepAlive(Flaky):
 
 
 class SoundQuorum(RedisQuorumLockProvider):
-    """The real one."""
-
-    def __init__(self, where: list[str], options: dict[str, Any]) -> None:
+    def __init__(self, family: str, is_async: bool, where: list[str], options: dict[str, Any]) -> None:
         super().__init__(where, **options)
 
 
@@ -225,22 +219,6 @@ class QuorumHoldsTooLong(SoundQuorum):
         asked_at = monotonic()
         lease = super().acquire(replace(request, lock_at_most_for=3 * request.lock_at_most_for))
         return lease and Lease(request, lease.claim_id, lease.fencing_token, monotonic, asked_at)
-
-
-VARIANTS: dict[str, Callable[..., LockProvider]] = {
-    variant.__name__: variant
-    for variant in (
-        Sound, ReadThenWrite, ReleasesAnybodys, ClientClock, RestartingCounter, DeadlineFromReply, NoMinimumHold,
-        HoldsTooLong, NeverNarrows, Flaky, StoppedKeepAlive, SoundQuorum, QuorumHoldsTooLong,
-    )
-}  # fmt: skip
-
-
-def open_variant(
-    variant: str, family: str, is_async: bool, where: Any, options: dict[str, Any], **more: Any
-) -> LockProvider:
-    """What workers open: the arguments of a store, and which variant to put in the provider's place."""
-    return VARIANTS[variant](where, options, **more)
 
 
 # Variants of a store's own provider
@@ -257,19 +235,17 @@ def open_forgetful(**arguments: Any) -> Any:
 
 
 def open_tolerant(**arguments: Any) -> Any:
-    """A provider that takes any fire time."""
     return open_provider(**{**arguments, "options": {**arguments["options"], "fire_time_tolerance": "3000d"}})
 
 
 class Leaking(SqlAlchemyLockProvider):
     """Opens a file with each grant."""
 
+    def __init__(self, family: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
+        super().__init__(where, **options)
+
     def acquire(self, request: LockRequest) -> Lease | None:
         lease = super().acquire(request)
         if lease is not None:
             os.open(os.devnull, os.O_RDONLY)
         return lease
-
-
-def open_leaking(family: str, is_async: bool, where: str, options: dict[str, Any]) -> Leaking:
-    return Leaking(where, **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 import redis
@@ -25,19 +26,11 @@ from tests.support.servers import PASSWORD, USER, PostgresServer, ServerProcess
 Member = TypeVar("Member", bound=ServerProcess)
 
 
-class Standby(ABC, Generic[Member]):
-    """A server that follows another, and its link to it."""
-
-    def __init__(self, primary: Member, stack: ExitStack) -> None:
-        self.link = stack.enter_context(TcpProxy(primary.address))
-        self.server = self._start(stack)
-
-    @abstractmethod
-    def _start(self, stack: ExitStack) -> Member: ...
-
-    def fall_behind(self) -> None:
-        """From now on it hears nothing more, and nobody hears of it."""
-        self.link.stall()
+@dataclass
+class Standby(Generic[Member]):
+    link: TcpProxy
+    """To the server that it follows."""
+    server: Member
 
 
 class Pair(ABC, Generic[Member]):
@@ -45,9 +38,8 @@ class Pair(ABC, Generic[Member]):
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self.primary = self._first(self._stack)
+        self.primary = self._server(None)
         self._front = self._stack.enter_context(TcpProxy(self.primary.address))
-        self.standbys: list[Standby[Member]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -60,45 +52,35 @@ class Pair(ABC, Generic[Member]):
         return self._front.address
 
     @abstractmethod
-    def _first(self, stack: ExitStack) -> Member: ...
-
-    @abstractmethod
-    def follow(self) -> Standby[Member]:
-        """One more standby, which has everything that the primary has."""
-
-    def at_least(self, number: int) -> Standby[Member]:
-        """So many standbys; the last of them."""
-        while len(self.standbys) < number:
-            self.follow()
-        return self.standbys[-1]
+    def _server(self, follows: Address | None) -> Member:
+        """A server that has started, which follows another, if there is one."""
 
     @abstractmethod
     def _promote(self, standby: Member) -> None:
         """Until it takes writes."""
 
+    def follow(self, *, is_synchronous: bool = False) -> Standby[Member]:
+        """A standby, which has everything that the primary has."""
+        link = self._stack.enter_context(TcpProxy(self.primary.address))
+        return Standby(link, self._server(link.address))
+
     def fail_over(self, standby: Standby[Member]) -> None:
-        """The primary dies by kill -9; what the standby has not heard by then it never hears."""
+        """The primary dies by kill -9; what the standby has not received by then it never receives."""
         self.primary.kill()
         self.split(standby).close()
 
     def split(self, standby: Standby[Member]) -> Member:
-        """The standby is promoted, and clients of :attr:`address` are led to it; the old primary, which goes on
-        answering whoever comes to it directly. Close it.
+        """Promote the standby, and lead clients of :attr:`address` to it.
+
+        Returns the old primary, which goes on replying to those who come to it directly. Close it.
         """
         standby.link.refuse()
         standby.link.cut()
         self._promote(standby.server)
         old, self.primary = self.primary, standby.server
-        for other in self.standbys:
-            if other is not standby:
-                other.server.close()
-        self.standbys.clear()
         self._front.retarget(self.primary.address)
         self._front.cut()
         return old
-
-
-# PostgreSQL
 
 
 class PostgresStandbyServer(PostgresServer):
@@ -115,88 +97,68 @@ class PostgresStandbyServer(PostgresServer):
             "--wal-method=stream", "--no-sync", "--no-password",
             f"--dbname=host={host} port={port} user={USER} password={PASSWORD} application_name=standby",
         )  # fmt: skip
-        # A copy of what the primary was told.
+        # A copy of the primary's settings.
         with (self.data / "postgresql.auto.conf").open("a") as settings:
             settings.write("synchronous_standby_names = ''\n")
 
 
-class PostgresStandby(Standby[PostgresServer]):
-    def _start(self, stack: ExitStack) -> PostgresServer:
-        return stack.enter_context(private_server("postgres", lambda: PostgresStandbyServer(self.link.address)))
-
-
 class PostgresPair(Pair[PostgresServer]):
-    def _first(self, stack: ExitStack) -> PostgresServer:
-        return stack.enter_context(private_server("postgres", PostgresServer))
+    def _server(self, follows: Address | None) -> PostgresServer:
+        make = PostgresServer if follows is None else lambda: PostgresStandbyServer(follows)
+        return self._stack.enter_context(private_server("postgres", make))
 
-    def follow(self, *, is_synchronous: bool = False) -> PostgresStandby:
-        standby = PostgresStandby(self.primary, self._stack)
-        self.standbys.append(standby)
+    def follow(self, *, is_synchronous: bool = False) -> Standby[PostgresServer]:
+        standby = super().follow()
         if is_synchronous:
-            self._ask("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-            self._ask("SELECT pg_reload_conf()")
+            _query(self.primary, "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+            _query(self.primary, "SELECT pg_reload_conf()")
         state = "sync" if is_synchronous else "async"
         query = f"SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = '{state}'"
-        wait_until(lambda: self._ask(query), timeout=TIMEOUT, what=f"a standby that is {state}")
+        wait_until(lambda: _query(self.primary, query), timeout=TIMEOUT, what=f"a standby that is {state}")
         return standby
 
     def cancel_waiting(self, how: str = "cancel") -> int:
         """``pg_cancel_backend`` or ``pg_terminate_backend`` to each commit that waits for the standby; how many."""
-        return int(
-            self._ask(
-                f"SELECT count(pg_{how}_backend(pid)) FROM pg_stat_activity "
-                "WHERE wait_event = 'SyncRep' AND pid <> pg_backend_pid()"
-            )
+        query = (
+            f"SELECT count(pg_{how}_backend(pid)) FROM pg_stat_activity "
+            "WHERE wait_event = 'SyncRep' AND pid <> pg_backend_pid()"
         )
+        return int(_query(self.primary, query))
 
     def _promote(self, standby: PostgresServer) -> None:
-        with standby.connect() as connection:
-            connection.execute(text(f"SELECT pg_promote(true, {TIMEOUT:.0f})"))
+        _query(standby, f"SELECT pg_promote(true, {TIMEOUT:.0f})")
         wait_until(lambda: not _is_in_recovery(standby), timeout=TIMEOUT, what="the standby promoted")
-
-    def _ask(self, statement: str) -> Any:
-        return _ask(self.primary, statement)
 
 
 def waiting_for_standby(primary: PostgresServer) -> int:
-    """How many commits wait for the standby to confirm them."""
-    return int(_ask(primary, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+    return int(_query(primary, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
 
 
-def _ask(server: PostgresServer, statement: str) -> Any:
+def _query(server: PostgresServer, statement: str) -> Any:
     with server.connect() as connection:
         result = connection.execute(text(statement))
         return result.scalar_one() if result.returns_rows else None
 
 
 def _is_in_recovery(server: PostgresServer) -> bool:
-    with suppress(DBAPIError), server.connect() as connection:
-        return bool(connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one())
+    with suppress(DBAPIError):
+        return bool(_query(server, "SELECT pg_is_in_recovery()"))
     return True
 
 
-# Redis
-
-
-class RedisReplica(Standby[RedisServer]):
-    def _start(self, stack: ExitStack) -> RedisServer:
-        host, port = self.link.address
-        return stack.enter_context(private_server("redis", lambda: RedisServer(config={"replicaof": f"{host} {port}"})))
-
-
 class RedisPair(Pair[RedisServer]):
-    def _first(self, stack: ExitStack) -> RedisServer:
-        return stack.enter_context(private_server("redis", RedisServer))
+    def _server(self, follows: Address | None) -> RedisServer:
+        config = {"replicaof": f"{follows[0]} {follows[1]}"} if follows else {}
+        return self._stack.enter_context(private_server("redis", lambda: RedisServer(config=config)))
 
-    def follow(self) -> RedisReplica:
-        replica = RedisReplica(self.primary, self._stack)
-        self.standbys.append(replica)
+    def follow(self, *, is_synchronous: bool = False) -> Standby[RedisServer]:
+        replica = super().follow()
         wait_until(lambda: _is_linked(replica.server), timeout=TIMEOUT, what="a replica that follows")
         return replica
 
     def _promote(self, standby: RedisServer) -> None:
         with standby.client() as client:
-            client.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]  # redis-py gives it no types
+            client.replicaof("NO", "ONE")
 
 
 def _is_linked(replica: RedisServer) -> bool:

@@ -29,6 +29,12 @@ class Budget:
             yield number
             number += 1
 
+    def total(self, one: Callable[[int], Report]) -> Report:
+        report = Report()
+        for number in self.trials():
+            report.add(one(number))
+        return report
+
 
 class Run(Protocol):
     """A scenario on one store, with one kind of provider, sync or async, as ``store.is_async`` says."""
@@ -55,10 +61,7 @@ def by_trial(one: Callable[[Store, int, int], Report]) -> Run:
 
     @wraps(one)
     def run(store: Store, budget: Budget, seed: int) -> Report:
-        report = Report()
-        for number in budget.trials():
-            report.add(one(store, seed + number, number))
-        return report
+        return budget.total(lambda number: one(store, seed + number, number))
 
     return run
 

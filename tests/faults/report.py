@@ -52,7 +52,6 @@ def takeover(report: Report, part: float) -> str:
 
 
 def line(scenario: str, store: str, kind: str, report: Report) -> str:
-    """For the terminal: under 120 columns."""
     verdict = "ok  " if not report.findings else f"{len(report.findings)} VIOLATIONS"
     return (
         f"{verdict} {scenario[:34]:34} {store:9}{kind:6}{report.trials:4} trials  "
@@ -62,7 +61,6 @@ def line(scenario: str, store: str, kind: str, report: Report) -> str:
 
 
 def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, seconds: float) -> str:
-    """In Markdown."""
     counts = sum((row.report.counts for row in rows), start=Report().counts)
     trials = sum(row.report.trials for row in rows)
     lines = [
@@ -94,7 +92,6 @@ def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, secon
 
 
 def write_page(text: str, page: Path = PAGE) -> None:
-    """Put ``text`` between the markers."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

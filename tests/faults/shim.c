@@ -1,5 +1,5 @@
 /*
- * LD_PRELOAD for servers: the wall clock is off by the nanoseconds (int64, native byte order) that are in the file
+ * LD_PRELOAD for servers and workers: the wall clock is off by the nanoseconds (int64, native byte order) that are in the file
  * $SHEDLOCK_CLOCK at that moment. The monotonic clocks are left alone.
  *
  * The clock is asked by system call: no look-up of symbols that could allocate, as jemalloc asks for the time before

@@ -14,12 +14,11 @@ import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from tests.faults.fleet import TIMEOUT
@@ -68,8 +67,7 @@ def fill(directory: Path) -> Path:
 @contextmanager
 def sqlite_file(store: Store) -> Iterator[Small]:
     with tmpfs("1m") as directory:
-        small = SqliteStore(directory)
-        small.is_async = store.is_async
+        small = SqliteStore(directory).like(store)
         yield small, partial(_full_file, directory)
 
 
@@ -77,20 +75,14 @@ def sqlite_file(store: Store) -> Iterator[Small]:
 def _full_file(directory: Path) -> Iterator[None]:
     filler = fill(directory)
     # The write-ahead log may have room of its own, which is used again and again: until it is emptied.
-    log = directory / "locks.db-wal"
+    with closing(sqlite3.connect(directory / "locks.db", timeout=30, isolation_level=None)) as connection:
+        empty = partial(connection.execute, "PRAGMA wal_checkpoint(TRUNCATE)")
+        wait_until(lambda: empty().fetchone()[0] == 0, timeout=TIMEOUT)
+    fill(directory)
     try:
-        if log.exists():
-            _empty_log(directory / "locks.db")
-        fill(directory)
         yield
     finally:
         filler.unlink()
-
-
-def _empty_log(path: Path) -> None:
-    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-    wait_until(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, timeout=TIMEOUT)
-    connection.close()
 
 
 # PostgreSQL
@@ -102,8 +94,7 @@ def postgres_table(store: Store) -> Iterator[Small]:
     server = cast(SqlServerStore, store).server
     name = f"small_{os.getpid()}_{id(store)}"
     with tmpfs("1m", PostgresServer.system_user or "root") as directory, server.connect() as admin:
-        small = postgres_store(server)
-        small.is_async = store.is_async
+        small = postgres_store(server).like(store)
         table = small.options["table_name"]
         admin.exec_driver_sql(f"CREATE TABLESPACE {name} LOCATION '{directory}'")
         try:
@@ -122,22 +113,19 @@ def _full_table(server: DatabaseServer, table: str, directory: Path) -> Iterator
         name = old.exec_driver_sql(f"SELECT min(name) FROM {table}").scalar_one()
         filler = fill(directory)
         try:
-            wait_until(partial(_is_full, admin, table, name), timeout=TIMEOUT, what="no room in the lock table")
+            # One more version of one record, which says what the last one said, until there is no room.
+            is_full = False
+            while not is_full:
+                try:
+                    admin.exec_driver_sql(f"UPDATE {table} SET locked_by = locked_by WHERE name = '{name}'")
+                except OperationalError as error:
+                    if "No space left" not in str(error):
+                        raise
+                    is_full = True
             yield
         finally:
             filler.unlink()
             old.exec_driver_sql("ROLLBACK")
-
-
-def _is_full(admin: Connection, table: str, name: str) -> bool:
-    """After one more version of one record, which says what the last one said."""
-    try:
-        admin.exec_driver_sql(f"UPDATE {table} SET locked_by = locked_by WHERE name = '{name}'")
-    except OperationalError as error:
-        if "No space left" not in str(error):
-            raise
-        return True
-    return False
 
 
 @contextmanager
@@ -152,8 +140,7 @@ def postgres_log(store: Store) -> Iterator[Small]:
         own.symlink_to(there)
         subprocess.run(["chown", "-R", user, str(there)], check=True)
         server.start()
-        small = postgres_store(server)
-        small.is_async = store.is_async
+        small = postgres_store(server).like(store)
         yield small, partial(_full_log, server, directory)
 
 
@@ -177,30 +164,23 @@ def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
 
 
 class LoggedMariaDbServer(MariaDbServer):
-    """With a binary log, in a directory of its own."""
-
-    def __init__(self, logs: Path) -> None:
-        super().__init__()
-        self._logs = logs
+    logs: Path
 
     def command(self, port: int) -> list[str]:
-        return [*super().command(port), f"--log-bin={self._logs}/binlog", "--binlog-format=ROW"]
+        return [*super().command(port), f"--log-bin={self.logs}/binlog", "--binlog-format=ROW"]
 
 
 @contextmanager
 def mariadb_log(store: Store) -> Iterator[Small]:
     """The binary log: commits hang until there is room, for which the server looks once a minute."""
-    with (
-        tmpfs("1m", MariaDbServer.system_user or "root") as directory,
-        private_server("mariadb", lambda: LoggedMariaDbServer(directory)) as server,
-    ):
-        small = mariadb_store(server)
-        small.is_async = store.is_async
-        yield small, partial(_full_binary_log, server, directory)
+    with tmpfs("1m", MariaDbServer.system_user or "root") as directory:
+        LoggedMariaDbServer.logs = directory
+        with private_server("mariadb", LoggedMariaDbServer) as server:
+            yield mariadb_store(server).like(store), partial(_full_binary_log, server, directory)
 
 
 @contextmanager
-def _full_binary_log(server: Any, directory: Path) -> Iterator[None]:
+def _full_binary_log(server: MariaDbServer, directory: Path) -> Iterator[None]:
     """Nobody waits for the minute to be over: the server is killed and started again when there is room."""
     filler = fill(directory)
     try:

@@ -8,7 +8,6 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
-from datetime import timedelta
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -16,16 +15,13 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import (
-    AsyncInMemoryLockProvider,
     Executed,
-    LockRequest,
     attempt_async,
     extend_lock_async,
     hold_async,
 )
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
-from shedlock_py.testing import FakeClock
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
 from tests.support.stores import MongoStore, Store
 
@@ -76,8 +72,6 @@ async def opened(make_store: MakeStore, name: str) -> AsyncIterator[Any]:
 
 
 class Run:
-    """One guarded run, and what became of it."""
-
     def __init__(self, provider: Any, name: str) -> None:
         self.provider, self.name = provider, name
         self.started = self.finished = False
@@ -196,25 +190,3 @@ def test_i12_out_of_time_at_any_moment(store: str, make_store: MakeStore) -> Non
 
     asyncio.run(main())
     gc.collect()
-
-
-async def test_a_minimum_hold_survives_a_cancellation() -> None:
-    """I4: a task that ran, however briefly, keeps others out."""
-    clock = FakeClock()
-    provider = AsyncInMemoryLockProvider(clock=clock)
-
-    async def task() -> None:
-        await asyncio.Event().wait()
-
-    work = asyncio.ensure_future(
-        attempt_async("job", task, lock_at_most_for="1h", lock_at_least_for="10m", provider=provider)
-    )
-    while await provider.record("job") is None:  # noqa: ASYNC110 (tests poll)
-        await asyncio.sleep(0)
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    clock.advance(timedelta(minutes=9, seconds=59))
-    assert await provider.acquire(LockRequest("job", "1m")) is None
-    clock.advance("1s")
-    assert await provider.acquire(LockRequest("job", "1m"))

@@ -27,7 +27,6 @@ def skip(worker: str, started: float, ended: float) -> Operation:
 def then(
     kind: str, lease: Operation, started: float, ended: float | None, outcome: str | None, **facts: Any
 ) -> Operation:
-    """What the holder of a lease does with it."""
     given = {"claim": lease.claim, "token": lease.token, "trusted_before": lease.trusted_until}
     given["trusted_until"] = NEVER if kind == "release" else lease.trusted_until
     return Operation(lease.worker, kind, lease.name, started, ended, outcome, **{**given, **facts})

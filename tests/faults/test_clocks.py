@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from zoneinfo import ZoneInfo
 
 import pytest
 import redis
@@ -17,7 +16,7 @@ import redis
 from shedlock_py import LockRequest
 from tests.faults.checker import Report
 from tests.faults.clocked import ClockedStore, clocked, server_time, worker_clocks
-from tests.faults.clocks import ServerClock, WorkerClock, offset_to
+from tests.faults.clocks import Clock, offset_to
 from tests.faults.fleet import ForkServer
 from tests.faults.history import monotonic
 from tests.faults.registry import Budget
@@ -32,7 +31,6 @@ ONCE = Budget(0.0, least=1)
 
 
 def is_ahead(seconds: float, begin: float, offset: float) -> bool:
-    """Whether ``seconds``, requested since ``begin`` on this clock, are from a clock with that offset."""
     return begin + offset - 0.01 <= seconds <= begin + offset + SLOW
 
 
@@ -60,33 +58,6 @@ def test_the_library_sees_the_servers_clock(clocked_store: ClockedStore) -> None
     provider.close()
 
 
-@pytest.mark.parametrize("offset", [HOUR, -HOUR])
-def test_waiting_in_the_server_takes_as_long_as_ever(clocked_store: ClockedStore, offset: float) -> None:
-    """A thread that waits until "now + 0.2 s" by the wall clock waits for 0.2 s, however wrong the clock is."""
-    clocked_store.set(offset)
-    begin = time.monotonic()
-    wait_in_server(clocked_store.store)
-    assert 0.2 <= time.monotonic() - begin < 0.2 + SLOW
-
-
-def wait_in_server(store: Store) -> None:
-    server = store.servers[0]
-    match store.name:
-        case "postgres":
-            with server.connect() as connection:
-                connection.exec_driver_sql("SELECT pg_sleep(0.2)")
-        case "mariadb":
-            with server.connect() as connection:
-                connection.exec_driver_sql("SELECT SLEEP(0.2)")
-        case "redis":
-            with server.client() as client:
-                client.blpop("nobody pushes", timeout=0.2)
-        case _:
-            with server.connect() as client:
-                version = client.admin.command("hello")["topologyVersion"]
-                client.admin.command("hello", topologyVersion=version, maxAwaitTimeMS=200)
-
-
 # Workers
 
 CLOCKS = """
@@ -109,10 +80,9 @@ def read_clocks(process: subprocess.Popen[str]) -> tuple[float, float, float]:
     return wall, boot, waited
 
 
-@pytest.mark.parametrize("kind", [WorkerClock, ServerClock])
-def test_a_workers_wall_clock_is_set_and_no_other(kind: type[WorkerClock | ServerClock]) -> None:
+def test_a_workers_wall_clock_is_set_and_no_other() -> None:
     with (
-        kind() as clock,
+        Clock() as clock,
         subprocess.Popen(
             [sys.executable, "-c", CLOCKS],
             stdin=subprocess.PIPE,
@@ -143,14 +113,13 @@ def no_findings(report: Report) -> bool:
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[list[tuple[WorkerClock, ForkServer]]]:
-    """In three time zones."""
+def workers() -> Iterator[list[tuple[Clock, ForkServer]]]:
     with worker_clocks(3, *({"TZ": zone} for zone in time_zones.ZONES)) as workers:
         yield workers
 
 
 @pytest.mark.parametrize("store", ["redis sync"], indirect=True)
-def test_i10_clocks_of_workers(store: Store, workers: list[tuple[WorkerClock, ForkServer]]) -> None:
+def test_i10_clocks_of_workers(store: Store, workers: list[tuple[Clock, ForkServer]]) -> None:
     report = clocks.jump_workers(store, workers, 1, jumps=6)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 1
@@ -212,19 +181,8 @@ def test_never_two_leaders_by_the_observed_rule(store: Store) -> None:
     assert report.takeovers, "a dead leader was followed although the clock had been set back"
 
 
-@pytest.mark.parametrize("moment", time_zones.CHANGES, ids=lambda moment: f"{moment.zone} {moment.at:%Y-%m}")
-def test_moments_are_changes_of_the_clocks(moment: time_zones.Moment) -> None:
-    before, after = (
-        (moment.at + timedelta(seconds=seconds)).astimezone(ZoneInfo(moment.zone)).utcoffset() for seconds in (-1, 0)
-    )
-    assert before is not None
-    assert after is not None
-    assert (before < after) is (moment.what == time_zones.GAP)
-    assert before != after
-
-
 @pytest.mark.parametrize("store", ["mariadb sync"], indirect=True)
-def test_time_zones(store: Store, workers: list[tuple[WorkerClock, ForkServer]]) -> None:
+def test_time_zones(store: Store, workers: list[tuple[Clock, ForkServer]]) -> None:
     report = time_zones.pass_moment(store, workers, time_zones.MOMENTS[2], 0)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 5

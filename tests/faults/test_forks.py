@@ -5,13 +5,11 @@ What a forked child may do with a provider is in the contract and in the tests o
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -19,77 +17,39 @@ import pytest
 
 from shedlock_py import (
     LeaseLost,
-    LockExtended,
     LockRequest,
     assert_locked,
     attempt,
-    attempt_async,
     configure,
     hold,
-    hold_async,
 )
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from shedlock_py.testing.proxy import TcpProxy
+from tests.support.doubles import ForwardingProvider
 from tests.support.polling import wait_until
 from tests.support.stores import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
-STORES = pytest.mark.parametrize(
+
+
+@pytest.mark.parametrize(
     "store", ["sqlite sync", "postgres sync", "mariadb sync", "redis sync", "mongodb sync"], indirect=True
 )
-
-
-@pytest.fixture
-def provider(store: Store) -> Iterator[Any]:
-    with store.provider() as provider:
-        yield provider
-
-
-@pytest.fixture
-def name() -> str:
-    return f"forks-{uuid4().hex[:12]}"
-
-
-@pytest.fixture(autouse=True)
-def heartbeats_each_tenth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a lease of ten minutes: it does not end while a child takes its time."""
-    monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 6000)
-
-
-@pytest.fixture
-def events() -> Iterator[RecordingListener]:
-    events = RecordingListener()
-    with configure(listeners=[events]):
-        yield events
-
-
-def between_heartbeats(provider: Any, monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[object]:
-    """No request is under way in the block: a child of SQLite's would be refused after that."""
-    extend, mutex = provider.extend, threading.RLock()
-
-    def extend_one_at_a_time(*args: Any) -> Any:
-        with mutex:
-            return extend(*args)
-
-    monkeypatch.setattr(provider, "extend", extend_one_at_a_time)
-    return mutex
-
-
-@STORES
-def test_a_fork_in_the_middle_of_a_heartbeat(
-    provider: Any, name: str, events: RecordingListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_in_the_middle_of_a_heartbeat(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child has its parent's lease in its memory, with a heartbeat that never ends there; it must not harm it."""
+    monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 6000)  # of a lease of ten minutes, which does not end meanwhile
+    name, events = f"forks-{uuid4().hex[:12]}", RecordingListener()
     has_begun, may_send, heartbeats = threading.Event(), threading.Event(), []
-    extend = provider.extend
 
-    def stand_still(*args: Any) -> Any:
-        heartbeats.append(args)
-        has_begun.set()
-        may_send.wait(10)
-        return extend(*args)
+    class StandingStill(ForwardingProvider):
+        def call(self, operation: str, *arguments: Any) -> Any:
+            if operation == "extend":
+                heartbeats.append(arguments)
+                has_begun.set()
+                may_send.wait(10)
+            return super().call(operation, *arguments)
 
     def child() -> None:
         may_send.set()
@@ -100,70 +60,21 @@ def test_a_fork_in_the_middle_of_a_heartbeat(
             assert getattr(result, "value", None) == 7
         assert provider.acquire(LockRequest(name, "1m")) is None, "the parent has it"
 
-    monkeypatch.setattr(provider, "extend", stand_still)
-    with hold(name, lock_at_most_for="10m", keep_alive=True, provider=provider) as lease:
-        assert lease is not None
-        assert has_begun.wait(10)
-        in_child(child)
-        may_send.set()
-        before = len(heartbeats)
-        wait_until(lambda: len(heartbeats) >= before + 2, what="more heartbeats in the parent")
-        assert_locked(name)
-    assert not events.of(LeaseLost)
-    record = provider.record(name)
-    assert record is not None
-    assert not record.is_held
-
-
-@STORES
-def test_i2_a_child_that_leaves_the_block_does_not_release(
-    provider: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mutex = between_heartbeats(provider, monkeypatch)
-    with hold(name, lock_at_most_for="10m", keep_alive=True, provider=provider) as lease:
-        assert lease is not None
-
-        def child() -> None:
-            with suppress(SystemExit), hold(f"{name}-inner", lock_at_most_for="1m", provider=provider):
-                raise SystemExit
-
-        for _ in range(2):
-            with mutex:
-                in_child(child)
+    with store.provider() as inner, configure(listeners=[events]):
+        provider = StandingStill()
+        provider.inner = inner
+        with hold(name, lock_at_most_for="10m", keep_alive=True, provider=provider) as lease:
+            assert lease is not None
+            assert has_begun.wait(10)
+            in_child(child)
+            may_send.set()
+            before = len(heartbeats)
+            wait_until(lambda: len(heartbeats) >= before + 2, what="more heartbeats in the parent")
+            assert_locked(name)
+        assert not events.of(LeaseLost)
         record = provider.record(name)
         assert record is not None
-        assert (record.locked_by, record.is_held) == (lease.locked_by, True)
-        assert provider.record(f"{name}-inner").is_held is False
-
-
-@pytest.mark.parametrize("store", ["sqlite sync"], indirect=True)
-async def test_a_fork_inside_a_task(
-    provider: Any, name: str, events: RecordingListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A child of an event loop has a loop of its own; the parent's lease and heartbeats stay as they are."""
-
-    def child() -> None:
-        def run() -> None:
-            work = attempt_async(f"{name}-child", lambda: asyncio.sleep(0, 7), lock_at_most_for="1m", provider=provider)
-            done.append(getattr(asyncio.run(work), "value", None))
-
-        done: list[object] = []
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join(30)
-        assert done == [7]
-
-    mutex = between_heartbeats(provider, monkeypatch)
-    async with hold_async(name, lock_at_most_for="10m", keep_alive=True, provider=provider) as lease:
-        assert lease is not None
-        with mutex:
-            in_child(child)
-        before = len(events.of(LockExtended))
-        async with asyncio.timeout(20):
-            while len(events.of(LockExtended)) < before + 2:
-                assert_locked(name)
-                await asyncio.sleep(0.01)
-    assert not events.of(LeaseLost)
+        assert not record.is_held
 
 
 FORKED = """

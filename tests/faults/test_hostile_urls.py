@@ -26,7 +26,6 @@ def open_url(kind: str, url: str) -> object:
 
 
 def told(kind: str, url: str) -> str:
-    """All that is said about a URL."""
     try:
         with quick(10):
             return repr(open_url(kind, url))

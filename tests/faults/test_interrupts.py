@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.faults.interrupted import SIGNALS, interrupt
+from tests.faults.scenarios.interrupts import SIGNALS, interrupt
 from tests.support.database import DatabaseServer
 from tests.support.stores import SqlServerStore, Store
 

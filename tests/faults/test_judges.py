@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from tests.faults.checker import Finding, Report, Rules
-from tests.faults.drained import unserved
 from tests.faults.history import NEVER, History, Mark, Operation
 from tests.faults.scenarios import clocks, deletions, exhaustion, fire_times, herds, operators, servers, settings, soak
 from tests.faults.scenarios.clocks import HOUR, Jump, is_excused
 from tests.faults.scenarios.herds import Outcome
 from tests.faults.scenarios.soak import Sample
+from tests.support.connections import unserved
 from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK
 

@@ -1,19 +1,15 @@
-"""Any operations in any order, and any time: the pure rules and the store in memory against a plain model."""
+"""Any extensions in any order, and any time: whatever happens, the holder knows first."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, Lease, LockRequest
-from shedlock_py.keepalive import HeartbeatPlan
+from shedlock_py import LockRequest
 from shedlock_py.lease import Claim, Extension
 from shedlock_py.request import SLACK, TRUST_MARGIN
 from shedlock_py.testing import FakeClock
@@ -30,158 +26,8 @@ settings.register_profile(
 )
 SETTINGS = settings.get_profile("faults")
 
-NAMES = ["a", "b", "A"]
 MILLISECOND = timedelta(milliseconds=1)
 lengths = st.integers(3, 20_000).map(lambda milliseconds: milliseconds * MILLISECOND)
-moments = st.integers(0, 5).map(lambda minutes: datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes))
-
-
-def microseconds(duration: timedelta) -> int:
-    return duration // timedelta(microseconds=1)
-
-
-class Expected:
-    """What the model knows of one lock. Moments are whole microseconds of the clock."""
-
-    def __init__(self) -> None:
-        self.lease: Lease | None = None
-        self.until = 0
-        self.kept_until = 0
-        self.fired: datetime | None = None
-
-
-class MemoryMachine(RuleBasedStateMachine):
-    """Several claimants of several locks on one store in memory."""
-
-    leases = Bundle("leases")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clock = FakeClock()
-        self.provider = self.make_provider()
-        self.locks = {name: Expected() for name in NAMES}
-        self.last_token = 0
-
-    def make_provider(self) -> Any:
-        return InMemoryLockProvider(clock=self.clock)
-
-    def ask(self, operation: str, *args: Any) -> Any:
-        return getattr(self.provider, operation)(*args)
-
-    def now(self) -> int:
-        return round(self.clock() * 1_000_000)
-
-    def is_held(self, name: str) -> bool:
-        return self.locks[name].until > self.now()
-
-    def granted(self, request: LockRequest, lease: Lease) -> None:
-        lock, now = self.locks[request.name], self.now()
-        assert lease.fencing_token is not None
-        assert lease.fencing_token > self.last_token, "I7"
-        self.last_token = lease.fencing_token
-        lock.lease, lock.until = lease, now + microseconds(request.lock_at_most_for)
-        lock.kept_until = now + microseconds(request.lock_at_least_for)
-        lock.fired = max((time for time in (lock.fired, request.fire_time) if time), default=None)
-
-    @rule(
-        target=leases, name=st.sampled_from(NAMES), at_most=lengths, part=st.integers(0, 100),
-        fire_time=st.none() | moments,
-    )  # fmt: skip
-    def acquire(self, name: str, at_most: timedelta, part: int, fire_time: datetime | None) -> Any:
-        request = LockRequest(name, at_most, at_most * part / 100, "me", fire_time)
-        lock = self.locks[name]
-        has_run = bool(fire_time and lock.fired and fire_time <= lock.fired)
-        lease = self.ask("acquire", request)
-        assert (lease is None) is (self.is_held(name) or has_run), "I1, I4, I11"
-        if lease is None:
-            return multiple()
-        self.granted(request, lease)
-        return lease
-
-    @rule(target=leases, name=st.sampled_from(NAMES), at_most=lengths, fire_time=st.none() | moments)
-    def take_over(self, name: str, at_most: timedelta, fire_time: datetime | None) -> Lease:
-        request = LockRequest(name, at_most, 0, "me", fire_time)
-        lease: Lease = self.ask("take_over", request)
-        self.granted(request, lease)
-        return lease
-
-    def is_current(self, lease: Lease) -> bool:
-        lock = self.locks[lease.name]
-        return lock.lease is lease and self.is_held(lease.name)
-
-    @rule(lease=leases, length=lengths)
-    def extend(self, lease: Lease, length: timedelta) -> None:
-        lock, may = self.locks[lease.name], self.is_current(lease) and not lease.has_ended()
-        extended = self.ask("extend", lease, length)
-        assert extended is (lease if may else None), "I2"
-        if may:
-            lock.until = max(self.now() + microseconds(length), lock.kept_until)
-
-    @rule(lease=leases)
-    def release(self, lease: Lease) -> None:
-        lock, may = self.locks[lease.name], self.is_current(lease) and not lease.has_ended()
-        assert self.ask("release", lease) is may, "I2"
-        assert not lease.is_trusted()
-        if may:
-            lock.until = max(self.now(), lock.kept_until)
-
-    @rule(name=st.sampled_from(NAMES))
-    def force_release(self, name: str) -> None:
-        was_held = self.is_held(name)
-        assert self.ask("force_release", name) is was_held
-        if was_held:
-            self.locks[name].until = self.now()
-
-    @rule(unused_for=st.integers(0, 10_000).map(lambda milliseconds: milliseconds * MILLISECOND))
-    def prune(self, unused_for: timedelta) -> None:
-        limit = self.now() - microseconds(unused_for)
-        known = {record.name for record in self.ask("records")}
-        old = {name for name in known if self.locks[name].until <= limit}
-        assert self.ask("prune", unused_for) == len(old)
-        assert {record.name for record in self.ask("records")} == known - old
-        for name in old:
-            self.locks[name].fired = None
-
-    @rule(seconds=st.integers(1, 15_000).map(lambda milliseconds: milliseconds / 1000))
-    def time_goes_by(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-
-    @rule(name=st.sampled_from(NAMES), more=st.sampled_from([-1, 0, 1]))
-    def time_goes_by_until_just_about_the_end(self, name: str, more: int) -> None:
-        left = self.locks[name].until - self.now() + more
-        if left > 0:
-            self.clock.advance(timedelta(microseconds=left))
-
-    @invariant()
-    def records_are_as_expected(self) -> None:
-        for record in self.ask("records"):
-            lock = self.locks[record.name]
-            if lock.lease is not None and lock.lease.is_trusted() and self.is_held(record.name):
-                assert lock.lease.trusted_until * 1_000_000 < lock.until, "I6"
-            assert record.is_held is self.is_held(record.name)
-            assert microseconds(record.remaining) == max(0, lock.until - self.now())
-            assert lock.lease is not None
-            assert (record.locked_by, record.fencing_token) == (lock.lease.locked_by, lock.lease.fencing_token)
-            assert record.last_fire_time == lock.fired
-
-
-class AsyncMemoryMachine(MemoryMachine):
-    """The async twin, on the same store as a sync one: each is asked in turn."""
-
-    def make_provider(self) -> Any:
-        self.shared = InMemoryLockProvider(clock=self.clock)
-        self.loop = asyncio.new_event_loop()
-        self.turn = 0
-        return AsyncInMemoryLockProvider(shared_with=self.shared)
-
-    def ask(self, operation: str, *args: Any) -> Any:
-        self.turn += 1
-        if self.turn % 3 == 0:
-            return getattr(self.shared, operation)(*args)
-        return self.loop.run_until_complete(getattr(self.provider, operation)(*args))
-
-    def teardown(self) -> None:
-        self.loop.close()
 
 
 class TrustMachine(RuleBasedStateMachine):
@@ -240,10 +86,6 @@ class TrustMachine(RuleBasedStateMachine):
             assert self.lease.trusted_until <= self.until - SLACK / 2, "I6"
 
 
-TestMemory = MemoryMachine.TestCase
-TestMemory.settings = SETTINGS
-TestAsyncMemory = AsyncMemoryMachine.TestCase
-TestAsyncMemory.settings = SETTINGS
 TestTrust = TrustMachine.TestCase
 TestTrust.settings = settings(SETTINGS, max_examples=5000 if FULL else 100)
 
@@ -260,25 +102,3 @@ def test_i6_clocks_of_different_speed(at_most: timedelta, delay: float, drift: f
     assert trusted * (1 + drift) <= at_most.total_seconds() - SLACK / 2
     assert trusted <= at_most.total_seconds() * (1 - TRUST_MARGIN)
     assert lease.is_trusted() is (delay < trusted)
-
-
-@SETTINGS
-@given(
-    lease=lengths,
-    outcomes=st.lists(st.tuples(st.sampled_from(["answered", "failed", "silence"]), st.floats(0, 1)), max_size=30),
-)
-def test_heartbeats_keep_coming(lease: timedelta, outcomes: list[tuple[str, float]]) -> None:
-    """Each is due after the last one and within a third of the lease; failures never make it slower than a sixth."""
-    now, seconds, chance = 100.0, lease.total_seconds(), [0.5]
-    plan = HeartbeatPlan(lease, now, lambda: chance[0])
-    assert plan.due == pytest.approx(now + seconds / 3)
-    for outcome, chance[0] in outcomes:
-        now = plan.due
-        plan.sent(lease, now)
-        if outcome == "answered":
-            plan.extended(lease, now)
-        elif outcome == "failed":
-            plan.failed(lease, now)
-        assert now < plan.due <= now + seconds / (3 if outcome == "answered" else 6) + 1e-9
-        assert plan.due - now >= seconds / 48 - 1e-9
-        assert (plan.failures == 0) is (outcome == "answered") or outcome == "silence"

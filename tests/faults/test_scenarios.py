@@ -14,8 +14,6 @@ from tests.faults import small_disks
 from tests.faults.checker import Report
 from tests.faults.registry import Budget, Run, all_scenarios
 from tests.faults.scenarios import (
-    crashes,
-    cuts,
     deletions,
     exhaustion,
     failover,
@@ -24,17 +22,14 @@ from tests.faults.scenarios import (
     herds,
     interrupts,
     late_takeovers,
-    latency,
     neighbours,
+    network,
     operators,
-    pauses,
-    replaced_files,
-    replies,
+    processes,
     schedulers,
     servers,
     soak,
     switchovers,
-    wrong_clock,
 )
 from tests.support.stores import Store
 
@@ -67,26 +62,26 @@ def late_copies(store: Store, budget: Budget, seed: int) -> Report:
 
 SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     # The scenario, where, and how often at least each of these must have happened.
-    (crashes.kills, ALL_MIXED, {"killed": crashes.KILLS_PER_TRIAL, TAKEN_OVER: 1}),
-    (pauses.stops, "sqlite async, postgres sync, redis async",
-     {"stopped": pauses.STOPS_PER_TRIAL, "resumed": pauses.STOPS_PER_TRIAL, "write refused": 1}),
+    (processes.kills, ALL_MIXED, {"killed": processes.KILLS_PER_TRIAL, TAKEN_OVER: 1}),
+    (processes.stops, "sqlite async, postgres sync, redis async",
+     {"stopped": processes.STOPS_PER_TRIAL, "resumed": processes.STOPS_PER_TRIAL, "write refused": 1}),
     (servers.killed, "postgres sync", {"cut": 1}),
     (servers.stopped, "mongodb async", {"cut": 1}),
     (servers.restarted, "mariadb async", {"cut": 1}),
     (servers.minority, "quorum sync", {"cut": 1}),
-    (cuts.both_ways, "postgres async, quorum sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
-    (cuts.to_the_store, "mariadb sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
-    (cuts.to_the_worker, "postgres sync, redis async", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
-    (cuts.closed, "redis sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
-    (replies.acquire, "postgres async, redis sync", {"reply lost": replies.LOSSES_PER_TRIAL}),
-    (replies.extend, "mariadb sync, quorum async", {"reply lost": replies.LOSSES_PER_TRIAL}),
-    (replies.release, "mongodb sync", {"reply lost": replies.LOSSES_PER_TRIAL}),
-    (latency.slow, "redis async", {"acquire granted": 6}),
+    (network.both_ways, "postgres async, quorum sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (network.to_the_store, "mariadb sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (network.to_the_worker, "postgres sync, redis async", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (network.closed, "redis sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (network.reply_to_acquire, "postgres async, redis sync", {"reply lost": network.LOSSES_PER_TRIAL}),
+    (network.reply_to_extend, "mariadb sync, quorum async", {"reply lost": network.LOSSES_PER_TRIAL}),
+    (network.reply_to_release, "mongodb sync", {"reply lost": network.LOSSES_PER_TRIAL}),
+    (network.slow, "redis async", {"acquire granted": 6}),
     (fire_times.fire_times, "sqlite async, postgres sync, mariadb async, redis sync, quorum async, mongodb sync",
      {"killed": fire_times.KILLS_PER_TRIAL, "acquire granted": fire_times.FIRE_TIMES_PER_TRIAL,
       "fire time refused": 1}),
-    (wrong_clock.wrong_clock, "sqlite async, postgres sync, mariadb sync, redis async, quorum sync, mongodb async",
-     {"acquire error": wrong_clock.REFUSALS, "acquire granted": wrong_clock.GRANTS}),
+    (fire_times.wrong_clock, "sqlite async, postgres sync, mariadb sync, redis async, quorum sync, mongodb async",
+     {"acquire error": fire_times.REFUSALS, "acquire granted": fire_times.GRANTS}),
     (giving_up.giving_up, "sqlite async, postgres async, mariadb async, redis async, quorum async, mongodb async",
      {"acquire cancelled": 1}),
     (interrupts.interrupts, "redis sync", {"interrupted": 1}),
@@ -95,7 +90,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (deletions.dropped, "postgres async, redis async private", DELETED),
     (deletions.quorum_emptied, "quorum sync private", DELETED),
     (deletions.minority_emptied, "quorum sync private", {"emptied": 1}),
-    (replaced_files.replaced, "sqlite sync, sqlite async", {"deleted": deletions.DELETIONS_PER_TRIAL}),
+    (deletions.replaced, "sqlite sync, sqlite async", {"deleted": deletions.DELETIONS_PER_TRIAL}),
     (operators.operators, "sqlite sync, postgres async, mariadb sync, redis async, quorum sync, mongodb async",
      {**ACTIONS, "write refused": 1}),
     (operators.without_extra_columns, "postgres sync, mariadb async", ACTIONS),
@@ -199,7 +194,7 @@ def test_a_lock_without_fire_times_is_found(store: Store) -> None:
 @pytest.mark.parametrize("store", ["redis sync"], indirect=True)
 def test_without_a_tolerance_a_clock_a_day_ahead_stops_the_job_everywhere(store: Store) -> None:
     with pytest.raises(AssertionError, match="grants to the right clocks"):
-        wrong_clock.one_trial(store, 1, provider="tests.faults.mutants:open_tolerant", timeout=2.0)
+        fire_times.one_trial_with_a_wrong_clock(store, 1, provider="tests.faults.mutants:open_tolerant", timeout=2.0)
 
 
 @pytest.mark.parametrize("store", ["redis async"], indirect=True)
@@ -211,6 +206,6 @@ def test_a_release_in_place_of_the_undo_is_found(store: Store, monkeypatch: pyte
 
 @pytest.mark.parametrize("store", ["sqlite sync"], indirect=True)
 def test_a_leak_is_found(store: Store) -> None:
-    report = short_soak(store, Budget(0), 1, provider="tests.faults.mutants:open_leaking")
+    report = short_soak(store, Budget(0), 1, provider="tests.faults.mutants:Leaking")
     assert [finding.rule for finding in report.findings] == ["flat"]
     assert report.findings[0].text.startswith("descriptors grew")

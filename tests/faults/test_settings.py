@@ -8,12 +8,11 @@ from sqlalchemy import create_engine
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.faults.private import on_private_server
 from tests.faults.scenarios import settings
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.pgbouncer import PgBouncer
-from tests.support.stores import Store, postgres_store
+from tests.support.stores import Store, on_private_server, postgres_store
 
 SETTINGS = {
     "postgres": {setting.name: setting for setting in settings.POSTGRES},
@@ -23,7 +22,6 @@ SETTINGS = {
 
 @pytest.fixture
 def private(store: Store) -> Iterator[Store]:
-    """Not on a server that somebody else runs."""
     with on_private_server(store) as private:
         yield private
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import inspect
 import json
 import logging
@@ -25,7 +26,6 @@ from typing import Any
 
 from shedlock_py import Lease, LockRequest, ProviderError, hold, hold_async
 from shedlock_py.urls import import_reference
-from tests.faults.fenced_log import FencedLog
 from tests.faults.history import Logbook
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
 
@@ -68,8 +68,6 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Config:
-    """All that a worker is told."""
-
     worker: str
     history: str
     fenced_log: str
@@ -88,6 +86,33 @@ class Config:
     def from_json(cls, text: str) -> Config:
         facts = json.loads(text)
         return cls(**{**facts, "behaviour": Behaviour(**facts["behaviour"])})
+
+
+class FencedLog:
+    """A resource that checks fencing tokens, as a database or a file store would that jobs write to.
+
+    One file per name holds the greatest token that was accepted. Comparing and writing are one step, under ``flock``,
+    which the kernel gives back when a process dies; the token is one ``pwrite`` of fixed width: no kill leaves half.
+    """
+
+    WIDTH = 20
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        self._directory = directory
+
+    def write(self, name: str, token: int) -> bool:
+        """Whether it was accepted: no greater token has been seen."""
+        file = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            greatest = int(os.pread(file, self.WIDTH, 0) or b"0")
+            if token < greatest:
+                return False
+            os.pwrite(file, f"{token:0{self.WIDTH}d}".encode(), 0)
+            return True
+        finally:
+            os.close(file)
 
 
 class Worker:
@@ -116,7 +141,6 @@ class Worker:
         return LockRequest(self.name(), behaviour.at_most, behaviour.at_least, self._config.worker, fire_time)
 
     def until_next(self) -> float:
-        """Seconds until its next attempt."""
         every = self.behaviour.fires_every
         if not every:
             return self.between(self.behaviour.pause)
@@ -125,7 +149,6 @@ class Worker:
         return max(0.0, self._fired * every - wall_clock)
 
     def extension(self) -> float:
-        """For how long it extends."""
         part = self.between(self.behaviour.lengths) if self.happens(self.behaviour.varies) else 1.0
         return self.behaviour.at_most * part
 
@@ -205,12 +228,10 @@ class Worker:
 
 
 async def reply_of(reply: Any) -> Any:
-    """What a sync or an async provider replies."""
     return await reply if inspect.isawaitable(reply) else reply
 
 
 def drive(work: Coroutine[Any, Any, None]) -> None:
-    """Carry out a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration:
@@ -219,7 +240,6 @@ def drive(work: Coroutine[Any, Any, None]) -> None:
 
 
 def run(config: Config) -> None:
-    """One worker, until SIGTERM; its last lease is released in order."""
     worker = Worker(config)
 
     def end(*_: object) -> None:
@@ -237,7 +257,6 @@ def fork_server() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, who ends us
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the dead
-    print("ready", flush=True)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -20,11 +20,13 @@ from shedlock_py import (
     Event,
     InMemoryLockProvider,
     LeaseLost,
+    LockRequest,
     LockSkipped,
     ProviderFailed,
     TaskFinished,
     attempt,
     attempt_async,
+    current_lease,
     extend_lock,
     extend_lock_async,
     hold,
@@ -64,9 +66,11 @@ def summary(events: list[Event]) -> list[str]:
 class Job:
     """What a scenario's body can do. Its coroutines never wait for anything in an ordinary function."""
 
-    def __init__(self, provider: Any, is_async: bool) -> None:
+    def __init__(self, provider: Any, store: InMemoryLockProvider, is_async: bool, recorder: Any) -> None:
         self.provider = provider
+        self.store = store
         self.is_async = is_async
+        self.recorder = recorder
 
     async def again(self) -> None:
         """The same lock, from inside."""
@@ -92,6 +96,35 @@ class Job:
 
 
 Body = Callable[[Job], Awaitable[object]]
+KEPT_ALIVE: dict[str, Any] = {"lock_at_most_for": 1.5, "keep_alive": True}
+
+
+async def succeeds(job: Job) -> None: ...
+
+
+async def fails(job: Job) -> None:
+    raise ZeroDivisionError("bad feed")
+
+
+async def never(job: Job) -> None:
+    raise AssertionError("the task ran")
+
+
+async def is_taken_over(job: Job) -> None:
+    job.store.take_over(LockRequest("job", "10m"))
+
+
+async def is_taken_over_and_waits(job: Job) -> None:
+    lease = current_lease()
+    assert lease
+    await is_taken_over(job)
+    await job.until(lease.is_lost)
+
+
+async def releases(job: Job) -> None:
+    lease = current_lease()
+    assert lease
+    assert job.store.release(lease)
 
 
 @dataclass(frozen=True)
@@ -111,7 +144,7 @@ class Way:
         provider = options.pop("provider", provider)
         if broken:
             provider = failing(provider, *broken)
-        job = Job(provider, self.is_async)
+        job = Job(provider, store, self.is_async, options.pop("recorder", None))
 
         def task() -> None:
             run_at_once(body(job))

@@ -24,7 +24,6 @@ _PRIVATE: dict[Product, type[PrivateServer]] = {"postgres": PostgresServer, "mar
 
 @contextmanager
 def database_server(product: Product) -> Iterator[DatabaseServer]:
-    """A running server, for as long as the block lasts."""
     variable = f"SHEDLOCK_TEST_{product.upper()}_URL"
     if url := os.environ.get(variable):
         yield _external(url, variable, product)
@@ -38,7 +37,6 @@ def database_server(product: Product) -> Iterator[DatabaseServer]:
 
 @contextmanager
 def redis_endpoint() -> Iterator[RedisEndpoint]:
-    """A running Redis, for as long as the block lasts."""
     variable = "SHEDLOCK_TEST_REDIS_URL"
     if url := os.environ.get(variable):
         yield _external_redis(url, variable)

@@ -11,7 +11,7 @@ from typing import Self
 
 from tests.support.database import Address
 
-_ESTABLISHED = "01"
+_ESTABLISHED, _CLOSE_WAIT = "01", "08"
 _SECONDS = 0.01
 
 
@@ -20,11 +20,25 @@ def connections_to(addresses: Iterable[Address]) -> int:
     return len(_clients_of(addresses))
 
 
+def unserved(addresses: Iterable[Address]) -> int:
+    """How many connections to these addresses their clients have closed, and the servers have not.
+
+    A client that gives up closes its connection. Its request, held back on the way or not yet read, is carried out all
+    the same, and only then does the server close its side.
+    """
+    ports = {f"{port:04X}" for _, port in addresses}
+    return sum(state == _CLOSE_WAIT and local[-4:] in ports for local, _, state in _table())
+
+
 def _clients_of(addresses: Iterable[Address]) -> set[str]:
     wanted = {_as_the_kernel_writes(address) for address in addresses}
+    return {local for local, remote, state in _table() if state == _ESTABLISHED and remote in wanted}
+
+
+def _table() -> list[tuple[str, str, str]]:
+    """Local address, remote address and state of each connection over IPv4."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    fields = [line.split() for line in lines]
-    return {local for _, local, remote, state, *_ in fields if state == _ESTABLISHED and remote in wanted}
+    return [(local, remote, state) for _, local, remote, state, *_ in map(str.split, lines)]
 
 
 @cache

@@ -44,8 +44,6 @@ class Server(ABC):
 
 
 class DatabaseServer(Server):
-    """A server of SQL databases."""
-
     @property
     @abstractmethod
     def _url(self) -> URL: ...

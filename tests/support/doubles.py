@@ -81,8 +81,6 @@ class AsyncForwardingProvider(AsyncLockProvider):
 
 
 class _Faults:
-    """Which operations fail or hang, and how often each was called."""
-
     recovered: Any
     """An event, of threading or asyncio."""
 

@@ -51,7 +51,6 @@ def on_both_sides(provider: Any, name: str) -> None:
 
 
 def session(provider: Any) -> object:
-    """What the server calls the connection that this process has."""
     dialect = getattr(provider.programs, "dialect", None)
     if dialect is None or dialect.name == "sqlite":
         return None

@@ -17,12 +17,9 @@ class EventLoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
-        """Run a coroutine on the loop, and wait for its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function on the loop, and wait for its result."""
-
         async def called() -> T:
             return function()
 

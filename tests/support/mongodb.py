@@ -22,15 +22,12 @@ VARIABLE = "SHEDLOCK_TEST_MONGODB_URL"
 
 
 class MongoServer(Server):
-    """A MongoDB server the tests talk to, and what they do to it."""
-
     @abstractmethod
     def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
         """A URL; `via` a proxy it is that of one server, whatever replica set that says it belongs to."""
 
     @contextmanager
     def connect(self) -> Iterator[MongoClient[dict[str, Any]]]:
-        """To look at the server from the side."""
         with MongoClient[dict[str, Any]](self.url(), tz_aware=True, timeoutMS=20_000) as client:
             yield client
 
@@ -113,7 +110,6 @@ class ExternalMongoServer(ExternalLife, MongoServer):
 
 @contextmanager
 def mongodb_endpoint() -> Iterator[MongoServer]:
-    """A running server, for as long as the block lasts."""
     if url := os.environ.get(VARIABLE):
         external = ExternalMongoServer(url)
         try:

@@ -29,7 +29,6 @@ class PgBouncer(ServerProcess):
         self._database = f"pooled_{uuid4().hex[:8]}"  # whoever knows it is ours
 
     def url(self, driver: str) -> str:
-        """An SQLAlchemy URL that leads through the pooler."""
         host, port = self.address
         url = make_url(self._server.url(driver))
         return url.set(host=host, port=port, database=self._database).render_as_string(hide_password=False)

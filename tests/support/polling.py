@@ -1,5 +1,6 @@
 """Waiting for a condition, with a deadline instead of a sleep of the right length."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -11,3 +12,10 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: 
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what}: still not so after {timeout:g} s")
         time.sleep(0.005)
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """:func:`wait_until` on an event loop."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 (tests poll)
+            await asyncio.sleep(0.005)

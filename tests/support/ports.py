@@ -9,7 +9,6 @@ LOOPBACK = "127.0.0.1"
 
 
 def bind_free_port() -> socket.socket:
-    """A bound socket that does not listen yet."""
     for port in random.sample(range(20_000, 32_000), 200):
         try:
             return bind(port)

@@ -24,8 +24,6 @@ CLUSTER_TIMEOUT = 30.0
 
 
 class RedisEndpoint(Server):
-    """A Redis that the tests use, private or external."""
-
     @property
     @abstractmethod
     def _url(self) -> str: ...
@@ -171,8 +169,6 @@ class RedisSentinel(RedisProcess):
 
 
 class RedisClusterNode(RedisServer):
-    """One of the three of a `RedisCluster`."""
-
     def __init__(self) -> None:
         timeout = "5000"  # milliseconds without a reply until the others call a node failed
         super().__init__(
@@ -219,7 +215,6 @@ class RedisCluster:
             yield client
 
     def start(self) -> None:
-        """Start the nodes, and introduce them to each other."""
         for number, node in enumerate(self._nodes):
             self._started.callback(node.close)
             node.start()
@@ -247,8 +242,6 @@ class RedisCluster:
 
 
 class ExternalRedis(ExternalLife, RedisEndpoint):
-    """The Redis that the environment variable names."""
-
     def __init__(self, url: str, *, variable: str) -> None:
         self._given = url
         self._variable = variable

@@ -105,7 +105,6 @@ class ServerProcess(Server):
 
     @property
     def pid(self) -> int | None:
-        """The server's process, None while it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> None:
@@ -154,7 +153,6 @@ class ServerProcess(Server):
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop for good and remove the directory."""
         # A forked child runs our exit handler too if it ends in sys.exit().
         if os.getpid() == self._owner:
             atexit.unregister(self.close)
@@ -211,8 +209,6 @@ class ServerProcess(Server):
 
 
 class PrivateServer(ServerProcess, DatabaseServer):
-    """A SQL server of our own."""
-
     dialect: ClassVar[str]
     data_directory_query: ClassVar[str]
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from sqlalchemy import Connection, NullPool, create_engine
@@ -29,9 +29,10 @@ from shedlock_py.providers.redis import (
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.availability import database_server, private_server, redis_endpoint
-from tests.support.database import Address, DatabaseServer
-from tests.support.mongodb import MongoServer, mongodb_endpoint
+from tests.support.database import Address, DatabaseServer, ExternalLife
+from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
+from tests.support.servers import MariaDbServer, PostgresServer
 
 _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("sql", False): SqlAlchemyLockProvider,
@@ -68,12 +69,21 @@ class Store(ABC):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def kind(self) -> str:
+        return "async" if self.is_async else "sync"
+
     def sync(self) -> Store:
         self.is_async = False
         return self
 
     def asynchronous(self) -> Store:
         self.is_async = True
+        return self
+
+    def like(self, other: Store) -> Self:
+        """The same, with providers of the kind that another store has."""
+        self.is_async = other.is_async
         return self
 
     @property
@@ -86,15 +96,12 @@ class Store(ABC):
         """The first argument of the provider; ``via`` proxies, if there are any."""
 
     def arguments(self, via: Sequence[Address] = ()) -> dict[str, Any]:
-        """The arguments of :func:`open_provider`; JSON can carry them."""
         return {"family": self.family, "is_async": self.is_async, "where": self.where(via), "options": self.options}
 
     def open(self) -> Any:
-        """A sync provider in this process, without proxies; close it."""
         return open_provider(self.family, False, self.where(is_async=False), self.options)
 
     def open_async(self) -> Any:
-        """An async provider in this process, without proxies; close it."""
         return open_provider(self.family, True, self.where(is_async=True), self.options)
 
     @contextmanager
@@ -124,7 +131,6 @@ class SqlStore(Store):
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """An administrator's connection, in autocommit."""
         engine = create_engine(self.where(is_async=False), poolclass=NullPool, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             yield connection
@@ -172,8 +178,8 @@ class QuorumStore(Store):
     name = "quorum"
     family = "quorum"
 
-    def __init__(self, servers: Sequence[RedisServer]) -> None:
-        super().__init__(servers, {"key_prefix": f"locks-{uuid4().hex[:8]}"})
+    def __init__(self, servers: Sequence[RedisServer], **options: Any) -> None:
+        super().__init__(servers, {"key_prefix": f"locks-{uuid4().hex[:8]}", **options})
 
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> list[str]:
         through: list[Address | None] = [*via] or [None] * len(self.servers)
@@ -225,10 +231,11 @@ class Registration:
     """A server for as long as a block lasts: private, or the one that ``SHEDLOCK_TEST_*_URL`` names."""
     store: Callable[..., Store]
     """A store on that server; for SQL, also with other drivers."""
+    process: Callable[[], Any] = lambda: None
+    """One more server that the tests run themselves."""
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """A store, for as long as the block lasts."""
         with self.server() as server:
             yield self.store(server)
 
@@ -247,11 +254,21 @@ def _three_servers() -> Iterator[list[RedisServer]]:
 
 STORES = {
     "sqlite": Registration("store_directory", _directory, sqlite_store),
-    "postgres": Registration("postgres_server", partial(database_server, "postgres"), postgres_store),
-    "mariadb": Registration("mariadb_server", partial(database_server, "mariadb"), mariadb_store),
-    "redis": Registration("redis_server", redis_endpoint, RedisStore),
-    "quorum": Registration("three_redis_servers", _three_servers, QuorumStore),
-    "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore),
+    "postgres": Registration("postgres_server", partial(database_server, "postgres"), postgres_store, PostgresServer),
+    "mariadb": Registration("mariadb_server", partial(database_server, "mariadb"), mariadb_store, MariaDbServer),
+    "redis": Registration("redis_server", redis_endpoint, RedisStore, RedisServer),
+    "quorum": Registration("three_redis_servers", _three_servers, QuorumStore, RedisServer),
+    "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore, PrivateMongoServer),
 }
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")
+
+
+@contextmanager
+def on_private_server(store: Store) -> Iterator[Store]:
+    """For tests that change or stop a whole server: if ``SHEDLOCK_TEST_*_URL`` names it, a new private one instead."""
+    if not any(isinstance(server, ExternalLife) for server in store.servers):
+        yield store
+        return
+    with private_server(store.name, STORES[store.name].process) as server:
+        yield STORES[store.name].store(server).like(store)

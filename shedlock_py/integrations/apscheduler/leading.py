@@ -16,6 +16,7 @@ from apscheduler.schedulers.base import STATE_RUNNING, STATE_STOPPED
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector
 from shedlock_py.events import logger
+from shedlock_py.integrations.apscheduler.executor import ShedLockExecutor
 from shedlock_py.integrations.apscheduler.options import check_scheduler
 
 _POLL_SECONDS = 0.02
@@ -65,9 +66,10 @@ class lead:
 
     def start(self) -> Any:
         """Start the scheduler, paused, and the elector."""
+        self._was_running = False
+        self._passes.reset()
         if isinstance(self._elector, AsyncLeaderElector):
             return self._start_async(self._elector)
-        self._reset()
         self._elector.start()
         try:
             self._start_scheduler()  # returns at once, except for a BlockingScheduler
@@ -86,7 +88,6 @@ class lead:
         return None
 
     async def _start_async(self, elector: AsyncLeaderElector) -> None:
-        self._reset()
         self._start_scheduler()
         await elector.start()
 
@@ -95,10 +96,6 @@ class lead:
         if self._scheduler.state != STATE_STOPPED:
             self._scheduler.shutdown()
             await asyncio.sleep(0)  # AsyncIOScheduler shuts down in the next iteration of its event loop
-
-    def _reset(self) -> None:
-        self._was_running = False
-        self._passes.reset()
 
     def _start_scheduler(self) -> None:
         stores = list(self._scheduler._jobstores.values())
@@ -186,7 +183,13 @@ class lead:
             logger.error("election %r: %s, so this node leaves the election", self._elector.name, problem)
 
     def _is_busy(self) -> bool:
-        return any(_running_instances(executor) for executor in list(self._scheduler._executors.values()))
+        """Whether a job runs here. A ShedLockExecutor leaves the count to the executor inside."""
+        for executor in list(self._scheduler._executors.values()):
+            counting = executor.inner if isinstance(executor, ShedLockExecutor) else executor
+            with counting._lock:
+                if any(counting._instances.values()):
+                    return True
+        return False
 
 
 class _LeaderPasses:
@@ -322,12 +325,3 @@ def _start_store(start: Callable[..., Any], *args: Any) -> None:
         else:
             return
     start(*args)
-
-
-def _running_instances(executor: Any) -> int:
-    """How many jobs an executor is running. A ShedLockExecutor leaves the count to the executor inside."""
-    inner = getattr(executor, "inner", None)
-    if inner is not None:
-        return _running_instances(inner)
-    with executor._lock:
-        return sum(executor._instances.values())

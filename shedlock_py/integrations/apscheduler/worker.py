@@ -14,9 +14,9 @@ from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
 
 from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
-from shedlock_py.block import AsyncBlock, Block, decide_skip, not_leader
+from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.config import emit
-from shedlock_py.context import add_alias
+from shedlock_py.context import add_alias, decide_skip, not_leader
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from shedlock_py.integrations.apscheduler.options import find_lock_spec

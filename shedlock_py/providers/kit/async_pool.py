@@ -24,6 +24,8 @@ class AsyncConnectionPool(Generic[C]):
     """:class:`ConnectionPool` for one event loop: keep it in a ``PerLoop``. It is closed when its loop ends.
 
     :param connect: closes the connection itself when it is cancelled.
+    :param disconnect: closes a connection, without waiting.
+    :param end: closes an idle one when the pool is closed, and may wait; ``disconnect`` by default.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class AsyncConnectionPool(Generic[C]):
         *,
         size: int,
         reserved: int,
+        end: Callable[[C], Awaitable[object]] | None = None,
     ) -> None:
         import asyncio
 
         self._connect = connect
         self._disconnect = disconnect
+        self._end = end or disconnect
         self._idle: list[Lent[C]] = []
         self._generation = object()
         self._permits = asyncio.Semaphore(size)
@@ -54,21 +58,23 @@ class AsyncConnectionPool(Generic[C]):
                 yield lent
             finally:
                 if lent._generation is not self._generation:
-                    await self._close([lent])
+                    await self._close([lent], self._disconnect)
                 elif lent.is_good:
                     self._idle.append(lent)
                 else:
-                    await self.close(lent)
+                    self.outdate()
+                    idle, self._idle = self._idle, []
+                    await self._close([lent, *idle], self._disconnect)
 
     def outdate(self) -> None:
         """See :meth:`ConnectionPool.outdate`."""
         self._generation = object()
 
-    async def close(self, *in_use: Lent[C]) -> None:
-        """See :meth:`ConnectionPool.close`. Closes ``in_use`` first."""
+    async def close(self) -> None:
+        """See :meth:`ConnectionPool.close`."""
         self.outdate()
         idle, self._idle = self._idle, []
-        await self._close([*in_use, *idle])
+        await self._close(idle, self._end)
 
     async def _take(self, until: float) -> Lent[C]:
         if not seconds_left(until):  # the tasks that had the permit until now gave up at the same moment
@@ -78,7 +84,7 @@ class AsyncConnectionPool(Generic[C]):
             if lent._generation is self._generation:
                 lent.is_good = False
                 return lent
-            await self._close([lent])
+            await self._close([lent], self._disconnect)
         if self._at_end is None:
             self._at_end = self._close_with_loop()
             await anext(self._at_end)
@@ -97,10 +103,10 @@ class AsyncConnectionPool(Generic[C]):
         finally:
             await self.close()
 
-    async def _close(self, lent: list[Lent[C]]) -> None:
+    async def _close(self, lent: list[Lent[C]], disconnect: Callable[[C], Awaitable[object]]) -> None:
         for one in lent:
             with driver_errors(is_connecting=False):
-                await self._disconnect(one.connection)
+                await disconnect(one.connection)
 
 
 @asynccontextmanager

@@ -97,11 +97,7 @@ class AnyClient:
             self.place = "the master that Sentinel names"
         else:
             self.place = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db') or 0}"
-
-    def redact(self, message: str) -> str:
-        """A driver's message without the password."""
-        password = self.options.get("password")
-        return message.replace(str(password), "***") if password else message
+        self.shown = f"at {self.place}"
 
 
 class _UserSuppliedClient(AnyClient):
@@ -138,9 +134,6 @@ class Client(_UserSuppliedClient):
                 raise
             raise NotSent from error
 
-    def close(self) -> None:
-        """Leave it open: the application closes it."""
-
 
 class AsyncClient(_UserSuppliedClient):
     """A ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``."""
@@ -163,9 +156,6 @@ class AsyncClient(_UserSuppliedClient):
             if self.has_retries or not is_not_connected(error):
                 raise
             raise NotSent from error
-
-    async def close(self) -> None:
-        """Leave it open: the application closes it."""
 
 
 class _ManagedClient(AnyClient):
@@ -253,7 +243,10 @@ class AsyncManagedClient(_ManagedClient):
         async def disconnect(connection: Any) -> None:
             await connection.disconnect(nowait=True)  # without waiting, so that a cancellation cannot interrupt it
 
-        return AsyncConnectionPool(connect, disconnect, size=self._size, reserved=RESERVED)
+        async def end(connection: Any) -> None:
+            await connection.disconnect()
+
+        return AsyncConnectionPool(connect, disconnect, end=end, size=self._size, reserved=RESERVED)
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
         until, is_urgent, pool = self._until(timeout), _is_urgent(command), self._pool.get()

@@ -82,9 +82,3 @@ def classify(error: Exception, *, has_retries: bool) -> Failure:
         return Failure.CONNECTION_LOST
     # A refusal, too: the ACL may have stopped a script half-way.
     return Failure.UNREACHABLE if isinstance(error, (*_FROM_REDIS, OSError)) else Failure.NOT_A_STORE_ERROR
-
-
-def reason(error: BaseException) -> str:
-    """The driver's message, on one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -27,7 +27,7 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.providers.redis.clients import AnyClient
 from shedlock_py.providers.redis.commands import EPOCH, KEPT_MS, MICROSECOND, Call, Calls, Command, claim_args, script
-from shedlock_py.providers.redis.errors import classify, is_refusal, reason
+from shedlock_py.providers.redis.errors import classify, is_refusal
 from shedlock_py.record import LockRecord
 
 _FIRE_TIME_TOO_LATE = -1
@@ -51,7 +51,12 @@ class RedisPrograms(StorePrograms):
         timeout: float | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
     ) -> None:
-        super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance)
+        super().__init__(
+            clock=clock,
+            timeout=timeout,
+            fire_time_tolerance=fire_time_tolerance,
+            passwords=[str(client.options.get("password") or "")],
+        )
         self._calls = Calls(key_prefix)
         self._client = client
 
@@ -120,9 +125,6 @@ class RedisPrograms(StorePrograms):
 
     def classify(self, error: Exception) -> Failure:
         return classify(error, has_retries=self._client.has_retries)
-
-    def reason(self, error: Exception) -> str:
-        return self._client.redact(reason(error))
 
     def hint(self, error: Exception) -> str | None:
         is_foreign = "WRONGTYPE" in str(error)

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import redis
 import redis.asyncio
 
 from shedlock_py.durations import Duration
-from shedlock_py.providers.kit import (
-    AsyncProgramProvider,
-    ProgramProvider,
-    parse_timeout,
-    parse_tolerance,
-    split_options,
-)
-from shedlock_py.providers.redis.clients import (
-    AsyncClient,
-    AsyncManagedClient,
-    Client,
-    ManagedClient,
-    open_async_client,
-    open_client,
-)
+from shedlock_py.providers.kit import AsyncProgramProvider, Limits, ProgramProvider, parse_limits, split_options
+from shedlock_py.providers.redis.clients import open_async_client, open_client
 from shedlock_py.providers.redis.programs import RedisPrograms
 
 
@@ -44,8 +30,6 @@ class RedisLockProvider(ProgramProvider):
     :raises ConfigurationError: a URL, client, prefix or option that cannot work.
     """
 
-    _client: Client | ManagedClient
-
     def __init__(
         self,
         client_or_url: redis.Redis | redis.RedisCluster | str,
@@ -58,21 +42,12 @@ class RedisLockProvider(ProgramProvider):
         client = open_client(client_or_url, limits["timeout"])
         super().__init__(RedisPrograms(key_prefix, client, **limits), client)
 
-    def close(self) -> None:
-        """Close the connections that the provider has opened; those of the application's client stay as they are."""
-        self._client.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {self._client.place}>"
-
 
 class AsyncRedisLockProvider(AsyncProgramProvider):
     """:class:`RedisLockProvider` for asyncio, with a client of ``redis.asyncio`` or a URL.
 
     One from a URL may be used on several event loops; it has connections for each.
     """
-
-    _client: AsyncClient | AsyncManagedClient
 
     def __init__(
         self,
@@ -86,25 +61,8 @@ class AsyncRedisLockProvider(AsyncProgramProvider):
         client = open_async_client(client_or_url, limits["timeout"])
         super().__init__(RedisPrograms(key_prefix, client, **limits), client)
 
-    async def close(self) -> None:
-        """Close the connections that this event loop opened; those of the application's client stay as they are."""
-        await self._client.close()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {self._client.place}>"
-
-
-def parse_limits(
-    timeout: Duration | None, tolerance: Duration | None, in_url: Mapping[str, str], *, is_managed: bool
-) -> dict[str, Any]:
-    """Options of the programs, from the arguments of the constructor or else from the URL."""
-    return {
-        "timeout": parse_timeout(timeout, in_url.get("timeout"), is_managed=is_managed),
-        "fire_time_tolerance": parse_tolerance(tolerance, in_url.get("fire_time_tolerance")),
-    }
-
-
-def _parse(client_or_url: Any, timeout: Duration | None, tolerance: Duration | None) -> tuple[Any, dict[str, Any]]:
+def _parse(client_or_url: Any, timeout: Duration | None, tolerance: Duration | None) -> tuple[Any, Limits]:
     """The client, or the URL without the options of the programs; and these options."""
     is_managed = isinstance(client_or_url, str)
     client_or_url, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})

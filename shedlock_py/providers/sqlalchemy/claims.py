@@ -68,15 +68,13 @@ class ClaimSql:
         return f"COALESCE({clock.greatest}({stored}, {given}), {stored}, {given})"
 
 
-def returning_claim(
-    clock: SqlClock, kind: ClaimKind, *, extra_columns: bool, has_fire_time: bool, checks_first: bool
-) -> str:
+def returning_claim(claim: ClaimSql, *, checks_first: bool) -> str:
     """For PostgreSQL and SQLite. Replies with a row that has the token; no row: not granted.
 
     :param checks_first: find out whether the lock is held, and whether the fire time is too late, before anything is
         locked.
     """
-    claim = ClaimSql(clock, kind, extra_columns, has_fire_time)
+    clock, kind, has_fire_time = claim.clock, claim.kind, claim.has_fire_time
     conditions = []
     refuses_late = checks_first and has_fire_time
     if refuses_late:
@@ -88,7 +86,7 @@ def returning_claim(
             f"AND (lock_until > {clock.now}{ran}))"
         )
     new = {"lock_until": "{until}", "locked_at": clock.now}
-    if extra_columns:
+    if claim.extra_columns:
         new["fencing_token"] = claim.next_token("record.")
     if has_fire_time:
         new["last_fire_time"] = claim.newest_fire_time("record.")
@@ -100,7 +98,7 @@ def returning_claim(
         sql = " AND ".join([sql, "record.name = :name", *conditions])
     else:
         sql = f"{_insert(claim, conditions)} ON CONFLICT (name) DO {change}"
-    sql += " RETURNING fencing_token" if extra_columns else " RETURNING 1"
+    sql += " RETURNING fencing_token" if claim.extra_columns else " RETURNING 1"
     if not refuses_late:
         return sql
     return (
@@ -124,20 +122,13 @@ def _insert(claim: ClaimSql, conditions: list[str]) -> str:
     )
 
 
-def mysql_claim(clock: SqlClock, kind: ClaimKind, *, extra_columns: bool, has_fire_time: bool) -> str:
-    """For MySQL and MariaDB, which have no RETURNING in common.
-
-    ``LAST_INSERT_ID(x)`` sends the number x with the reply: the token, 1 where the table has none, :data:`TOO_LATE`, or
-    0: not granted.
-
-    MySQL assigns columns from left to right, and a condition sees the columns that were assigned before it; in the mode
-    SIMULTANEOUS_ASSIGNMENT it does not. Each order of assignments below is right in both.
-    """
-    claim = ClaimSql(clock, kind, extra_columns, has_fire_time)
-    return _mysql_update(claim) if kind is ClaimKind.TAKE_OVER else _mysql_insert(claim)
+# MySQL and MariaDB have no RETURNING in common. LAST_INSERT_ID(x) sends the number x with the reply: the token, 1 where
+# the table has none, TOO_LATE, or 0: not granted. MySQL assigns columns from left to right, and a condition sees the
+# columns that were assigned before it; in the mode SIMULTANEOUS_ASSIGNMENT it does not. Each order of assignments below
+# is right in both.
 
 
-def _mysql_insert(claim: ClaimSql) -> str:
+def mysql_insert(claim: ClaimSql) -> str:
     clock = claim.clock
     columns, values = ["name", "lock_until", "locked_by"], [":name", "{until}", ":locked_by"]
     if claim.extra_columns:
@@ -191,7 +182,7 @@ def _mysql_acquired(claim: ClaimSql) -> list[str]:
     return [*changes, f"lock_until = IF({granted}, {until}, lock_until)"]
 
 
-def _mysql_update(claim: ClaimSql) -> str:
+def mysql_update(claim: ClaimSql) -> str:
     """``locked_by`` is assigned last: all the others see the former one."""
     clock = claim.clock
     stays = f"({clock.is_late} OR locked_by = :locked_by)" if claim.has_fire_time else "locked_by = :locked_by"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL
 from sqlalchemy.engine import Dialect, Engine
@@ -12,7 +12,7 @@ from sqlalchemy.util import greenlet_spawn
 from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
 from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
-from shedlock_py.providers.sqlalchemy.engines import open_async_engine, open_engine
+from shedlock_py.providers.sqlalchemy.engines import check_user_engine, open_async_engine, open_engine
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 
 if TYPE_CHECKING:
@@ -24,41 +24,44 @@ RESERVED = 1
 """Kept for statements of holders: a heartbeat must not wait for acquires that wait for a locked row."""
 
 
-class UserEngineClient:
+class _Client:
+    """What the clients share."""
+
+    engine: Any
+    shown = ""
+    """What the provider's ``repr`` says."""
+
+    def dialect(self) -> Dialect:
+        """That of an engine that has connected."""
+        dialect: Dialect = self.engine.dialect
+        return dialect
+
+
+class UserEngineClient(_Client):
     """For threads, on a user-supplied engine, which has time limits of its own."""
 
     def __init__(self, engine: Engine) -> None:
+        check_user_engine(engine)
         self.engine = engine
         self._connections = UserConnections(engine)
 
     def execute(self, command: SqlCommand, _timeout: float | None) -> SqlReply:
         return self._connections.execute_one(command)
 
-    def dialect(self) -> Dialect:
-        return self.engine.dialect
 
-    def close(self) -> None:
-        """The engine is the user's."""
-
-
-class AsyncUserEngineClient:
+class AsyncUserEngineClient(_Client):
     """For asyncio, on a user-supplied engine."""
 
     def __init__(self, engine: AsyncEngine) -> None:
+        check_user_engine(engine.sync_engine)
         self.engine = engine
         self._connections = UserConnections(engine.sync_engine)
 
     async def execute(self, command: SqlCommand, _timeout: float | None) -> SqlReply:
         return await greenlet_spawn(self._connections.execute_one, command)
 
-    def dialect(self) -> Dialect:
-        return self.engine.dialect
 
-    async def close(self) -> None:
-        """The engine is the user's."""
-
-
-class UrlClient:
+class UrlClient(_Client):
     """For threads, with a small pool for each process."""
 
     def __init__(self, url: URL, timeout: float) -> None:
@@ -74,9 +77,6 @@ class UrlClient:
         connections = self._connections.get()
         with connections.pool.connection(until, is_urgent=command.is_of_holder) as lent:
             return connections.execute(lent, command, until)
-
-    def dialect(self) -> Dialect:
-        return self.engine.dialect
 
     def close(self) -> None:
         self._connections.get().pool.close()
@@ -101,7 +101,7 @@ class ProcessConnections(ManagedConnections):
         self.pool.close()
 
 
-class AsyncUrlClient:
+class AsyncUrlClient(_Client):
     """For asyncio, with a small pool for each event loop."""
 
     def __init__(self, url: URL, timeout: float) -> None:

@@ -27,7 +27,7 @@ from shedlock_py.providers.sqlalchemy.sqlite_files import (
     require_usable,
     watch_files,
 )
-from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, current_opening, watch
+from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, Watchdog, current_opening, watch
 
 _MOST_REPLACED = 100
 _WARNINGS = "shedlock_py warnings"
@@ -87,12 +87,13 @@ class SqlConnections:
             if warnings is None:
                 warnings = connection.info[_WARNINGS] = listen_for_warnings(self._driver_of(connection))
             warnings.is_unconfirmed = False  # a warning about a statement of the application
-        statement = command.statement
+        statement, values = command.statement, command.values
+        names = statement.names
         cursor = connection.cursor()
         try:
             if self._path is not None and until is not None:
                 cursor.execute(f"PRAGMA busy_timeout = {max(0, int((until - monotonic()) * 1000))}")
-            cursor.execute(statement.sql, statement.parameters(command.values))
+            cursor.execute(statement.sql, values if names is None else tuple(map(values.__getitem__, names)))
             match statement.reply:
                 case "rows":
                     reply = SqlReply(cursor.fetchall())
@@ -153,7 +154,7 @@ class ManagedConnections(SqlConnections):
     def disconnect(self, connection: PoolProxiedConnection) -> None:
         """Close it, without waiting for the server."""
         watchdog = connection.info.get(WATCHDOG)
-        if watchdog is not None:
+        if isinstance(watchdog, Watchdog):
             watchdog.close()
         driver: Any = connection.dbapi_connection
         if self.engine.dialect.driver == "asyncpg":

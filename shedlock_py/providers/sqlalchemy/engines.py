@@ -15,6 +15,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -57,30 +58,24 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
     if "@" in (parsed.host or ""):
         raise ConfigurationError("store URL: in a password, write %40 for @")  # or its end is taken for the host
     name, _, driver = parsed.drivername.partition("+")
+    drivers = (_ASYNC_DRIVERS if is_async else _DRIVERS).get(name, ())
     if not driver:
-        drivers = (_ASYNC_DRIVERS if is_async else _DRIVERS).get(name, ())
         installed = [driver for driver in drivers if find_spec(_MODULES.get(driver, driver))]
         if drivers:
             parsed = parsed.set(drivername=f"{name}+{(installed or drivers)[0]}")
-    _require_kind(parsed, is_async)
-    _refuse_private_database(parsed)
-    return parsed
-
-
-def _require_kind(url: URL, is_async: bool) -> None:
     try:
-        dialect = url.get_dialect()
+        dialect = parsed.get_dialect()
     except (NoSuchModuleError, ArgumentError):
-        raise ConfigurationError(f"store URL: unknown driver in {url.drivername}://") from None
+        raise ConfigurationError(f"store URL: unknown driver in {parsed.drivername}://") from None
     if is_async:
-        dialect = dialect.get_async_dialect_cls(url)  # psycopg is both
+        dialect = dialect.get_async_dialect_cls(parsed)  # psycopg is both
     if dialect.is_async is not is_async:
-        database = url.get_backend_name()
-        drivers = (_ASYNC_DRIVERS if is_async else _DRIVERS).get(database, ())
         raise ConfigurationError(
-            f"{url.drivername}:// is {'not an' if is_async else 'an'} async driver; use "
-            f"{' or '.join(f'{database}+{driver}://' for driver in drivers)}"
+            f"{parsed.drivername}:// is {'not an' if is_async else 'an'} async driver; use "
+            f"{' or '.join(f'{name}+{driver}://' for driver in drivers)}"
         )
+    _refuse_private_database(parsed)
+    return with_absolute_path(parsed)
 
 
 def _refuse_private_database(url: URL) -> None:
@@ -110,7 +105,8 @@ def check_user_engine(engine: Engine) -> None:
 def open_engine(url: URL, timeout: float) -> Engine:
     """An engine for ``url``, which connects at first use and keeps no connections."""
     engine: Engine = _create(create_engine, url, timeout)
-    _prepare_sqlite(engine)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _switch_to_wal)
     return engine
 
 
@@ -119,7 +115,8 @@ def open_async_engine(url: URL, timeout: float) -> AsyncEngine:
     from sqlalchemy.ext.asyncio import create_async_engine  # late: loads the ORM
 
     engine: AsyncEngine = _create(create_async_engine, url, timeout)
-    _prepare_sqlite(engine.sync_engine)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine.sync_engine, "connect", _switch_to_wal)
     return engine
 
 
@@ -151,10 +148,12 @@ def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
     An operation has a limit of its own, which ends first; these end what no operation waits for any more.
     """
     whole = math.ceil(timeout) + 1
+    hosts = url.query.get("host", "")
+    number_of_hosts = (hosts if isinstance(hosts, str) else ",".join(hosts)).count(",") + 1
     match url.get_driver_name():
         case "psycopg" | "psycopg_async" | "psycopg2":
             limits: dict[str, Any] = {
-                "connect_timeout": max(2, whole // _number_of_hosts(url)),  # for each; libpq takes 1 s for 2 s
+                "connect_timeout": max(2, whole // number_of_hosts),  # for each; libpq takes 1 s for 2 s
                 "keepalives_idle": whole,
                 "keepalives_interval": 1,
                 "keepalives_count": 3,
@@ -174,20 +173,9 @@ def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
     return {}
 
 
-def _number_of_hosts(url: URL) -> int:
-    hosts = url.query.get("host", ())
-    names = (hosts,) if isinstance(hosts, str) else hosts
-    return max(1, sum(len(name.split(",")) for name in names))
-
-
 def _statement_name() -> str:
     """A unique name. Asyncpg counts statements: behind a pooler, the same number is a statement of another client."""
     return f"shedlock_{uuid4().hex}"
-
-
-def _prepare_sqlite(engine: Engine) -> None:
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _switch_to_wal)
 
 
 def _switch_to_wal(connection: Any, _record: object) -> None:

@@ -187,15 +187,6 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None)
     return None
 
 
-def reason(error: BaseException) -> str:
-    """The driver's own text, on one line."""
-    original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = " ".join(str(original).split())
-    if not text:
-        text = "no reply in time" if isinstance(original, TimeoutError) else type(original).__name__
-    return text if len(text) <= 300 else f"{text[:300]}…"
-
-
 _CONFLICT_CODES = ("40001", 1020)  # PostgreSQL's serialization failure; MariaDB's innodb_snapshot_isolation
 _CONFLICT_NOTE = (
     "verify() of shedlock_py: the lock record was updated since the snapshot of this transaction was taken, and a "

@@ -14,18 +14,26 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import MetaData
 from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError
 
 from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, refused, unreachable
+from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
-from shedlock_py.providers.sqlalchemy.clock import CLOCKS
-from shedlock_py.providers.sqlalchemy.columns import TIME_COLUMNS, other_zone_error, refusal, warning, zone_shift
-from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing, reason
-from shedlock_py.providers.sqlalchemy.rows import check_token, to_record, to_time
-from shedlock_py.providers.sqlalchemy.schema import create_schema_sql, create_table_sql, lock_table
+from shedlock_py.providers.sqlalchemy.clock import CLOCKS, check_token, to_record, to_time
+from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
+from shedlock_py.providers.sqlalchemy.schema import (
+    TIME_COLUMNS,
+    create_schema_sql,
+    create_table_sql,
+    lock_table,
+    other_zone_error,
+    refusal,
+    warning,
+    zone_shift,
+)
 from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
@@ -59,7 +67,6 @@ SqlProgram = Program[SqlCommand, SqlReply, T]
 class SqlPrograms(StorePrograms):
     """The programs for one table of one database.
 
-    :param redact: takes the passwords out of a driver's message.
     :param make_dialect: the dialect of an engine that has connected: the DDL of MySQL and MariaDB differ.
     :param default_schema: that of every session, such as the database in a URL of MySQL; None: the database knows.
     :param options: see :class:`StorePrograms`.
@@ -71,7 +78,6 @@ class SqlPrograms(StorePrograms):
         table_name: str,
         schema: str | None,
         extra_columns: bool,
-        redact: Callable[[str], str],
         make_dialect: Callable[[], Dialect],
         default_schema: str | None = None,
         **options: Any,
@@ -89,7 +95,6 @@ class SqlPrograms(StorePrograms):
         self.dialect = dialect
         self.extra_columns = extra_columns
         self._make_dialect = make_dialect
-        self._redact = redact
         self._schema = schema
         self._given_table = self._table = lock_table(MetaData(), table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
@@ -99,8 +104,9 @@ class SqlPrograms(StorePrograms):
             default_schema = "main"  # SQLite would search temporary tables first
         if schema is None and default_schema is not None and _is_usable(default_schema):
             self._use_schema(default_schema)
-        self._is_located = schema is not None or default_schema is not None
-        self._columns_in_session_zone: Sequence[str] | None = None if self._sql.column_types else ()
+        self._is_located = schema is not None or default_schema is not None or self._sql.locate is None
+        self._is_prepared = self._is_located and self._sql.column_types is None
+        self._columns_in_session_zone: Sequence[str] = ()
 
     def is_write(self, command: SqlCommand) -> bool:
         return command.can_grant
@@ -128,7 +134,7 @@ class SqlPrograms(StorePrograms):
     def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
         """Before the first time is written or compared: locate the table, and check the types of its time columns."""
         yield from self.locate()
-        if self._columns_in_session_zone is not None or self._sql.column_types is None:
+        if self._is_prepared or self._sql.column_types is None:
             return
         names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
         reply = yield SqlCommand(self._sql.column_types, names)
@@ -140,20 +146,23 @@ class SqlPrograms(StorePrograms):
         if columns:
             _logger.warning("%s", warning(self.table_name, columns))
         self._columns_in_session_zone = columns
+        self._is_prepared = self._is_located
 
     # The operations
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> SqlProgram[int | None]:
         request, operation = claim.request, "take_over" if force else "acquire"
         values = self._claim_values(claim, before)
-        yield from self._prepare(operation, request.name)
-        is_held = yield from self._is_held(operation, request, values)
-        if is_held and not force:
-            return None
+        if not self._is_prepared:
+            yield from self._prepare(operation, request.name)
+        if self._sql.read_before_claim is not None:
+            reply = yield SqlCommand(self._sql.read_before_claim, values)
+            if self._is_held(operation, request, reply.rows[0]) and not force:
+                return None
         kind = ClaimKind.ACQUIRE
         if force:
             kind = ClaimKind.TAKE_OVER_ABSENT if before is None else ClaimKind.TAKE_OVER
-        statement = self._sql.claim(kind, has_fire_time=request.fire_time is not None)
+        statement = self._sql.claims[kind, request.fire_time is not None]
         reply = yield SqlCommand(statement, values, can_grant=True)
         token = reply.id if statement.reply == "id" else reply.rows[0][0] if reply.rows else 0
         if token == TOO_LATE:
@@ -168,24 +177,20 @@ class SqlPrograms(StorePrograms):
             yield from self.undo_claim(request.name, claim.locked_by, request.fire_time and request.fire_time - _BEFORE)
             raise
 
-    def _is_held(self, operation: str, request: LockRequest, values: Mapping[str, object]) -> SqlProgram[bool]:
+    def _is_held(self, operation: str, request: LockRequest, row: Sequence[Any]) -> bool:
         """On SQLite: whether the lock is held, or the fire time was granted. Elsewhere the claim itself finds out.
 
         SQLite has one writer at a time, so a skip must not write. SQLite also takes any value in any column, and
         compares it with text, so the values are checked here.
         """
-        if self._sql.read_before_claim is None:
-            return False
-        reply = yield SqlCommand(self._sql.read_before_claim, values)
-        is_held, is_late, name, lock_until, fencing_token, last_fire_time = reply.rows[0]
+        is_held, is_late, name, lock_until, fencing_token, last_fire_time = row
         if is_late:
             raise fire_time_too_late(operation, request, self.fire_time_tolerance)
-        if name is None:
-            return False
-        to_time(lock_until, self._sql.clock, operation, request.name, "lock_until")
-        check_token(fencing_token, operation, request.name)
-        if last_fire_time is not None:
-            to_time(last_fire_time, self._sql.clock, operation, request.name, "last_fire_time")
+        if name is not None:
+            to_time(lock_until, self._sql.clock, operation, request.name, "lock_until")
+            check_token(fencing_token, operation, request.name)
+            if last_fire_time is not None:
+                to_time(last_fire_time, self._sql.clock, operation, request.name, "last_fire_time")
         return bool(is_held)
 
     def _claim_values(self, claim: Claim, before: LockRecord | None) -> dict[str, object]:
@@ -211,7 +216,8 @@ class SqlPrograms(StorePrograms):
             raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> SqlProgram[bool]:
-        yield from self.locate(is_of_holder=True)
+        if not self._is_located:
+            yield from self.locate(is_of_holder=True)
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
         reply = yield SqlCommand(self._sql.release if releasing else self._sql.extend, values, is_of_holder=True)
         return bool(reply.changed)
@@ -226,7 +232,7 @@ class SqlPrograms(StorePrograms):
     def force_release(self, name: str) -> SqlProgram[bool]:
         yield from self._prepare("force_release", name)
         if self._columns_in_session_zone:
-            yield from self._read("force_release", name)
+            yield from self.record(name, "force_release")
         reply = yield SqlCommand(self._sql.force_release, {"name": name})
         return bool(reply.changed)
 
@@ -239,17 +245,11 @@ class SqlPrograms(StorePrograms):
     def prune(self, unused_for: timedelta) -> SqlProgram[int]:
         yield from self._prepare("prune", None)
         if self._columns_in_session_zone:
-            yield from self._read_all("prune", "")
+            yield from self.records("", "prune")
         reply = yield SqlCommand(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
         return reply.changed
 
-    def record(self, name: str) -> SqlProgram[LockRecord | None]:
-        return (yield from self._read("record", name))
-
-    def records(self, prefix: str) -> SqlProgram[list[LockRecord]]:
-        return (yield from self._read_all("records", prefix))
-
-    def _read(self, operation: str, name: str) -> SqlProgram[LockRecord | None]:
+    def record(self, name: str, operation: str = "record") -> SqlProgram[LockRecord | None]:
         yield from self._prepare(operation, name)
         reply = yield SqlCommand(self._sql.record, {"name": name})
         if not reply.rows:
@@ -258,7 +258,7 @@ class SqlPrograms(StorePrograms):
         self._check_zone(operation, record)
         return record
 
-    def _read_all(self, operation: str, prefix: str) -> SqlProgram[list[LockRecord]]:
+    def records(self, prefix: str, operation: str = "records") -> SqlProgram[list[LockRecord]]:
         """All records with a prefix. A record with an odd value is left out, with a warning, and hides no others."""
         yield from self._prepare(operation, None)
         reply = yield SqlCommand(self._sql.records, {"size": len(prefix), "prefix": prefix})
@@ -277,7 +277,7 @@ class SqlPrograms(StorePrograms):
     def _check_zone(self, operation: str, record: LockRecord) -> None:
         columns = self._columns_in_session_zone
         shift = zone_shift(record) if columns else None
-        if columns and shift is not None:
+        if shift is not None:
             raise other_zone_error(operation, record.name, shift, self.table_name, columns)
 
     # The schema
@@ -290,11 +290,10 @@ class SqlPrograms(StorePrograms):
         yield from self.locate()
         try:
             yield SqlCommand(self._sql.probe)
+            return
         except ProviderError as error:
             if missing(error.__cause__) is not Missing.TABLE:
                 raise
-        else:
-            return
         failure: ProviderError | None = None
         try:
             yield SqlCommand(Statement(create_schema_sql(self._table, self._make_dialect()), "count"))
@@ -303,9 +302,9 @@ class SqlPrograms(StorePrograms):
         try:
             yield SqlCommand(self._sql.probe)
         except ProviderError:
-            if failure is not None:
-                raise failure from failure.__cause__
-            raise
+            if failure is None:
+                raise
+            raise failure from failure.__cause__
 
     @property
     def verify_sql(self) -> str:
@@ -316,10 +315,12 @@ class SqlPrograms(StorePrograms):
     def classify(self, error: Exception) -> Failure:
         return classify(error)
 
-    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        make = refused if failure is Failure.REFUSED else unreachable
-        cure = hint(error, self.dialect, self.table_name, self._schema)
-        return make(operation, lock_name, self._redact(reason(error)), hint=cure)
+    def text_of(self, error: Exception) -> str:
+        original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+        return str(original) or ("no reply in time" if isinstance(original, TimeoutError) else type(original).__name__)
+
+    def hint(self, error: Exception) -> str | None:
+        return hint(error, self.dialect, self.table_name, self._schema)
 
 
 def identifiers(lease: Lease) -> dict[str, object]:

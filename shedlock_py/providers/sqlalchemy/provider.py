@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Engine
 
-from shedlock_py._process import monotonic
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.lease import Lease
 from shedlock_py.providers.kit import (
     OPTIONS,
     AsyncProgramProvider,
+    Limits,
     ProgramProvider,
-    parse_timeout,
-    parse_tolerance,
+    parse_limits,
     split_options,
 )
 from shedlock_py.providers.sqlalchemy.clients import AsyncUrlClient, AsyncUserEngineClient, UrlClient, UserEngineClient
-from shedlock_py.providers.sqlalchemy.engines import check_user_engine, parse_url
+from shedlock_py.providers.sqlalchemy.engines import parse_url
 from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms, identifiers
-from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # late elsewhere: loads the ORM
 
-Client = UserEngineClient | UrlClient
-AsyncClient = AsyncUserEngineClient | AsyncUrlClient
+
+class _SqlProvider:
+    """What both providers share."""
+
+    programs: SqlPrograms
+    _client: Any
+
+    @property
+    def _engine(self) -> Any:
+        return self._client.engine
+
+    def create_table_sql(self) -> str:
+        """The statement with which :meth:`create_schema` makes the lock table. The database is not connected.
+
+        For users who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike.
+        """
+        return self.programs.create_table_sql()
 
 
-class SqlAlchemyLockProvider(ProgramProvider):
+class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
     """Locks in a table of a SQL database: SQLite (a file), PostgreSQL, MySQL and MariaDB.
 
     :param engine_or_url: the application's own ``Engine``, which the provider never closes; or a URL, for which the
@@ -67,27 +79,13 @@ class SqlAlchemyLockProvider(ProgramProvider):
             raise ConfigurationError(
                 "this engine has an async driver: give an AsyncEngine to AsyncSqlAlchemyLockProvider"
             )
-        is_managed = not isinstance(engine_or_url, Engine)
-        url, seconds, tolerance = _options(engine_or_url, timeout, fire_time_tolerance, is_managed)
-        self._sql_client: Client
-        if isinstance(engine_or_url, Engine):
-            check_user_engine(engine_or_url)
-            self._sql_client = UserEngineClient(engine_or_url)
+        url, limits = _limits(engine_or_url, timeout, fire_time_tolerance)
+        client: UserEngineClient | UrlClient
+        if isinstance(url, Engine):
+            client = UserEngineClient(url)
         else:
-            self._sql_client = UrlClient(with_absolute_path(parse_url(url, is_async=False)), seconds or 0)
-        programs = _programs(self._sql_client, table_name, schema, extra_columns, timeout=seconds, tolerance=tolerance)
-        super().__init__(programs, self._sql_client)
-
-    @property
-    def _engine(self) -> Engine:
-        return self._sql_client.engine
-
-    def create_table_sql(self) -> str:
-        """The statement with which :meth:`create_schema` makes the lock table. The database is not connected.
-
-        For users who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike.
-        """
-        return self.programs.create_table_sql()
+            client = UrlClient(parse_url(url, is_async=False), limits["timeout"] or 0)
+        super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     def verify(self, lease: Lease, connection: Connection) -> None:
         """Make sure, inside your own transaction, that ``lease`` is still held; call it as the *last* statement.
@@ -103,19 +101,12 @@ class SqlAlchemyLockProvider(ProgramProvider):
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
-        self.run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
+        self.run(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             _require(lease, connection.execute(text(self.programs.verify_sql), identifiers(lease)).first())
 
-    def close(self) -> None:
-        """Close the connections of a managed engine; a user-supplied engine stays as it is."""
-        self._sql_client.close()
 
-    def __repr__(self) -> str:
-        return _shown(self, self._engine.url)
-
-
-class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
+class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
     """:class:`SqlAlchemyLockProvider` for asyncio: an ``AsyncEngine`` of yours, or a URL.
 
     A provider made from a URL may be used from several event loops, one after the other or at once: each has its own
@@ -138,102 +129,52 @@ class AsyncSqlAlchemyLockProvider(AsyncProgramProvider):
 
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
-        is_managed = not isinstance(engine_or_url, AsyncEngine)
-        url, seconds, tolerance = _options(engine_or_url, timeout, fire_time_tolerance, is_managed)
-        self._sql_client: AsyncClient
-        if isinstance(engine_or_url, AsyncEngine):
-            check_user_engine(engine_or_url.sync_engine)
-            self._sql_client = AsyncUserEngineClient(engine_or_url)
+        url, limits = _limits(engine_or_url, timeout, fire_time_tolerance)
+        client: AsyncUserEngineClient | AsyncUrlClient
+        if isinstance(url, AsyncEngine):
+            client = AsyncUserEngineClient(url)
         else:
-            self._sql_client = AsyncUrlClient(with_absolute_path(parse_url(url, is_async=True)), seconds or 0)
-        programs = _programs(self._sql_client, table_name, schema, extra_columns, timeout=seconds, tolerance=tolerance)
-        super().__init__(programs, self._sql_client)
-
-    @property
-    def _engine(self) -> AsyncEngine:
-        return self._sql_client.engine
-
-    def create_table_sql(self) -> str:
-        """See :meth:`SqlAlchemyLockProvider.create_table_sql`."""
-        return self.programs.create_table_sql()
+            client = AsyncUrlClient(parse_url(url, is_async=True), limits["timeout"] or 0)
+        super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
-        await self.run(self.programs.carry_out("verify", lease.name, self.programs.locate()))
+        await self.run(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             _require(lease, (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first())
 
-    async def close(self) -> None:
-        """Close the connections that this event loop opened; a user-supplied engine stays as it is."""
-        await self._sql_client.close()
 
-    def __repr__(self) -> str:
-        return _shown(self, self._engine.url)
-
-
-# What both providers share
-
-
-def _options(
-    engine_or_url: Any, timeout: Duration | None, tolerance: Duration | None, is_managed: bool
-) -> tuple[Any, float | None, Any]:
-    """The URL without the options of the provider, the seconds of an operation, and the tolerance of fire times."""
+def _limits(engine_or_url: Any, timeout: Duration | None, tolerance: Duration | None) -> tuple[Any, Limits]:
+    """The engine, or the URL without the options of the provider; and its limits."""
     url, in_url = engine_or_url, dict[str, str]()
     if isinstance(url, str):
         url, in_url = split_options(url)
     elif isinstance(url, URL):
         in_url = {name: value for name, value in url.query.items() if name in OPTIONS and isinstance(value, str)}
         url = url.difference_update_query(in_url)
-    seconds = parse_timeout(timeout, in_url.get("timeout"), is_managed=is_managed)
-    return url, seconds, parse_tolerance(tolerance, in_url.get("fire_time_tolerance"))
+    return url, parse_limits(timeout, tolerance, in_url, is_managed=isinstance(url, str | URL))
 
 
-def _programs(
-    client: Client | AsyncClient,
-    table_name: str,
-    schema: str | None,
-    extra_columns: bool,
-    *,
-    timeout: float | None,
-    tolerance: Any,
-) -> SqlPrograms:
-    engine = client.engine
-    is_mysql = engine.url.get_backend_name() in ("mysql", "mariadb")
-    return SqlPrograms(
-        engine.dialect,
+def _programs(client: Any, table_name: str, schema: str | None, extra_columns: bool, limits: Limits) -> SqlPrograms:
+    url: URL = client.engine.url
+    in_query = {
+        name: str(value)
+        for name, value in url.query.items()
+        if name.lower() in ("password", "passwd", "sslpassword", "ssl_password")
+    }
+    programs = SqlPrograms(
+        client.engine.dialect,
         table_name,
         schema,
         extra_columns,
-        _redactor(engine.url),
         client.dialect,
-        engine.url.database if is_mysql else None,  # MySQL's schemas are databases
-        clock=monotonic,
-        timeout=timeout,
-        fire_time_tolerance=tolerance,
+        url.database if url.get_backend_name() in ("mysql", "mariadb") else None,  # MySQL's schemas are databases
+        passwords=[str(url.password or ""), *in_query.values()],
+        **limits,
     )
-
-
-def _passwords(url: URL) -> Mapping[str, str]:
-    """Those among the options of ``url`` (``?password=…``), by their names there."""
-    names = ("password", "passwd", "sslpassword", "ssl_password")
-    return {name: str(value) for name, value in url.query.items() if name.lower() in names}
-
-
-def _shown(provider: SqlAlchemyLockProvider | AsyncSqlAlchemyLockProvider, url: URL) -> str:
-    shown = url.update_query_dict(dict.fromkeys(_passwords(url), "***")).render_as_string(hide_password=True)
-    return f"<{type(provider).__name__} {provider.programs.table_name} at {shown}>"
-
-
-def _redactor(url: URL) -> Callable[[str], str]:
-    """A function that takes the passwords of ``url`` out of a driver's message."""
-    passwords = [password for password in (str(url.password or ""), *_passwords(url).values()) if password]
-
-    def redact(message: str) -> str:
-        for password in passwords:
-            message = message.replace(password, "***")
-        return message
-
-    return redact
+    shown = url.update_query_dict(dict.fromkeys(in_query, "***")).render_as_string(hide_password=True)
+    client.shown = f"{programs.table_name} at {shown}"
+    return programs
 
 
 def _require(lease: Lease, row: object) -> None:

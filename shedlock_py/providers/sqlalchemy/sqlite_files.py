@@ -95,7 +95,13 @@ def has_file_of_path(connection: PoolProxiedConnection) -> bool:
     SQLite would go on in the old file, which no other process sees.
     """
     file: OpenFile | None = connection.info.get(_FILE)
-    return file is not None and _identity_of(file.path) == file.identity
+    if file is None:
+        return False
+    try:
+        status = os.stat(file.path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == file.identity
 
 
 def _note_fork() -> None:

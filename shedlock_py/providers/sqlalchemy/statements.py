@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import Table, text
 from sqlalchemy.engine import Dialect
 
-from shedlock_py.providers.sqlalchemy.claims import ClaimKind, mysql_claim, returning_claim
+from shedlock_py.providers.sqlalchemy.claims import ClaimKind, ClaimSql, mysql_insert, mysql_update, returning_claim
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
-from shedlock_py.providers.sqlalchemy.columns import COLUMN_TYPES
-from shedlock_py.providers.sqlalchemy.schema import EXTRA_COLUMNS
+from shedlock_py.providers.sqlalchemy.schema import COLUMN_TYPES, EXTRA_COLUMNS
 
 ReplyKind = Literal["rows", "count", "id"]
 """All rows, the number of changed rows, or the number in MySQL's OK packet."""
@@ -26,10 +25,6 @@ class Statement:
     reply: ReplyKind
     names: Sequence[str] | None = None
     """The order of the parameters, for drivers that take a sequence; None: the driver takes a mapping."""
-
-    def parameters(self, values: Mapping[str, object]) -> Any:
-        """``values`` as the driver takes them."""
-        return values if self.names is None else tuple(values[name] for name in self.names)
 
 
 # One row: the schema that the session's default leads to, and whether the table is there.
@@ -86,24 +81,19 @@ class Statements:
         locate, column_types = _LOCATE.get(dialect.name), COLUMN_TYPES.get(dialect.name)
         self.locate = self._compile(locate, "rows") if locate else None
         self.column_types = self._compile(column_types, "rows") if column_types else None
-        self._claims = {
+        self.claims = {
             (kind, has_fire_time): self._claim(kind, has_fire_time)
             for kind in ClaimKind
             for has_fire_time in ((False, True) if extra_columns else (False,))
         }
 
-    def claim(self, kind: ClaimKind, *, has_fire_time: bool) -> Statement:
-        """The statement that claims a lock."""
-        return self._claims[kind, has_fire_time]
-
     def _claim(self, kind: ClaimKind, has_fire_time: bool) -> Statement:
-        options = {"extra_columns": self._extra_columns, "has_fire_time": has_fire_time}
+        claim = ClaimSql(self.clock, kind, self._extra_columns, has_fire_time)
         if self._dialect.name in ("postgresql", "sqlite"):
             # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: the statement must
             # find out before that whether it is a skip. For SQLite, read_before_claim does so.
-            checks_first = self._dialect.name == "postgresql"
-            return self._compile(returning_claim(self.clock, kind, checks_first=checks_first, **options), "rows")
-        return self._compile(mysql_claim(self.clock, kind, **options), "id")
+            return self._compile(returning_claim(claim, checks_first=self._dialect.name == "postgresql"), "rows")
+        return self._compile(mysql_update(claim) if kind is ClaimKind.TAKE_OVER else mysql_insert(claim), "id")
 
     def _undone(self) -> str:
         changes = f"lock_until = {self.clock.least}(lock_until, {self.clock.now})"

@@ -85,9 +85,6 @@ class LoopWatchdog:
             self._timer.cancel()
         return self._has_ended
 
-    def close(self) -> None:
-        """It has nothing of its own."""
-
     def _end(self) -> None:
         self._has_ended = True
         if hasattr(self._driver, "terminate"):  # asyncpg

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -15,18 +14,12 @@ from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.forks import in_a_loop_of_its_own
-from tests.support.polling import wait_until
+from tests.support.polling import until, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 
 LEASE = "3s"
 """The first heartbeat is sent after a second; a child that waits for its reply would wait for ten."""
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (tests poll)
-            await asyncio.sleep(0.005)
 
 
 async def test_a_child_does_not_wait_for_its_parents_heartbeat(recorded: RecordingListener) -> None:

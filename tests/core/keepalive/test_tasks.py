@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from shedlock_py import (
 )
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.polling import until
 
 LEASE = 0.3
 
@@ -39,12 +40,6 @@ async def outlasts(lease_lengths: float) -> None:
     while time.monotonic() < until:
         assert_locked("job")
         await asyncio.sleep(0.005)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (tests poll)
-            await asyncio.sleep(0.005)
 
 
 async def never_ends() -> None:

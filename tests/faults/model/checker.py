@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.faults.model.claimant import Claimant
-from tests.faults.model.states import AWAITED_BY_NOBODY, Claim, Message, Operation, State, with_claim
+from tests.faults.model.states import AWAITED_BY_NOBODY, Claim, Message, Operation, State, changed, with_claim
 from tests.faults.model.store import Store, delete, force_release, passed, what_is_broken
 
 Step = tuple[str, State, str]
@@ -77,12 +77,11 @@ class Model:
         return "trust is a flag" in self.changes
 
     def steps(self, state: State) -> Iterator[Step]:
-        """All that can happen next."""
         yield "a tick", self._later(state), ""
         for what in state.by_hand:
             rest = tuple(other for other in state.by_hand if other != what)
             act = force_release if what == "force release" else delete
-            yield f"by hand: {what}", act(state)._replace(by_hand=rest), ""
+            yield f"by hand: {what}", changed(act(state), by_hand=rest), ""
         for me, claim in enumerate(state.claims):
             token = state.record.token if state.record else 0
             for label, following in self.claimants[me].steps(claim, me in self.forceful, token):
@@ -92,7 +91,7 @@ class Model:
 
     def _later(self, state: State) -> State:
         claims = tuple(self.claimants[0].later(claim) for claim in state.claims)
-        return state._replace(record=passed(state.record), claims=claims)
+        return changed(state, record=passed(state.record), claims=claims)
 
     def _execute(self, state: State, me: int, message: Message) -> Step:
         following, reply, broken = self.store.execute(state, me, message)
@@ -100,10 +99,10 @@ class Model:
         messages = list(claim.messages)
         messages.remove(message)
         operations = tuple(
-            operation._replace(reply=reply) if operation.number == message.operation else operation
+            changed(operation, reply=reply) if operation.number == message.operation else operation
             for operation in claim.operations
         )
-        following = with_claim(following, me, claim._replace(messages=tuple(messages), operations=operations))
+        following = with_claim(following, me, changed(claim, messages=tuple(messages), operations=operations))
         label = f"the store carries out {message.kind} {message.length} of claim {me}: {reply}"
         return label, following, broken
 
@@ -121,7 +120,7 @@ def _essence(state: State) -> State:
     """The same without what can have no effect any more."""
     holder = state.record.holder if state.record else AWAITED_BY_NOBODY
     claims = tuple(_essence_of(claim, holder == me) for me, claim in enumerate(state.claims))
-    return state._replace(claims=claims)
+    return changed(state, claims=claims)
 
 
 def _essence_of(claim: Claim, has_record: bool) -> Claim:
@@ -136,7 +135,7 @@ def _essence_of(claim: Claim, has_record: bool) -> Claim:
             is_revoked=claim.is_revoked and bool(messages),
             has_released=claim.has_released and bool(messages),
         )
-    return claim._replace(messages=tuple(sorted(messages)))
+    return changed(claim, messages=tuple(sorted(messages)))
 
 
 __all__ = ["Model", "Operation", "Violation"]

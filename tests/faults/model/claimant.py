@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.faults.model.states import AWAITED_BY_NOBODY, NOBODY, Claim, Message, Operation
+from tests.faults.model.states import AWAITED_BY_NOBODY, NOBODY, Claim, Message, Operation, changed
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Claimant:
             sent = self._send(claim, "acquire", self.at_most)
             if by_force:
                 sent = self._send(claim, "take over", self.at_most, before=token)
-            yield "sends", sent._replace(phase="sends")
+            yield "sends", changed(sent, phase="sends")
             return
         for operation in claim.operations:
             if operation.reply != NOBODY:
@@ -40,23 +40,24 @@ class Claimant:
                 yield f"extends by {length}", self._extend(claim, length)
             yield "releases", self._release(claim)
             if "trust is a flag" in self.changes and claim.is_flagged and not claim.trust:
-                yield "checks the clock", claim._replace(is_flagged=False)
-        yield "crashes", _cut_off(claim)._replace(phase="gone")
+                yield "checks the clock", changed(claim, is_flagged=False)
+        yield "crashes", changed(_cut_off(claim), phase="gone")
 
     def later(self, claim: Claim) -> Claim:
-        """A tick later."""
-        return claim._replace(
+        return changed(
+            claim,
             trust=max(0, claim.trust - 1),
             minimum=max(0, claim.minimum - 1),
             operations=tuple(
-                operation._replace(trustable=max(0, operation.trustable - 1)) for operation in claim.operations
+                changed(operation, trustable=max(0, operation.trustable - 1)) for operation in claim.operations
             ),
         )
 
     def _send(self, claim: Claim, kind: str, length: int, token: int = 0, before: int = 0) -> Claim:
         number = claim.sent
         operation = Operation(number, kind, length, length, self.retries, token, before)
-        return claim._replace(
+        return changed(
+            claim,
             sent=number + 1,
             operations=(*claim.operations, operation),
             messages=(*claim.messages, _message(operation)),
@@ -65,8 +66,9 @@ class Claimant:
     def _send_again(self, claim: Claim, operation: Operation) -> Claim:
         """The connection broke. What was sent may still be carried out, but no reply to it can come."""
         claim = _cut_off(claim, operation.number)
-        again = operation._replace(retries=operation.retries - 1, reply=NOBODY)
-        return claim._replace(
+        again = changed(operation, retries=operation.retries - 1, reply=NOBODY)
+        return changed(
+            claim,
             operations=tuple(again if other.number == operation.number else other for other in claim.operations),
             messages=(*claim.messages, _message(operation)),
         )
@@ -77,10 +79,10 @@ class Claimant:
             case "extend":
                 return claim  # it stays in doubt
             case "release":
-                return claim._replace(phase="gone")
+                return changed(claim, phase="gone")
             case _:
                 undo = Message("undo")
-                return claim._replace(phase="gone", messages=(*claim.messages, undo))
+                return changed(claim, phase="gone", messages=(*claim.messages, undo))
 
     def _receive(self, claim: Claim, operation: Operation) -> Claim:
         claim = _answered(claim, operation)
@@ -88,15 +90,15 @@ class Claimant:
             case "extend":
                 return self._receive_extension(claim, operation)
             case "release":
-                return claim._replace(phase="gone")
+                return changed(claim, phase="gone")
         if not operation.reply:
-            return claim._replace(phase="gone")
+            return changed(claim, phase="gone")
         counted = self.at_most if "trust counts from the reply" in self.changes else operation.trustable
         minimum = max(0, self.at_least - (self.at_most - operation.trustable))
         if "the minimum hold counts from the operation" not in self.changes:
             minimum = self.at_least
-        return claim._replace(
-            phase="holds", trust=counted, is_flagged=counted > 0, minimum=minimum, token=operation.reply
+        return changed(
+            claim, phase="holds", trust=counted, is_flagged=counted > 0, minimum=minimum, token=operation.reply
         )
 
     def _extend(self, claim: Claim, wanted: int) -> Claim:
@@ -104,7 +106,8 @@ class Claimant:
         number = claim.sent
         trust = claim.trust if "a shorter extension is trusted late" in self.changes else min(claim.trust, length)
         claim = self._send(claim, "extend", length, claim.token)
-        return claim._replace(
+        return changed(
+            claim,
             trust=trust,
             doubts=(*claim.doubts, (number, length, length)),
             latest=number,
@@ -113,7 +116,7 @@ class Claimant:
 
     def _receive_extension(self, claim: Claim, operation: Operation) -> Claim:
         if not operation.reply:
-            return claim._replace(trust=0, is_flagged=False, latest=NOBODY)
+            return changed(claim, trust=0, is_flagged=False, latest=NOBODY)
         [shortest] = [shortest for number, _, shortest in claim.doubts if number == operation.number]
         others = tuple(doubt for doubt in claim.doubts if doubt[0] != operation.number)
         shortest = min([shortest, claim.repeated or shortest, *(length for _, length, _ in others)])
@@ -129,11 +132,11 @@ class Claimant:
         repeated = claim.repeated
         if self.doubts_repeats and operation.retries < self.retries and "extensions are done once" not in self.changes:
             repeated = min(operation.length, claim.repeated or operation.length)
-        return claim._replace(trust=trust, is_flagged=trust > 0, doubts=others, repeated=repeated)
+        return changed(claim, trust=trust, is_flagged=trust > 0, doubts=others, repeated=repeated)
 
     def _release(self, claim: Claim) -> Claim:
         """Belief ends before anything is sent; what is left of the minimum hold is for the store to keep."""
-        claim = claim._replace(phase="releases", trust=0, is_flagged=False, latest=NOBODY)
+        claim = changed(claim, phase="releases", trust=0, is_flagged=False, latest=NOBODY)
         return self._send(claim, "release", claim.minimum)
 
 
@@ -143,15 +146,15 @@ def _message(operation: Operation) -> Message:
 
 
 def _answered(claim: Claim, operation: Operation) -> Claim:
-    return claim._replace(operations=tuple(other for other in claim.operations if other.number != operation.number))
+    return changed(claim, operations=tuple(other for other in claim.operations if other.number != operation.number))
 
 
 def _cut_off(claim: Claim, number: int | None = None) -> Claim:
     """No reply can come to this operation any more, or to any."""
     messages = tuple(
-        message._replace(operation=AWAITED_BY_NOBODY) if number is None or message.operation == number else message
+        changed(message, operation=AWAITED_BY_NOBODY) if number is None or message.operation == number else message
         for message in claim.messages
     )
     if number is None:
-        return claim._replace(messages=messages, operations=(), trust=0, is_flagged=False)
-    return claim._replace(messages=messages)
+        return changed(claim, messages=messages, operations=(), trust=0, is_flagged=False)
+    return changed(claim, messages=messages)

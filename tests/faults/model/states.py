@@ -6,15 +6,15 @@ although time never ends.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T", bound=NamedTuple)
 
 NOBODY = -1
 AWAITED_BY_NOBODY = -1
 
 
 class Record(NamedTuple):
-    """The lock record of the one lock name."""
-
     holder: int = NOBODY
     """The claim id."""
     left: int = 0
@@ -45,8 +45,6 @@ class Message(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation of which a claimant awaits the reply."""
-
     number: int
     kind: str
     length: int
@@ -99,5 +97,9 @@ class State(NamedTuple):
     """The store's clock in microseconds, of which only the order matters: it moves with each grant."""
 
 
+def changed(old: T, **facts: Any) -> T:
+    return old._replace(**facts)  # public, whatever its name looks like
+
+
 def with_claim(state: State, number: int, claim: Claim) -> State:
-    return state._replace(claims=(*state.claims[:number], claim, *state.claims[number + 1 :]))
+    return changed(state, claims=(*state.claims[:number], claim, *state.claims[number + 1 :]))

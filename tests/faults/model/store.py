@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.faults.model.states import NOBODY, Claim, Message, Record, State, with_claim
+from tests.faults.model.states import NOBODY, Claim, Message, Record, State, changed, with_claim
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Store:
             left = self.at_most if "a retry begins anew" in self.changes and record.left else record.left
             if "a retry prolongs" in self.changes:
                 left = max(record.left, self.at_most)
-            return state._replace(
-                record=record._replace(left=left)
+            return changed(
+                state, record=changed(record, left=left)
             ), 0 if was_released and not by_force else record.token
         if record.left and not by_force:
             return state, 0
@@ -55,12 +55,12 @@ class Store:
             token = record.token + 1
         granted = Record(me, self.at_most, token, kept=self.at_least)
         claims = tuple(
-            claim._replace(is_revoked=True) if number == record.holder and record.left and number != me else claim
+            changed(claim, is_revoked=True) if number == record.holder and record.left and number != me else claim
             for number, claim in enumerate(state.claims)
         )
-        state = state._replace(record=granted, claims=claims, clock=max(state.clock + 1, token))
+        state = changed(state, record=granted, claims=claims, clock=max(state.clock + 1, token))
         claim = state.claims[me]
-        return with_claim(state, me, claim._replace(newest=max(claim.newest, token))), token
+        return with_claim(state, me, changed(claim, newest=max(claim.newest, token))), token
 
     def _extend(self, state: State, record: Record, me: int, message: Message) -> tuple[State, int]:
         was_released = record.is_released and self.dialect != "sql" and "late extensions" not in self.changes
@@ -72,7 +72,7 @@ class Store:
             return state, 1
         left = record.left + message.length if "extensions add up" in self.changes else message.length
         extended = message.order if self.dialect == "redis" else NOBODY
-        return state._replace(record=record._replace(left=left, extended=extended)), 1
+        return changed(state, record=changed(record, left=left, extended=extended)), 1
 
     def _release(self, state: State, record: Record, me: int, message: Message) -> tuple[State, int]:
         is_mine = record.holder == me or "releases by name" in self.changes
@@ -84,9 +84,9 @@ class Store:
             return state, int(message.kind == "undo")  # it is free, as it should be
         # What is undone was never held by anybody.
         kept = 0 if message.kind == "undo" else record.kept
-        freed = record._replace(left=message.length, is_released=True, kept=kept)
+        freed = changed(record, left=message.length, is_released=True, kept=kept)
         claim = state.claims[me]
-        return with_claim(state._replace(record=freed), me, claim._replace(has_released=True)), 1
+        return with_claim(changed(state, record=freed), me, changed(claim, has_released=True)), 1
 
     def _broken(self, before: State, after: State, me: int, message: Message, reply: int) -> str:
         old, new, claim = before.record or Record(), after.record or Record(), before.claims[me]
@@ -126,26 +126,23 @@ class Store:
 
 
 def force_release(state: State) -> State:
-    """Somebody ends the lease by hand."""
     record = state.record or Record()
     if not record.left:
         return state
-    return _revoked(state, record.holder)._replace(record=record._replace(left=0, kept=0))
+    return changed(_revoked(state, record.holder), record=changed(record, left=0, kept=0))
 
 
 def delete(state: State) -> State:
-    """Somebody deletes the record by hand."""
     record = state.record or Record()
-    return (_revoked(state, record.holder) if record.left else state)._replace(record=None)
+    return changed((_revoked(state, record.holder) if record.left else state), record=None)
 
 
 def _revoked(state: State, holder: int) -> State:
-    return with_claim(state, holder, state.claims[holder]._replace(is_revoked=True))
+    return with_claim(state, holder, changed(state.claims[holder], is_revoked=True))
 
 
 def passed(record: Record | None) -> Record | None:
-    """A tick later."""
-    return record and record._replace(left=max(0, record.left - 1), kept=max(0, record.kept - 1))
+    return record and changed(record, left=max(0, record.left - 1), kept=max(0, record.kept - 1))
 
 
 def trusts(claim: Claim, by_flag: bool) -> bool:
@@ -153,7 +150,6 @@ def trusts(claim: Claim, by_flag: bool) -> bool:
 
 
 def what_is_broken(state: State, by_flag: bool) -> str:
-    """Which promise of the state itself."""
     record = state.record or Record()
     for me, claim in enumerate(state.claims):
         if claim.is_revoked or not trusts(claim, by_flag):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from shedlock_py import Lease, LockRequest, ProviderError
@@ -23,7 +23,7 @@ from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from shedlock_py.testing import FakeClock
 from tests.faults.model.checker import Model
-from tests.faults.model.states import NOBODY, Operation, State
+from tests.faults.model.states import NOBODY, Operation, State, changed
 
 FULL = bool(os.environ.get("FAULTS_FULL"))
 WALKS = 5000 if FULL else 150
@@ -35,8 +35,9 @@ class Database:
 
     def __init__(self, path: Path, clock: FakeClock) -> None:
         self.clock = clock
-        self.provider = SqlAlchemyLockProvider(f"sqlite:///{path}")
-        event.listen(self.provider._engine, "connect", self._connected)
+        self.engine = create_engine(f"sqlite:///{path}")
+        event.listen(self.engine, "connect", self._connected)
+        self.provider = SqlAlchemyLockProvider(self.engine)
         self.provider.programs.clock = clock
         self.provider.programs.timeout = 1e9  # walks take their time
         self.provider.create_schema()
@@ -57,12 +58,16 @@ class Database:
     def execute(self, command: SqlCommand) -> SqlReply:
         """At this moment of its clock, whenever the program made the command."""
         now = {"now_us": self.microseconds()} if "now_us" in command.values else {}
-        reply: SqlReply = self.provider._client.execute(command._replace(values={**command.values, **now}), 5.0)
+        reply: SqlReply = self.provider.run(alone(changed(command, values={**command.values, **now})))
         return reply
 
     def microseconds(self) -> int:
         self.ticks = getattr(self, "ticks", 0) + 1  # two statements never see the same microsecond
         return int(self.now().timestamp()) * 1_000_000 + self.ticks
+
+
+def alone(command: SqlCommand) -> Generator[SqlCommand, SqlReply, SqlReply]:
+    return (yield command)
 
 
 NOTHING = SqlReply(rows=[(0, 0, None, None, None, None)])
@@ -80,7 +85,6 @@ def no_answer() -> OperationalError:
 
 
 def gone() -> OperationalError:
-    """The connection broke."""
     error = OperationalError("statement", {}, OSError("gone"))
     error.connection_invalidated = True
     return error
@@ -186,7 +190,7 @@ class Walk:
         elif label == "by hand: force release":
             self.database.provider.force_release(self.name)
         elif label == "by hand: delete":
-            with self.database.provider._engine.connect() as connection:
+            with self.database.engine.begin() as connection:
                 connection.execute(text("DELETE FROM shedlock WHERE name = :name"), {"name": self.name})
         elif words[0] == "claim":
             self.claimant_does(int(words[1]), " ".join(words[2:]), before, after)

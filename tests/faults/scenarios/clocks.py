@@ -6,10 +6,11 @@ import random
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import ClockedStore, clocked, worker_clocks
-from tests.faults.clocks import Clock, WorkerClock
+from tests.faults.clocks import Clock
 from tests.faults.fleet import Fleet, ForkServer
 from tests.faults.history import History, monotonic
 from tests.faults.registry import Budget, scenario
@@ -41,17 +42,11 @@ UNDER_WAY = 0.1
 @scenario(7, "workers' clocks jump", stores=WITH_NETWORK)
 def worker_jumps(store: Store, budget: Budget, seed: int) -> Report:
     """Three workers, one on time and two an hour off; the clock of whoever holds the lock jumps. Nothing changes."""
-    report = Report()
     with worker_clocks(3) as clocks:
-        for trial in budget.trials():
-            report.add(jump_workers(store, clocks, seed + trial))
-    return report
+        return budget.total(lambda trial: jump_workers(store, clocks, seed + trial))
 
 
-def jump_workers(
-    store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], seed: int, jumps: int = JUMPS
-) -> Report:
-    """One trial, with three clocks."""
+def jump_workers(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], seed: int, jumps: int = JUMPS) -> Report:
     for (clock, _), offset in zip(clocks, (0.0, HOUR, -HOUR), strict=True):
         clock.set(offset)
     with _fleet(store, clocks, seed) as fleet:
@@ -79,24 +74,21 @@ def sqlite_workers_differ(store: Store, budget: Budget, seed: int) -> Report:
             stolen += one.worst_overlap > 0
             report.add(one)
     report.notes.append(
-        f"{_kind(store)}: not promised, the machine has one clock. A worker an hour ahead took the lock from its "
+        f"{store.kind}: not promised, the machine has one clock. A worker an hour ahead took the lock from its "
         f"holder in {stolen} of {report.trials} trials, for up to {report.worst_overlap * 1000:.0f} ms. Tokens grew "
         f"all the same, {report.counts['write refused']} stale writes were refused"
     )
     return report
 
 
-def _fleet(store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], seed: int) -> Fleet:
-    """A worker for each clock."""
+def _fleet(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], seed: int) -> Fleet:
     fleet = Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, fork_server=clocks[0][1])
     for _, fork_server in clocks:
         fleet.add(fork_server=fork_server)
     return fleet
 
 
-def _checked(
-    fleet: Fleet, clocks: Sequence[tuple[WorkerClock, ForkServer]], off: frozenset[str] = frozenset()
-) -> Report:
+def _checked(fleet: Fleet, clocks: Sequence[tuple[Clock, ForkServer]], off: frozenset[str] = frozenset()) -> Report:
     history = fleet.end()
     for _, fork_server in clocks:
         complaints = fork_server.complaints()
@@ -148,7 +140,7 @@ def store_jumps(store: Store, budget: Budget, seed: int) -> Report:
             figures.add(one, jumps)
             one.findings = [finding for finding in one.findings if not is_excused(finding, jumps)]
             report.add(one)
-    report.notes.append(f"{_kind(store)}: {figures}")
+    report.notes.append(f"{store.kind}: {figures}")
     return report
 
 
@@ -185,8 +177,6 @@ def is_excused(finding: Finding, jumps: Iterable[Jump]) -> bool:
 
 @dataclass
 class Figures:
-    """What the plain rule costs."""
-
     forward: int = 0
     back: int = 0
     overlapped: int = 0
@@ -230,34 +220,31 @@ def minority_jumps(store: Store, budget: Budget, seed: int) -> Report:
     """They jump while the lock is held. Reported: a lease that only three of five have granted ends when one jumps."""
     report = _minority(store, budget, seed, jumps=JUMPS, off=FORWARD | BACK)
     report.notes.append(
-        f"{_kind(store)}: the clocks of one or two of five servers jumped {JUMPS * report.trials} times: two holders "
+        f"{store.kind}: the clocks of one or two of five servers jumped {JUMPS * report.trials} times: two holders "
         f"for up to {report.worst_overlap * 1000:.0f} ms, {report.counts['write refused']} stale writes refused"
     )
     return report
 
 
 def _minority(store: Store, budget: Budget, seed: int, *, jumps: int, off: frozenset[str] = frozenset()) -> Report:
-    report = Report()
+
+    def trial(ours: ClockedStore, number: int) -> Report:
+        choice = random.Random(seed + number)
+        wrong = choice.sample(ours.clocks, 1 + number % 2)
+        ours.set(0.0)
+        _set_any(wrong, choice)
+        with Fleet(ours.store, size=3, behaviour=BEHAVIOUR, seed=seed + number) as fleet:
+            for _ in range(jumps):
+                fleet.wait_for_holder()
+                _set_any(wrong, choice)
+                fleet.run_for(choice.uniform(0.0, 0.1))
+            fleet.wait_for_grants(5)
+            return check(fleet.end(), rules_of(store, off=off))
+
     with clocked("quorum", is_async=store.is_async, servers=5) as ours:
-        for trial in budget.trials():
-            choice = random.Random(seed + trial)
-            wrong = choice.sample(ours.clocks, 1 + trial % 2)
-            ours.set(0.0)
-            _set_any(wrong, choice)
-            with Fleet(ours.store, size=3, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
-                for _ in range(jumps):
-                    fleet.wait_for_holder()
-                    _set_any(wrong, choice)
-                    fleet.run_for(choice.uniform(0.0, 0.1))
-                fleet.wait_for_grants(5)
-                report.add(check(fleet.end(), rules_of(store, off=off)))
-    return report
+        return budget.total(partial(trial, ours))
 
 
 def _set_any(clocks: Iterable[Clock], choice: random.Random) -> None:
     for clock in clocks:
         clock.set(choice.choice([size for size in SIZES if size != clock.offset]))
-
-
-def _kind(store: Store) -> str:
-    return "async" if store.is_async else "sync"

@@ -7,19 +7,23 @@ jobs go on, tokens increase, no stale write is accepted, and the holder notices 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.faults.checker import Finding, Report, Rules, check
-from tests.faults.drained import EVERYBODY
-from tests.faults.fleet import Fleet
+from tests.faults.fleet import EVERYBODY, Fleet
 from tests.faults.history import History, Mark
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import Budget, Run, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import MongoStore, SqlStore, Store
+from tests.support.stores import MongoStore, SqliteStore, SqlStore, Store
 
 BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
@@ -76,38 +80,33 @@ def empty_all(store: Store, fleet: Fleet) -> None:
     store.prepare()
 
 
-# The scenarios
-
-
-@scenario(10, "record deleted in mid-hold", stores=("sqlite", "postgres", "mariadb", "redis", "mongodb"), least=2)
-def record_deleted(store: Store, budget: Budget, seed: int) -> Report:
-    return with_deletions(store, budget, seed, delete_records)
-
-
-@scenario(10, "table dropped, keys flushed", stores=("sqlite", "postgres", "mariadb", "redis", "mongodb"), least=2)
-def dropped(store: Store, budget: Budget, seed: int) -> Report:
-    return with_deletions(store, budget, seed, drop)
-
-
-@scenario(10, "all of a quorum emptied", stores=("quorum",), least=2)
-def quorum_emptied(store: Store, budget: Budget, seed: int) -> Report:
-    return with_deletions(store, budget, seed, empty_all)
+def replace_file(store: Store, fleet: Fleet) -> None:
+    """As by a redeploy. No worker may go on in the old file, where it would be a second holder for good."""
+    path = cast(SqliteStore, store).path
+    fresh = path.with_name("fresh.db")
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{fresh}")) as provider:
+        provider.create_schema()
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    os.replace(fresh, path)
 
 
 @scenario(10, "one of a quorum emptied", stores=("quorum",), least=2)
 def minority_emptied(store: Store, budget: Budget, seed: int) -> Report:
     """Nothing is lost: every rule holds for every lease, also for those that were held at that moment."""
-    report = Report()
-    for trial in budget.trials():
-        with Fleet(store, size=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
+
+    def trial(number: int) -> Report:
+        with Fleet(store, size=2, behaviour=BEHAVIOUR, seed=seed + number) as fleet:
             holder = fleet.wait_for_holder()
             with fleet.marked("emptied", holder):
                 _flush([fleet.random.choice(store.servers)])
             fleet.wait_for_grants(4)
-            report.add(check(fleet.end(), rules_of(store)))
+            report = check(fleet.end(), rules_of(store))
         _flush(store.servers)  # or the emptied one would not vote for an hour
         store.prepare()
-    return report
+        return report
+
+    return budget.total(trial)
 
 
 def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> Report:
@@ -128,6 +127,19 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
         worst = max(worst, overlap)
     report.notes.append(f"a holder whose record was deleted shared the lock for up to {milliseconds(worst)} ms")
     return report
+
+
+SINGLE = ("sqlite", "postgres", "mariadb", "redis", "mongodb")
+
+
+def _deletions(name: str, stores: tuple[str, ...], delete: Delete) -> Run:
+    return scenario(10, name, stores=stores, least=2)(partial(with_deletions, delete=delete))
+
+
+record_deleted = _deletions("record deleted in mid-hold", SINGLE, delete_records)
+dropped = _deletions("table dropped, keys flushed", SINGLE, drop)
+replaced = _deletions("SQLite file replaced in mid-hold", ("sqlite",), replace_file)
+quorum_emptied = _deletions("all of a quorum emptied", ("quorum",), empty_all)
 
 
 # What is asked of them

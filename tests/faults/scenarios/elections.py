@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from shedlock_py import provider_from_url
-from tests.election.fleet import Fleet, Reign, now
+from tests.election.fleet import Fleet, now
 from tests.faults.checker import Finding, Report
 from tests.faults.clocked import ClockedStore, clocked
 from tests.faults.registry import Budget, scenario
@@ -83,26 +83,27 @@ def elections(store: Store, budget: Budget, seed: int, takeover: str, sizes: Seq
     return report
 
 
+def _let_pass(seconds: float) -> None:
+    until = now() + seconds
+    wait_until(lambda: now() > until)
+
+
 def _jump(fleet: Fleet, ours: ClockedStore, offset: float, figures: Figures, choice: random.Random) -> None:
     """Set the clock at a random moment between two renewals, and wait until everybody has noticed."""
-    begin = now()
-    pause = choice.uniform(0.0, RETRY)
-    wait_until(lambda: now() > begin + pause)
+    _let_pass(choice.uniform(0.0, RETRY))
     if offset > ours.clocks[0].offset:
         figures.forward += ELECTIONS
     else:
         figures.back += ELECTIONS
     ours.set(offset)
-    begin = now()
-    wait_until(lambda: now() > begin + 3 * RETRY)
+    _let_pass(3 * RETRY)
     fleet.wait_for_leaders(TIMEOUT)
 
 
 def _orphans(fleet: Fleet, ours: ClockedStore, size: float, figures: Figures, takeover: str) -> list[float]:
     """A leader dies and the clock is set back: seconds until others lead; until it is set right, by the plain rule."""
     ours.set(size)
-    begin = now()
-    wait_until(lambda: now() > begin + 3 * RETRY)
+    _let_pass(3 * RETRY)
     fleet.wait_for_leaders(TIMEOUT)
     victim = fleet.busiest()
     orphans = victim.leads()
@@ -114,7 +115,7 @@ def _orphans(fleet: Fleet, ours: ClockedStore, size: float, figures: Figures, ta
     if takeover == "observed":
         fleet.wait_for_leaders(TIMEOUT)
     else:
-        wait_until(lambda: now() > died + 3 * LEASE)
+        _let_pass(3 * LEASE)
     figures.orphaned += len(orphans)
     figures.followed += len(orphans & set(fleet.leaders()))
     ours.set(size)
@@ -138,18 +139,11 @@ def _judge(fleet: Fleet, report: Report, figures: Figures, takeover: str) -> Non
             )
             report.findings.append(Finding("two leaders", one.name, text, began))
     report.counts["reign"] += len(fleet.reigns())
-    for name in fleet.names:
-        report.findings += _terms([reign for reign in fleet.reigns() if reign.name == name])
-
-
-def _terms(reigns: Sequence[Reign]) -> list[Finding]:
-    """Reigns in the order in which they began; a term is greater than that of every reign before it."""
-    found = []
-    for one, other in pairwise(reigns):
-        if one.term >= other.term and one.node != other.node:
-            text = f"{other.node} led with term {other.term} after {one.node} with {one.term}"
-            found.append(Finding("token", one.name, text, other.began))
-    return found
+    for name in fleet.names:  # in the order in which they began; a term is greater than that of every reign before it
+        for one, other in pairwise(reign for reign in fleet.reigns() if reign.name == name):
+            if one.term >= other.term and one.node != other.node:
+                text = f"{other.node} led with term {other.term} after {one.node} with {one.term}"
+                report.findings.append(Finding("token", name, text, other.began))
 
 
 def _url(store: Store, *, is_async: bool) -> str:

@@ -7,9 +7,7 @@ import errno
 import logging
 import os
 import resource
-import signal
 import tempfile
-import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,23 +19,22 @@ from typing import Any, cast
 from uuid import uuid4
 
 from shedlock_py import AsyncLeaderElector, LeaderElector, LockRequest, ProviderError
-from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.forks import in_child
 from tests.faults.checker import Finding, Report, check
-from tests.faults.fleet import TIMEOUT, Fleet, WorkerProcess
+from tests.faults.fleet import EVERYBODY, TIMEOUT, Fleet
 from tests.faults.history import Logbook, Operation, Reader, monotonic
-from tests.faults.private import on_private_server
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import Budget, Run, by_trial, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios.settings import Setting, mariadb_user
 from tests.faults.small_disks import mariadb_log, postgres_log, postgres_table, sqlite_file
-from tests.faults.worker import Behaviour
+from tests.faults.worker import Behaviour, reply_of
+from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
-from tests.support.stores import SqlServerStore, Store, open_provider
+from tests.support.stores import SqlServerStore, Store, on_private_server, open_provider
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.2)
-EVERYBODY = WorkerProcess("everybody", 0)
 LATE = 8.0
 """Seconds: a commit hangs for so long, and may still be carried out, whoever has given up."""
 LONG_TIMEOUT = 120.0
@@ -45,198 +42,143 @@ LONG_TIMEOUT = 120.0
 
 # A store that takes no writes for a while
 
-
-@scenario(13, "disk full, out of memory", stores=("sqlite", "postgres", "mariadb", "redis"))
-def full(store: Store, budget: Budget, seed: int) -> Report:
-    """A small tmpfs without room, where root may mount one; ``maxmemory`` with nothing to evict (Redis)."""
-    how = {"sqlite": sqlite_file, "postgres": postgres_table, "mariadb": mariadb_log, "redis": _out_of_memory}
-    late = LATE if store.name == "mariadb" else 0.5
-    return _refusing(store, budget, seed, how[store.name], late=late)
-
-
-@scenario(13, "disk of the log full", stores=("postgres",))
-def full_log(store: Store, budget: Budget, seed: int) -> Report:
-    """The server ends, and is started when there is room again."""
-    return _refusing(store, budget, seed, postgres_log)
-
-
-@scenario(13, "read-only for a while", stores=("postgres", "mariadb", "redis"))
-def read_only(store: Store, budget: Budget, seed: int) -> Report:
-    """As a primary is that has become a standby, under connections that stay open."""
-    how = {"postgres": _read_only_postgres, "mariadb": _read_only_mariadb, "redis": _replica}
-    return _refusing(store, budget, seed, how[store.name])
-
-
-Refusing = Callable[[Store], AbstractContextManager[tuple[Store, Callable[[], AbstractContextManager[None]]]]]
+Refuse = Callable[[], AbstractContextManager[None]]
+Refusing = Callable[[Store], AbstractContextManager[tuple[Store, Refuse]]]
 """A store for the workers, and what makes it refuse to write for as long as a block lasts."""
 
 
-def _has_failed(fleet: Fleet, target: int) -> bool:
-    return fleet.count("acquire", "error") >= target
+def _refusing(store: Store, budget: Budget, seed: int, *, how: dict[str, Refusing]) -> Report:
+    late = LATE if how[store.name] is mariadb_log else 0.5
 
+    def trial(own: Store, number: int) -> Report:
+        with (
+            how[store.name](own) as (changed, refuse),
+            Fleet(changed, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + number) as fleet,
+        ):
+            fleet.wait_for_each_name()
+            with fleet.marked("refusing", EVERYBODY), refuse():
+                since = monotonic()
+                target = fleet.count("acquire", "error") + 6
+                fleet.wait(
+                    lambda: fleet.count("acquire", "error") >= target, "attempts that fail", timeout=LONG_TIMEOUT
+                )
+                until = monotonic()
+            fleet.wait_for_each_name()
+            history = fleet.end()
+        report = check(history, rules_of(changed, late=late))
+        for lease in history.of("acquire", outcome="granted"):
+            if lease.started > since and lease.end < until:
+                text = (
+                    f"{lease.worker} was granted a lease by a store that took no writes, "
+                    f"{lease.started - since:.3f} to {lease.end - since:.3f} s after it began to refuse"
+                )
+                report.findings.append(Finding("fail closed", lease.name, text, lease.started))
+        return report
 
-def _refusing(store: Store, budget: Budget, seed: int, how: Refusing, *, late: float = 0.5) -> Report:
-    """``late``: for how long an attempt that failed may still be carried out, as of ``rules_of``."""
-    report = Report()
     with on_private_server(store) as own:
-        for trial in budget.trials():
-            with (
-                how(own) as (changed, refuse),
-                Fleet(changed, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet,
-            ):
-                fleet.wait_for_each_name()
-                with fleet.marked("refusing", EVERYBODY), refuse():
-                    since = monotonic()
-                    target = fleet.count("acquire", "error") + 6
-                    failed = partial(_has_failed, fleet, target)
-                    fleet.wait(failed, "attempts that fail", timeout=LONG_TIMEOUT)
-                    until = monotonic()
-                fleet.wait_for_each_name()
-                history = fleet.end()
-            part = check(history, rules_of(changed, late=late))
-            for lease in history.of("acquire", outcome="granted"):
-                if lease.started > since and lease.end < until:
-                    text = (
-                        f"{lease.worker} was granted a lease by a store that took no writes, "
-                        f"{lease.started - since:.3f} to {lease.end - since:.3f} s after it began to refuse"
-                    )
-                    part.findings.append(Finding("fail closed", lease.name, text, lease.started))
-            report.add(part)
-    return report
+        return budget.total(partial(trial, own))
 
 
 @contextmanager
-def _out_of_memory(store: Store) -> Iterator[Any]:
-    yield store, partial(_redis_setting, store, "maxmemory", "1", "0")
-
-
-@contextmanager
-def _redis_setting(store: Store, name: str, value: str, before: str) -> Iterator[None]:
+def _out_of_memory(store: Store) -> Iterator[tuple[Store, Refuse]]:
     with store.servers[0].client() as client:
-        client.config_set(name, value)
-        try:
-            yield
-        finally:
-            client.config_set(name, before)
+        yield store, partial(_for_a_while, partial(client.config_set, "maxmemory"), "1", "0")
 
 
 @contextmanager
-def _replica(store: Store) -> Iterator[Any]:
-    yield store, partial(_as_replica, store)
-
-
-@contextmanager
-def _as_replica(store: Store) -> Iterator[None]:
+def _replica(store: Store) -> Iterator[tuple[Store, Refuse]]:
     """Of a primary that is gone, so that the data stay."""
     with store.servers[0].client() as client:
-        client.replicaof("127.0.0.1", free_port())
-        try:
-            yield
-        finally:
-            client.replicaof("NO", "ONE")
+        gone = ("127.0.0.1", free_port())
+        yield store, partial(_for_a_while, lambda primary: client.replicaof(*primary), gone, ("NO", "ONE"))
 
 
 @contextmanager
-def _read_only_postgres(store: Store) -> Iterator[Any]:
-    yield store, partial(_postgres_setting, store, "default_transaction_read_only")
-
-
-@contextmanager
-def _postgres_setting(store: Store, name: str) -> Iterator[None]:
+def _read_only_postgres(store: Store) -> Iterator[tuple[Store, Refuse]]:
     """For sessions that are open, too: they read it before their next statement."""
     server = cast(SqlServerStore, store).server
 
-    def is_on_in_a_new_session() -> bool:
-        """Then those that were there have been told: the server does that before it accepts anybody."""
+    def is_set(value: str) -> bool:
+        """A new session has it: the server has told the others before it accepts anybody."""
         with server.connect() as another:
-            return bool(another.exec_driver_sql(f"SHOW {name}").scalar_one() == "on")
+            return bool(another.exec_driver_sql("SHOW default_transaction_read_only").scalar_one() == value)
 
-    with server.connect() as connection:
-        try:
-            connection.exec_driver_sql(f"ALTER SYSTEM SET {name} = on")
-            connection.exec_driver_sql("SELECT pg_reload_conf()")
-            wait_until(is_on_in_a_new_session, timeout=TIMEOUT, what=name)
-            yield
-        finally:
+    def turn(value: str) -> None:
+        with server.connect() as connection:
             connection.exec_driver_sql("SET default_transaction_read_only = off")
-            connection.exec_driver_sql(f"ALTER SYSTEM RESET {name}")
+            connection.exec_driver_sql(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
             connection.exec_driver_sql("SELECT pg_reload_conf()")
+        wait_until(lambda: is_set(value), timeout=TIMEOUT, what="read-only, or not")
+
+    yield store, partial(_for_a_while, turn, "on", "off")
 
 
 @contextmanager
-def _read_only_mariadb(store: Store) -> Iterator[Any]:
+def _read_only_mariadb(store: Store) -> Iterator[tuple[Store, Refuse]]:
     server = cast(SqlServerStore, store).server
+
+    def turn(value: int) -> None:
+        with server.connect() as connection:
+            connection.exec_driver_sql(f"SET GLOBAL read_only = {value}")
+
     with mariadb_user(server, Setting("read-only", {}), ("mysql+pymysql", "mysql+asyncmy")) as changed:
-        changed.is_async = store.is_async
-        yield changed, partial(_mariadb_read_only, changed)
+        yield changed.like(store), partial(_for_a_while, turn, 1, 0)
 
 
 @contextmanager
-def _mariadb_read_only(store: SqlServerStore) -> Iterator[None]:
-    with store.server.connect() as connection:
-        connection.exec_driver_sql("SET GLOBAL read_only = 1")
-        try:
-            yield
-        finally:
-            connection.exec_driver_sql("SET GLOBAL read_only = 0")
+def _for_a_while(turn: Callable[[Any], object], value: Any, before: Any) -> Iterator[None]:
+    try:
+        turn(value)
+        yield
+    finally:
+        turn(before)
+
+
+def _refusals(name: str, how: dict[str, Refusing]) -> Run:
+    return scenario(13, name, stores=tuple(how))(partial(_refusing, how=how))
+
+
+# A small tmpfs without room, where root may mount one; "maxmemory" with nothing to evict (Redis).
+full = _refusals(
+    "disk full, out of memory",
+    {"sqlite": sqlite_file, "postgres": postgres_table, "mariadb": mariadb_log, "redis": _out_of_memory},
+)
+# The server ends, and is started when there is room again.
+full_log = _refusals("disk of the log full", {"postgres": postgres_log})
+# As a primary is that has become a standby, under connections that stay open.
+read_only = _refusals(
+    "read-only for a while", {"postgres": _read_only_postgres, "mariadb": _read_only_mariadb, "redis": _replica}
+)
 
 
 # Out of file descriptors
 
 
 @scenario(13, "no file descriptors")
-def no_descriptors(store: Store, budget: Budget, seed: int) -> Report:
+@by_trial
+def no_descriptors(store: Store, seed: int, number: int) -> Report:
     """A process whose every descriptor is in use: with connections open, and before there is any."""
-    report = Report()
-    for _ in budget.trials():
-        report.trials += 1
-        complaint = _in_a_child(partial(_starve, store.arguments()))
-        if complaint:
-            report.findings.append(Finding("fail closed", "", complaint, 0.0))
+    report = Report(trials=1)
+    try:
+        in_child(partial(_starve, store))
+    except AssertionError as error:
+        report.findings.append(Finding("fail closed", "", str(error), 0.0))
     return report
 
 
-def _in_a_child(do: Callable[[], str | None]) -> str | None:
-    """What ``do`` returns in a fork of this process; it may spoil whatever it likes."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            complaint = do()
-        except BaseException as error:
-            complaint = f"{type(error).__name__}: {error}"
-        os.write(writing, (complaint or "").encode()[:4000])
-        os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        text = file.read().decode()
-    _, status = os.waitpid(pid, 0)
-    return text or (f"the process ended with {status}" if status else None)
-
-
-def _starve(arguments: dict[str, Any]) -> str | None:
-    signal.alarm(int(2 * TIMEOUT))  # a hang ends it, and is seen in its status
+def _starve(store: Store) -> None:
+    """An async provider has a sync facade, whose event loop has its descriptors before they run out."""
     name = f"starved-{uuid4().hex[:8]}"
-    with _opened(arguments) as warm, _opened(arguments) as cold:
+    with store.provider() as warm, store.provider() as cold:
         _must_work(warm, name)
         with _no_descriptor():
             for number in range(3):
-                try:
-                    lease = cold.acquire(_request(f"{name}-{number}"))
-                    return f"{lease} without a connection"
-                except ProviderError:
-                    pass
+                with suppress(ProviderError):
+                    raise AssertionError(f"{cold.acquire(_request(f'{name}-{number}'))} without a connection")
                 with suppress(ProviderError):  # it has its connection, and may well succeed
                     warm.acquire(_request(f"{name}-warm-{number}"))
         for provider in (cold, warm):
             _must_work(provider, f"{name}-after-{id(provider)}")
-    return None
-
-
-def _opened(arguments: dict[str, Any]) -> AbstractContextManager[Any]:
-    """An async provider has a sync facade, whose event loop has its descriptors before they run out."""
-    make: Any = partial(open_provider, **arguments)
-    return BlockingLockProvider(make) if arguments["is_async"] else closing(make())
 
 
 def _must_work(provider: Any, name: str) -> None:
@@ -283,11 +225,8 @@ SOONEST, ROUNDING = 0.5, 0.001
 @scenario(13, "outage with 50 waiters", stores=("postgres", "mariadb", "redis", "mongodb"))
 def outage(store: Store, budget: Budget, seed: int) -> Report:
     """Fifty electors of one election; the store is gone for 30 s."""
-    report = Report()
     with on_private_server(store) as own:
-        for _ in budget.trials():
-            report.add(outage_of(own, 30.0))
-    return report
+        return budget.total(lambda trial: outage_of(own, 30.0))
 
 
 def outage_of(store: Store, seconds: float) -> Report:
@@ -398,40 +337,28 @@ _DURATIONS: Any = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}
 def _electors(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]]:
     """Electors that take part, on an event loop in a thread; the result counts those that lead at one moment."""
     logbooks = [Logbook(path, f"n{i}") for i in range(WAITERS)]
-    electors: list[Any] = []
-    ready, over = threading.Event(), threading.Event()
+    kinds = (AsyncLeaderElector, AsyncRecordedProvider) if store.is_async else (LeaderElector, RecordedProvider)
+    make, record = cast(Any, kinds)
 
-    async def main() -> None:
-        inner: Any = open_provider(**store.arguments())
-        kinds = (AsyncLeaderElector, AsyncRecordedProvider) if store.is_async else (LeaderElector, RecordedProvider)
-        make, record = cast(Any, kinds)
-        for book in logbooks:
-            electors.append(make(record(inner, book), name, holder=book.worker, **_DURATIONS))
+    async def begin() -> tuple[Any, list[Any]]:
+        inner = open_provider(**store.arguments())
+        electors = [make(record(inner, book), name, holder=book.worker, **_DURATIONS) for book in logbooks]
         for elector in electors:
-            await _maybe(elector.start())
-        ready.set()
-        await asyncio.to_thread(over.wait)
-        stop = [elector.stop() if store.is_async else asyncio.to_thread(elector.stop) for elector in electors]
-        await asyncio.gather(*stop)
-        await _maybe(inner.close())
+            await reply_of(elector.start())
+        return inner, electors
+
+    async def end() -> None:
+        await asyncio.gather(*(e.stop() if store.is_async else asyncio.to_thread(e.stop) for e in electors))
+        await reply_of(inner.close())
 
     def leaders() -> int:
         """Those that said so are read once more, the last of them first."""
         first = [elector for elector in electors if elector.is_leader()]
         return sum(elector.is_leader() for elector in reversed(first))
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    try:
-        assert ready.wait(TIMEOUT)
+    with closing(EventLoopThread()) as loop:
+        inner, electors = loop.run(begin())
         yield leaders
-    finally:
-        over.set()
-        thread.join(2 * TIMEOUT)
-        for book in logbooks:
-            book.close()
-
-
-async def _maybe(result: Any) -> None:
-    if result is not None:
-        await result
+        loop.run(end())
+    for book in logbooks:
+        book.close()

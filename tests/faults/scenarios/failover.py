@@ -5,18 +5,19 @@ servers, or their data.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Report, check
 from tests.faults.fleet import Fleet, WorkerProcess
 from tests.faults.pairs import Pair, PostgresPair, RedisPair, Standby, waiting_for_standby
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import Budget, Run, scenario
 from tests.faults.rules import rules_of
-from tests.faults.scenarios.servers import FORGOTTEN, LONGEST_LEASE, kind, own_quorum, wait_for_answers
+from tests.faults.scenarios.servers import FORGOTTEN, LONGEST_LEASE, own_quorum
 from tests.faults.worker import Behaviour
 from tests.support.servers import PostgresServer
 from tests.support.stores import QuorumStore, RedisStore, Store, postgres_store
@@ -29,7 +30,7 @@ LATE = 3.0
 BEHIND = FORGOTTEN | {"grant lost"}
 """What cannot be kept where the standby lacks the last commits: of acquires, and of releases."""
 
-Losing = Callable[[Fleet, Standby[Any], int], Counter[str]]
+Losing = Callable[[Fleet, Pair[Any], Standby[Any], int], Counter[str]]
 """What is done before the primary dies; how often it happened, for the report."""
 
 
@@ -38,9 +39,9 @@ def fail_overs(
     store: Store,
     budget: Budget,
     seed: int,
-    losing: Losing,
     *,
-    follow: Callable[[], Standby[Any]],
+    losing: Losing,
+    is_synchronous: bool = False,
     others: Behaviour = OTHERS,
     holds: Behaviour = HOLDER,
     off: frozenset[str] = frozenset(),
@@ -50,33 +51,33 @@ def fail_overs(
     overlaps = 0
     arguments = store.arguments([pair.address])
     for trial in budget.trials():
-        standby = follow()
+        standby = pair.follow(is_synchronous=is_synchronous)
         with Fleet(store, size=2, behaviour=others, seed=seed + trial, arguments=arguments) as fleet:
             holder = fleet.add(behaviour=holds)
             fleet.wait_for_grants(1)
-            report.counts += losing(fleet, standby, trial)
+            report.counts += losing(fleet, pair, standby, trial)
             with fleet.marked("cut", (fleet.holders() or [holder])[0]):
                 pair.fail_over(standby)
-            wait_for_answers(fleet)
+            fleet.wait_for_answers()
             fleet.wait_for_grants(1)
             one = check(fleet.end(), rules_of(store, late=LATE, off=off))
         overlaps += one.worst_overlap > 0
         report.add(one)
     if "overlap" in off:
         report.notes.append(
-            f"{kind(store)}: not promised, the standby lacked the last writes. Two leases were trusted at once in "
+            f"{store.kind}: not promised, the standby lacked the last writes. Two leases were trusted at once in "
             f"{overlaps} of {report.trials} fail-overs, for up to {report.worst_overlap * 1000:.0f} ms. Tokens grew "
             f"all the same, {report.counts['write refused']} stale writes were refused"
         )
     return report
 
 
-def fall_behind(fleet: Fleet, standby: Standby[Any], trial: int) -> Counter[str]:
+def fall_behind(fleet: Fleet, pair: Pair[Any], standby: Standby[Any], trial: int) -> Counter[str]:
     """A lease is granted that the standby never hears of. In every third trial it lags by as much as it happens to."""
     holder = fleet.workers[-1]
     if trial % 3 != 2:
         fleet.wait_until_working(holder, is_working=False)
-        standby.fall_behind()
+        standby.link.stall()
         fleet.run_for(OTHERS.at_most)  # until what it has heard of has run out
         fleet.wait_for_grants(1, worker=holder)
     fleet.wait_until_working(holder)
@@ -101,7 +102,7 @@ def splits(
     budget: Budget,
     seed: int,
     *,
-    follow: Callable[[], Standby[Any]],
+    is_synchronous: bool = False,
     told: Told,
     off: frozenset[str] = frozenset(),
 ) -> Report:
@@ -112,7 +113,7 @@ def splits(
     report = Report()
     both = 0
     for trial in budget.trials():
-        standby = follow()
+        standby = pair.follow(is_synchronous=is_synchronous)
         arguments = store.arguments([pair.address])
         with Fleet(store, size=2, behaviour=OTHERS, seed=seed + trial, arguments=arguments) as fleet:
             stays = fleet.add(behaviour=WAITS, arguments=store.arguments([pair.primary.address]))
@@ -128,108 +129,77 @@ def splits(
         both += one.worst_overlap > 0
         report.add(one)
     report.notes.append(
-        f"{kind(store)}: the old primary goes on answering one of three workers. Two leases were trusted at once in "
+        f"{store.kind}: the old primary goes on answering one of three workers. Two leases were trusted at once in "
         f"{both} of {report.trials} splits, for up to {report.worst_overlap * 1000:.0f} ms; "
         f"{report.counts['write refused']} stale writes were refused"
     )
     return report
 
 
-# PostgreSQL
+@contextmanager
+def _open(store: Store) -> Iterator[tuple[Any, Store]]:
+    """A pair of its own, and a store on its primary."""
+    if store.name == "postgres":
+        with PostgresPair() as pair:
+            yield pair, postgres_store(pair.primary).like(store)
+    else:
+        with RedisPair() as redis_pair:
+            yield redis_pair, RedisStore(redis_pair.primary).like(store)
 
 
-@scenario(9, "split brain, asynchronous standby *", stores=("postgres",), least=2)
-def asynchronous_split(store: Store, budget: Budget, seed: int) -> Report:
-    with PostgresPair() as pair:
-        return splits(pair, _on_postgres(pair, store), budget, seed, follow=pair.follow, told=granted_more, off=BEHIND)
+def _on_a_pair(name: str, store_name: str, least: int, run: Callable[..., Report], **options: Any) -> Run:
+    """A scenario with a pair of its own. ``*``: its standby lacks the last writes."""
+
+    def on_a_pair(store: Store, budget: Budget, seed: int) -> Report:
+        off = BEHIND if name.endswith("*") else frozenset()
+        with _open(store) as (pair, own):
+            return run(pair, own, budget, seed, off=off, **options)
+
+    return scenario(9, name, stores=(store_name,), least=least)(on_a_pair)
 
 
-@scenario(9, "split brain, synchronous standby", stores=("postgres",), least=2)
-def synchronous_split(store: Store, budget: Budget, seed: int) -> Report:
-    """The old primary waits for a standby that has left it: it grants nothing more."""
-    with PostgresPair() as pair:
-        return splits(pair, _on_postgres(pair, store), budget, seed, follow=_synchronously(pair), told=nothing)
-
-
-@scenario(9, "fail-over, asynchronous standby *", stores=("postgres",), least=3)
-def asynchronous_standby(store: Store, budget: Budget, seed: int) -> Report:
-    with PostgresPair() as pair:
-        return fail_overs(pair, _on_postgres(pair, store), budget, seed, fall_behind, follow=pair.follow, off=BEHIND)
-
-
-@scenario(9, "fail-over, synchronous standby", stores=("postgres",), least=3)
-def synchronous_standby(store: Store, budget: Budget, seed: int) -> Report:
+def _silent_standby(fleet: Fleet, pair: Any, standby: Standby[Any], trial: int) -> Counter[str]:
     """The standby falls silent, so that commits hang; the primary dies while they do."""
-
-    def losing(fleet: Fleet, standby: Standby[Any], trial: int) -> Counter[str]:
-        if trial % 3 == 2:  # the primary dies while all is well
-            fleet.wait_until_working(fleet.workers[-1])
-            return Counter()
-        standby.fall_behind()
-        fleet.wait(lambda: waiting_for_standby(pair.primary), "a commit that waits for the standby")
-        fleet.run_for(fleet.random.uniform(0.0, 0.5))
-        return Counter({"commit hanging": waiting_for_standby(pair.primary)})
-
-    with PostgresPair() as pair:
-        follow = _synchronously(pair)
-        return fail_overs(pair, _on_postgres(pair, store), budget, seed, losing, follow=follow)
+    if trial % 3 == 2:  # the primary dies while all is well
+        fleet.wait_until_working(fleet.workers[-1])
+        return Counter()
+    standby.link.stall()
+    fleet.wait(lambda: waiting_for_standby(pair.primary), "a commit that waits for the standby")
+    fleet.run_for(fleet.random.uniform(0.0, 0.5))
+    return Counter({"commit hanging": waiting_for_standby(pair.primary)})
 
 
-@scenario(9, "fail-over, hanging acquire cancelled", stores=("postgres",), least=3)
-def cancelled_acquire(store: Store, budget: Budget, seed: int) -> Report:
+def _cancelling(fleet: Fleet, pair: Any, standby: Standby[Any], trial: int) -> Counter[str]:
     """Cancelled, PostgreSQL reports the commit as done, with a warning; after the fail-over it never was."""
+    how = "terminate" if trial % 3 == 2 else "cancel"
+    cancelled: Counter[str] = Counter()
 
-    def losing(fleet: Fleet, standby: Standby[Any], trial: int) -> Counter[str]:
-        how = "terminate" if trial % 3 == 2 else "cancel"
-        cancelled: Counter[str] = Counter()
+    def cancel() -> bool:
+        cancelled[f"commit {how}"] += pair.cancel_waiting(how)
+        return cancelled.total() > 0
 
-        def cancel() -> bool:
-            cancelled[f"commit {how}"] += pair.cancel_waiting(how)
-            return cancelled.total() > 0
-
-        standby.fall_behind()
-        fleet.wait(cancel, "a commit that waits for the standby and is cancelled")
-        # Whoever takes it for granted has said so by now, or will in a moment.
-        fleet.run_for(0.05)
-        return cancelled
-
-    # Nobody releases or extends: the commit that hangs is an acquire, after the last lease has run out.
-    forgets = Behaviour(at_most=2.0, work=(1.2, 1.9), pause=(0.0, 0.02), extends=0.0, forgets=1.0)
-    with PostgresPair() as pair:
-        follow = _synchronously(pair)
-        own = _on_postgres(pair, store)
-        return fail_overs(pair, own, budget, seed, losing, follow=follow, others=forgets, holds=forgets)
+    standby.link.stall()
+    fleet.wait(cancel, "a commit that waits for the standby and is cancelled")
+    fleet.run_for(0.05)  # whoever takes it for granted has said so by now, or will in a moment
+    return cancelled
 
 
-def _on_postgres(pair: PostgresPair, store: Store) -> Store:
-    own = postgres_store(pair.primary)
-    own.is_async = store.is_async
-    return own
+# Nobody releases or extends: the commit that hangs is an acquire, after the last lease has run out.
+FORGETS = Behaviour(at_most=2.0, work=(1.2, 1.9), pause=(0.0, 0.02), extends=0.0, forgets=1.0)
 
-
-def _synchronously(pair: PostgresPair) -> Callable[[], Standby[Any]]:
-    return lambda: pair.follow(is_synchronous=True)
-
-
-# Redis
-
-
-@scenario(9, "fail-over, replica behind *", stores=("redis",), least=3)
-def replica_behind(store: Store, budget: Budget, seed: int) -> Report:
-    with RedisPair() as pair:
-        return fail_overs(pair, _on_redis(pair, store), budget, seed, fall_behind, follow=pair.follow, off=BEHIND)
-
-
-@scenario(9, "split brain, replica promoted *", stores=("redis",), least=2)
-def redis_split(store: Store, budget: Budget, seed: int) -> Report:
-    with RedisPair() as pair:
-        return splits(pair, _on_redis(pair, store), budget, seed, follow=pair.follow, told=granted_more, off=BEHIND)
-
-
-def _on_redis(pair: RedisPair, store: Store) -> Store:
-    own = RedisStore(pair.primary)
-    own.is_async = store.is_async
-    return own
+_on_a_pair("split brain, asynchronous standby *", "postgres", 2, splits, told=granted_more)
+# The old primary waits for a standby that has left it: it grants nothing more.
+synchronous_split = _on_a_pair(
+    "split brain, synchronous standby", "postgres", 2, splits, told=nothing, is_synchronous=True
+)
+_on_a_pair("fail-over, asynchronous standby *", "postgres", 3, fail_overs, losing=fall_behind)
+_on_a_pair("fail-over, synchronous standby", "postgres", 3, fail_overs, losing=_silent_standby, is_synchronous=True)
+cancelled_acquire = _on_a_pair(
+    "fail-over, hanging acquire cancelled", "postgres", 3, fail_overs,
+    losing=_cancelling, is_synchronous=True, others=FORGETS, holds=FORGETS,
+)  # fmt: skip
+replica_behind = _on_a_pair("fail-over, replica behind *", "redis", 3, fail_overs, losing=fall_behind)
+redis_split = _on_a_pair("split brain, replica promoted *", "redis", 2, splits, told=granted_more)
 
 
 # Quorum
@@ -240,32 +210,30 @@ MEMBERS = Behaviour(at_most=0.8, work=(0.0, 0.3), pause=(0.0, 0.05), extends=0.4
 @scenario(9, "majority lost, and back empty", stores=("quorum",), least=2)
 def majority(store: Store, budget: Budget, seed: int) -> Report:
     """Two of three die in mid-hold and come back with nothing, at once or later; nobody is granted anything without."""
-    report = Report()
+
+    def trial(own: QuorumStore, number: int) -> Report:
+        with Fleet(own, size=3, behaviour=MEMBERS, seed=seed + number) as fleet:
+            holder = fleet.wait_for_holder()
+            lost = fleet.random.sample(own.servers, 2)
+            with fleet.marked("cut", holder):
+                for server in lost:
+                    server.kill()
+                if number % 2 == 0:
+                    fleet.wait_for_count("acquire", "error", 3)
+                for server in lost:
+                    server.start()
+            fleet.wait_for_grants(3)
+            return check(fleet.end(), rules_of(own))
+
     with own_quorum(store) as own:
-        for trial in budget.trials():
-            with Fleet(own, size=3, behaviour=MEMBERS, seed=seed + trial) as fleet:
-                holder = fleet.wait_for_holder()
-                lost = fleet.random.sample(own.servers, 2)
-                with fleet.marked("cut", holder):
-                    for server in lost:
-                        server.kill()
-                    if trial % 2 == 0:
-                        fleet.wait_for_count("acquire", "error", 3)
-                    for server in lost:
-                        server.start()
-                fleet.wait_for_grants(3)
-                report.add(check(fleet.end(), rules_of(own)))
-    return report
+        return budget.total(partial(trial, own))
 
 
 @scenario(9, "a node back empty, and a split", stores=("quorum",), least=2)
 def emptied_and_split(store: Store, budget: Budget, seed: int) -> Report:
     """The holder has servers 1 and 2; 2 comes back empty, and the others see 2 and 3 only: a majority that forgot."""
-    report = Report()
     with own_quorum(store) as own:
-        for trial in budget.trials():
-            report.add(_split(own, seed + trial))
-    return report
+        return budget.total(lambda trial: _split(own, seed + trial))
 
 
 LONG_HOLD = Behaviour(at_most=LONGEST_LEASE, work=(0.7, 0.9), pause=(0.0, 0.02), extends=0.0)
@@ -276,10 +244,10 @@ def _split(own: QuorumStore, seed: int) -> Report:
     with ExitStack() as stack:
         one, other = ([stack.enter_context(TcpProxy(address)) for address in own.addresses] for _ in range(2))
         fleet = stack.enter_context(Fleet(own, size=0, seed=seed))
-        _close(one[2])
+        one[2].refuse()  # before anybody has connected
         holder = fleet.add(via=[proxy.address for proxy in one], behaviour=LONG_HOLD)
         fleet.wait_for_grants(1)
-        _close(other[0])
+        other[0].refuse()
         for _ in range(2):
             fleet.add(via=[proxy.address for proxy in other], behaviour=EAGER)
         fleet.wait_until_working(holder)
@@ -289,10 +257,5 @@ def _split(own: QuorumStore, seed: int) -> Report:
         fleet.wait_for_grants(2, but=holder.name)
         for proxy in (one[2], other[0]):
             proxy.accept()
-        wait_for_answers(fleet)
+        fleet.wait_for_answers()
         return check(fleet.end(), rules_of(own))
-
-
-def _close(proxy: TcpProxy) -> None:
-    proxy.refuse()
-    proxy.cut()

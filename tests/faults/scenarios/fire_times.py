@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.faults.checker import Finding, Report, Rules, check
-from tests.faults.fleet import Fleet
+from tests.faults.fleet import TIMEOUT, Fleet
 from tests.faults.history import History, Operation
 from tests.faults.registry import by_trial, scenario
 from tests.faults.rules import rules_of
@@ -45,6 +45,45 @@ def one_trial(store: Store, seed: int, *, provider: str | None = None, kills: in
             skew = skews[victim.name]
             skews[fleet.add(behaviour=replace(BEHAVIOUR, skew=skew)).name] = skew
         fleet.wait_for_grants(FIRE_TIMES_PER_TRIAL)
+        return judge(fleet.end(), rules_of(store))
+
+
+# A replica whose clock is a day ahead: its fire times are errors, and the others' jobs go on
+
+AHEAD = 86_400.0
+"""Seconds."""
+REFUSALS = 3
+"""Of the wrong clock's fire times, in each trial."""
+GRANTS = 4
+"""To the replicas whose clocks are right, after that."""
+
+
+@scenario(16, "a clock a day ahead", least=3)
+@by_trial
+def wrong_clock(store: Store, seed: int, number: int) -> Report:
+    return one_trial_with_a_wrong_clock(store, seed)
+
+
+def one_trial_with_a_wrong_clock(
+    store: Store, seed: int, *, provider: str | None = None, timeout: float = TIMEOUT
+) -> Report:
+    """The wrong clock comes and goes; the right ones are granted fire times before, during and after."""
+    with Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
+        for skew in SKEWS[:2]:
+            fleet.add(behaviour=replace(BEHAVIOUR, skew=skew))
+        fleet.wait_for_grants(1)
+        wrong = fleet.add(behaviour=replace(BEHAVIOUR, skew=AHEAD))
+        fleet.wait(
+            lambda: sum(fleet.count("acquire", outcome, worker=wrong) for outcome in ("error", "granted")) >= REFUSALS,
+            f"{REFUSALS} attempts of the wrong clock that were not skipped",
+        )
+        fleet.kill(wrong)
+        before = fleet.count("acquire", "granted", but=wrong.name)
+        fleet.wait(
+            lambda: fleet.count("acquire", "granted", but=wrong.name) >= before + GRANTS,
+            f"{GRANTS} grants to the right clocks",
+            timeout=timeout,
+        )
         return judge(fleet.end(), rules_of(store))
 
 

@@ -27,11 +27,11 @@ def giving_up(store: Store, seed: int, number: int) -> Report:
     return run_trial(store, seed)
 
 
-def run_trial(store: Store, seed: int, *, undoes: bool = True) -> Report:
-    return asyncio.run(_trial(store, seed, undoes=undoes))
+def run_trial(store: Store, seed: int, **options: bool) -> Report:
+    return asyncio.run(_trial(store, seed, **options))
 
 
-async def _trial(store: Store, seed: int, *, undoes: bool) -> Report:
+async def _trial(store: Store, seed: int, *, undoes: bool = True) -> Report:
     """Each caller is cancelled at a random moment; what it was granted before that, it gives back."""
     report, randomness = Report(), random.Random(seed)
     providers: list[Any] = [open_provider(**store.arguments()) for _ in range(2)]

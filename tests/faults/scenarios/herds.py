@@ -1,26 +1,15 @@
-"""Two hundred attempts at one instant, from eight processes; and five thousand names.
-
-    python -m tests.faults.scenarios.herds
-
-is where herds come from. For each line of JSON that it reads it forks the processes of one, lets all of them attempt
-at one moment, and prints what came of it.
-"""
+"""Two hundred attempts at one instant, from eight processes; and five thousand names."""
 
 from __future__ import annotations
 
-import atexit
-import json
 import multiprocessing
-import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -49,17 +38,6 @@ MOST_CONNECTIONS = {"sqlite": 0, "postgres": 5, "mariadb": 5, "redis": 20, "quor
 """Of a process: what docs/providers promise of connections from a URL. MongoDB's client has two more to watch it."""
 
 
-@dataclass(frozen=True)
-class Herd:
-    """``each`` threads or tasks in each of the ``processes``; one moment for each of ``rounds``."""
-
-    arguments: dict[str, Any]
-    rounds: list[list[str]]
-    """The names of each round: every process attempts each of them; if it is one name, everybody in it does."""
-    processes: int = PROCESSES
-    each: int = EACH
-
-
 @dataclass
 class Outcome:
     """Of one round."""
@@ -72,12 +50,16 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     """From the moment to each answer."""
 
-    def add(self, other: Outcome) -> None:
-        self.granted += other.granted
-        self.skipped += other.skipped
-        self.errors += other.errors
-        self.slow += other.slow
-        self.seconds += other.seconds
+    @classmethod
+    def total(cls, outcomes: Sequence[Outcome]) -> Outcome:
+        total = cls()
+        for one in outcomes:
+            total.granted += one.granted
+            total.skipped += one.skipped
+            total.errors += one.errors
+            total.slow += one.slow
+            total.seconds += one.seconds
+        return total
 
 
 # The scenarios
@@ -89,7 +71,7 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
     report, slowest, most = Report(), [], 0
     for _ in budget.trials():
         rounds = [[f"herd-{uuid4().hex[:8]}"] for _ in range(2)]
-        outcomes, connections = run(store, Herd(store.arguments(), rounds))
+        outcomes, connections = run(store, rounds)
         most = max(most, connections)
         report.trials += 1
         for names, outcome in zip(rounds, outcomes, strict=True):
@@ -98,7 +80,8 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
     _judge_connections(report, store, most)
     report.notes.append(
         f"{PROCESSES * EACH} attempts at one instant from {PROCESSES} processes: all answered after "
-        f"{percentile(slowest, 0.5):.2f} s (median), {max(slowest):.2f} s at worst; {_connections(store, most)}; "
+        f"{percentile(slowest, 0.5):.2f} s (median), {max(slowest):.2f} s at worst; "
+        f"{f'at most {most} connections' if store.addresses else 'a file'}; "
         f"{report.counts['acquire error']} gave up after a time limit, on two cores"
     )
     return report
@@ -117,8 +100,8 @@ def race(store: Store, budget: Budget, number: int) -> Report:
         prefix = f"many-{uuid4().hex[:8]}-"
         names = [f"{prefix}{i}" for i in range(number)]
         rounds = [names[i : i + OF_A_ROUND] for i in range(0, number, OF_A_ROUND)]
-        outcomes, connections = run(store, Herd(store.arguments(), rounds, processes, each=5))
-        outcome = _sum(outcomes)
+        outcomes, connections = run(store, rounds, processes, each=5)
+        outcome = Outcome.total(outcomes)
         seconds = sum(max(one.seconds) for one in outcomes)
         report.trials += 1
         judge(report, names, outcome, processes * number)
@@ -137,63 +120,82 @@ def race(store: Store, budget: Budget, number: int) -> Report:
     return report
 
 
-def run(store: Store, herd: Herd) -> tuple[list[Outcome], int]:
-    """What came of each round, and how many connections there were at most."""
-    source = _living_source()
+def run(
+    store: Store, rounds: list[list[str]], processes: int = PROCESSES, each: int = EACH
+) -> tuple[list[Outcome], int]:
+    """What came of each round, and how many connections there were at most.
+
+    ``each`` threads or tasks in each of the ``processes``, and one moment for each round: every process attempts each
+    of its names; if it is one name, everybody in it does.
+    """
+    context = multiprocessing.get_context("forkserver")  # no provider is opened before, and no thread runs
+    context.set_forkserver_preload([__name__])
     with MostConnections(store.addresses) as connections:
-        outcomes = [Outcome(**facts) for facts in json.loads(source.ask(json.dumps(asdict(herd))))]
+        workers = []
+        for _ in range(processes):
+            here, there = context.Pipe()
+            process = context.Process(target=_worker, args=(store.arguments(), rounds, each, there), daemon=True)
+            process.start()
+            there.close()
+            workers.append((process, here))
+        outcomes = []
+        for _ in rounds:
+            for _, pipe in workers:
+                _receive(pipe)  # it is ready
+            moment = time.monotonic() + _LEAD
+            for _, pipe in workers:
+                pipe.send(moment)
+            outcomes.append(Outcome.total([_receive(pipe) for _, pipe in workers]))
+        for process, pipe in workers:
+            process.join(TIMEOUT)
+            pipe.close()
     return outcomes, connections.most
 
 
-class _Source:
-    """The process that forks herds; it takes a second or more to start."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,  # Ctrl-C is for us, who end it
-        )
-
-    def ask(self, line: str) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            self._process.wait()
-            raise AssertionError("a herd failed; what it said is on the standard error")
-        return answer
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for file in (self._process.stdin, self._process.stdout):
-            if file is not None:
-                file.close()
+def _receive(pipe: Any) -> Any:
+    """What a worker sends; :raises TimeoutError: nothing, for too long."""
+    if not pipe.poll(TIMEOUT):
+        raise TimeoutError("a worker of the herd hangs")
+    return pipe.recv()
 
 
-_source: _Source | None = None
-"""One for all herds of this process, until one of them fails."""
+def _worker(arguments: dict[str, Any], rounds: list[list[str]], each: int, pipe: Connection) -> None:
+    """One process: its threads attempt at the moments that the pipe gives; an async provider has one event loop."""
+    make: Any = partial(open_provider, **arguments)
+
+    def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
+        time.sleep(max(0.0, moment - time.monotonic()))
+        for name in names:
+            try:
+                reply = provider.acquire(LockRequest(name, "10m"))
+            except Exception as error:
+                reply = error
+            _note(outcome, name, moment, reply)
+
+    opened: Any = BlockingLockProvider(make) if arguments["is_async"] else closing(make())
+    with opened as provider, ThreadPoolExecutor(each) as threads:
+        everybody = threading.Barrier(each)
+        list(threads.map(lambda _: everybody.wait(TIMEOUT), range(each)))  # all threads are there
+        for names in rounds:
+            pipe.send("ready")
+            moment = pipe.recv()
+            outcomes = [Outcome() for _ in range(each)]
+            parts = [names if len(names) == 1 else names[i::each] for i in range(each)]
+            list(threads.map(attempt, parts, [moment] * each, outcomes))
+            pipe.send(Outcome.total(outcomes))
 
 
-def _living_source() -> _Source:
-    global _source
-    if _source is None or not _source.is_alive:
-        if _source is not None:
-            atexit.unregister(_source.close)
-            _source.close()
-        _source = _Source()
-        atexit.register(_source.close)
-    return _source
+def _note(outcome: Outcome, name: str, moment: float, reply: Lease | Exception | None) -> None:
+    seconds = time.monotonic() - moment
+    outcome.seconds.append(seconds)
+    if reply is None:
+        outcome.skipped += 1
+    elif isinstance(reply, Lease):
+        outcome.granted.append(name)
+    elif seconds >= SHORTEST_LIMIT and isinstance(reply, ProviderUnreachable) and _OF_TIME.search(str(reply)):
+        outcome.slow += 1
+    else:
+        outcome.errors.append(f"{type(reply).__name__}: {reply}")
 
 
 def judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int) -> None:
@@ -216,106 +218,3 @@ def _judge_connections(report: Report, store: Store, connections: int, processes
     most = processes * MOST_CONNECTIONS[store.name]
     if connections > most or (store.addresses and not connections):  # none: they were not counted at all
         report.findings.append(Finding("connections", "", f"{connections}; 1 to {most} are due", 0.0))
-
-
-def _connections(store: Store, most: int) -> str:
-    return f"at most {most} connections" if store.addresses else "a file"
-
-
-# The herd
-
-
-def main() -> None:
-    for line in sys.stdin:
-        print(json.dumps([asdict(outcome) for outcome in _gather(Herd(**json.loads(line)))]), flush=True)
-
-
-def _gather(herd: Herd) -> list[Outcome]:
-    context = multiprocessing.get_context("fork")  # no provider is opened before, and no thread runs
-    workers = []
-    for _ in range(herd.processes):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_worker, args=(herd, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        workers.append((process, ours))
-    outcomes = []
-    for _ in herd.rounds:
-        for _, pipe in workers:
-            _hear(pipe)  # it is ready
-        moment = time.monotonic() + _LEAD
-        for _, pipe in workers:
-            pipe.send(moment)
-        outcome = Outcome()
-        for _, pipe in workers:
-            outcome.add(_hear(pipe))
-        outcomes.append(outcome)
-    for process, pipe in workers:
-        process.join(TIMEOUT)
-        pipe.close()
-    return outcomes
-
-
-def _hear(pipe: Any) -> Any:
-    """What a worker sends; :raises TimeoutError: nothing, for too long."""
-    if not pipe.poll(TIMEOUT):
-        raise TimeoutError("a worker of the herd hangs")
-    return pipe.recv()
-
-
-def _worker(herd: Herd, pipe: Connection) -> None:
-    """One process: its threads attempt at the moments that the pipe gives; an async provider has one event loop."""
-    make: Any = partial(open_provider, **herd.arguments)
-
-    def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
-        time.sleep(max(0.0, moment - time.monotonic()))
-        for name in names:
-            try:
-                reply = provider.acquire(_request(name))
-            except Exception as error:
-                reply = error
-            _note(outcome, name, moment, reply)
-
-    opened: Any = BlockingLockProvider(make) if herd.arguments["is_async"] else closing(make())
-    with opened as provider, ThreadPoolExecutor(herd.each) as threads:
-        everybody = threading.Barrier(herd.each)
-        list(threads.map(lambda _: everybody.wait(TIMEOUT), range(herd.each)))  # all threads are there
-        for names in herd.rounds:
-            pipe.send("ready")
-            moment = pipe.recv()
-            outcomes = [Outcome() for _ in range(herd.each)]
-            parts = [_part(names, i, herd.each) for i in range(herd.each)]
-            list(threads.map(attempt, parts, [moment] * herd.each, outcomes))
-            pipe.send(_sum(outcomes))
-
-
-def _part(names: Sequence[str], number: int, of: int) -> Sequence[str]:
-    return names if len(names) == 1 else names[number::of]
-
-
-def _request(name: str) -> LockRequest:
-    return LockRequest(name, "10m")
-
-
-def _note(outcome: Outcome, name: str, moment: float, reply: Lease | Exception | None) -> None:
-    seconds = time.monotonic() - moment
-    outcome.seconds.append(seconds)
-    if reply is None:
-        outcome.skipped += 1
-    elif isinstance(reply, Lease):
-        outcome.granted.append(name)
-    elif seconds >= SHORTEST_LIMIT and isinstance(reply, ProviderUnreachable) and _OF_TIME.search(str(reply)):
-        outcome.slow += 1
-    else:
-        outcome.errors.append(f"{type(reply).__name__}: {reply}")
-
-
-def _sum(outcomes: Sequence[Outcome]) -> Outcome:
-    total = Outcome()
-    for outcome in outcomes:
-        total.add(outcome)
-    return total
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,34 @@
-"""Ctrl-C and SIGTERM while a sync acquire waits for its reply: nothing stays locked for a caller that is gone."""
+"""Ctrl-C and SIGTERM while a sync acquire waits for its reply: nothing stays locked for a caller that is gone.
+
+``python -m tests.faults.scenarios.interrupts`` is the process whose acquire is interrupted, after the store has granted
+it and before the reply is there. It does what the JSON on its standard input says, then waits for the next line.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
 
+from shedlock_py import LockProvider, LockRequest, release_on_sigterm
+from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
-from tests.faults.interrupted import SIGNALS, interrupt
 from tests.faults.registry import by_trial, scenario
-from tests.support.stores import WITH_NETWORK, Store
+from tests.support.polling import wait_until
+from tests.support.stores import WITH_NETWORK, Store, open_provider
+
+LONG = "1h"
+"""The default `longest_lease` of a quorum."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TIMEOUT = 30.0
+"""Seconds, on a busy machine."""
 
 
 @scenario(16, "acquire interrupted by a signal", stores=WITH_NETWORK, kinds=("sync",), weight=0.5, least=2)
@@ -18,3 +39,87 @@ def interrupts(store: Store, seed: int, number: int) -> Report:
     wrong = interrupt(store, signum)
     findings = [Finding("interrupted acquire", signum.name, wrong, 0.0)] if wrong else []
     return Report(trials=1, findings=findings, counts=Counter(interrupted=1))
+
+
+def interrupt(store: Store, number: signal.Signals) -> str:
+    """Interrupt an acquire in mid-flight; what is wrong afterwards, or nothing."""
+    name, fire_time = f"job-{uuid4().hex[:8]}", datetime.now(UTC) - timedelta(minutes=1)
+    with ExitStack() as stack:
+        observer = stack.enter_context(closing(store.open()))
+        proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
+        process = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        )
+        stack.callback(process.kill)
+        arguments = store.arguments([proxy.address for proxy in proxies])
+        _write(process, json.dumps({"arguments": arguments, "name": name, "fire_time": fire_time.isoformat()}))
+        _expect(process, "ready")
+        for proxy in proxies:
+            proxy.silence(name, skip=1 if store.family == "quorum" else 0, times=1)  # the first round grants nothing
+        _write(process, "")
+        wait_until(
+            lambda: _is_held(observer, name) or process.poll() is not None, timeout=TIMEOUT, what="granted by the store"
+        )
+        process.send_signal(number)
+        _expect(process, "interrupted")
+        process.wait(TIMEOUT)
+        return _what_is_left(observer, name, fire_time)
+
+
+def _write(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def _expect(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    assert line == word, f"{word!r} expected, not {line!r}"
+
+
+def _what_is_left(observer: LockProvider, name: str, fire_time: datetime) -> str:
+    try:
+        wait_until(lambda: not _is_held(observer, name), timeout=TIMEOUT, what="free")
+    except AssertionError:
+        return f"{observer.record(name)} is held for nobody"
+    if observer.acquire(LockRequest(name, LONG, fire_time=fire_time)) is None:
+        return f"the fire time {fire_time} is used up: {observer.record(name)}"
+    return ""
+
+
+def _is_held(observer: LockProvider, name: str) -> bool:
+    record = observer.record(name)
+    return record is not None and record.is_held
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a shell's background jobs
+    what = json.loads(sys.stdin.readline())
+    provider: Any = open_provider(**what["arguments"])
+    release_on_sigterm(wait=0)
+    warm = provider.acquire(LockRequest(f"warm-{os.getpid()}", "1m"))
+    provider.release(warm)
+    request = LockRequest(what["name"], LONG, LONG, fire_time=datetime.fromisoformat(what["fire_time"]))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        provider.acquire(request)
+        print("not interrupted", flush=True)
+    except (KeyboardInterrupt, SystemExit):
+        print("interrupted", flush=True)
+        raise
+    except Exception as error:
+        print(repr(error), flush=True)
+        raise
+
+
+if __name__ == "__main__":
+    main()

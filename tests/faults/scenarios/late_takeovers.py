@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import ExitStack, closing
-from typing import Any
+from contextlib import closing
 from uuid import uuid4
 
 from shedlock_py import LockProvider, LockRequest
-from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, scenario
-from tests.support.stores import Store, open_provider
+from tests.support.stores import Store
 
 AT_MOST = "1m"
 
 
 @scenario(10, "late copy of a take-over", stores=("postgres", "mariadb", "redis", "mongodb"), least=8)
 def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:
-    report = Report()
-    with ExitStack() as stack:
-        proxy = stack.enter_context(TcpProxy(store.addresses[0]))
-        provider = opened(store, proxy, stack)
-        others = stack.enter_context(closing(store.open()))
+    with (
+        TcpProxy(store.addresses[0]) as proxy,
+        store.provider([proxy.address]) as provider,
+        closing(store.open()) as others,
+    ):
         provider.take_over(LockRequest(f"warm-{uuid4().hex[:8]}", AT_MOST))  # scripts are loaded, statements prepared
-        for trial in budget.trials():
-            report.add(one_trial(provider, others, proxy, random.Random(seed + trial)))
-    return report
-
-
-def opened(store: Store, proxy: TcpProxy, stack: ExitStack) -> LockProvider:
-    """A provider behind ``proxy``."""
-
-    def make() -> Any:
-        return open_provider(store.family, store.is_async, store.where([proxy.address]), store.options)
-
-    provider: LockProvider = stack.enter_context(BlockingLockProvider(make) if store.is_async else closing(make()))
-    return provider
+        return budget.total(lambda trial: one_trial(provider, others, proxy, random.Random(seed + trial)))
 
 
 def one_trial(provider: LockProvider, others: LockProvider, proxy: TcpProxy, rng: random.Random) -> Report:

@@ -12,7 +12,7 @@ from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
 from tests.faults.history import monotonic
 from tests.faults.registry import by_trial, scenario
-from tests.support.stores import WITH_NETWORK, Store, open_provider
+from tests.support.stores import WITH_NETWORK, Store
 
 POLLERS = 30
 LEASE = 0.9
@@ -33,9 +33,8 @@ def silent_neighbour(store: Store, seed: int, number: int) -> Report:
         stack.callback(logging.disable, logging.NOTSET)
         stack.enter_context(configure(listeners=[events.append]))
         proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
-        silent = open_provider(store.family, False, store.where([proxy.address for proxy in proxies]), store.options)
-        healthy = store.open()
-        stack.callback(healthy.close)
+        silent = stack.enter_context(store.provider([proxy.address for proxy in proxies]))
+        healthy = stack.enter_context(store.provider())
 
         async def poll() -> None:
             await attempt_async(f"{name}-polled", lambda: asyncio.sleep(0), lock_at_most_for="1m", provider=silent)
@@ -54,19 +53,12 @@ def silent_neighbour(store: Store, seed: int, number: int) -> Report:
             for proxy in proxies:
                 proxy.resume()
             await asyncio.gather(*pollers, return_exceptions=True)
-            return _judged(name, events, began, still_polling, is_trusted=is_trusted)
+            report = Report(trials=1)
+            report.counts["heartbeat"] = sum(isinstance(event, LockExtended) for event in events)
+            report.counts["poller without an answer"] = still_polling
+            lost = [event.reason for event in events if isinstance(event, LeaseLost) and event.lock_name == name]
+            if lost or not is_trusted:
+                report.findings.append(Finding("neighbour", name, f"the healthy store's lease was lost: {lost}", began))
+            return report
 
-        try:
-            return asyncio.run(main())
-        finally:
-            getattr(silent, "close", lambda: None)()
-
-
-def _judged(name: str, events: list[Event], began: float, still_polling: int, *, is_trusted: bool) -> Report:
-    report = Report(trials=1)
-    report.counts["heartbeat"] = sum(isinstance(event, LockExtended) for event in events)
-    report.counts["poller without an answer"] = still_polling
-    lost = [event.reason for event in events if isinstance(event, LeaseLost) and event.lock_name == name]
-    if lost or not is_trusted:
-        report.findings.append(Finding("neighbour", name, f"the healthy store's lease was lost: {lost}", began))
-    return report
+        return asyncio.run(main())

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tests.faults.checker import Report, Rules, check
 from tests.faults.clocks import compiled
-from tests.faults.drained import EVERYBODY, disturbed
-from tests.faults.fleet import Fleet, WorkerProcess
+from tests.faults.fleet import EVERYBODY, Fleet
 from tests.faults.history import History
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import Budget, Run, scenario
 from tests.faults.rules import GRACE, rules_of
 from tests.faults.scenarios.deletions import ALL_RULES, without_deleted
 from tests.faults.worker import Behaviour
@@ -43,27 +43,22 @@ def stand_still(fleet: Fleet, server: Any) -> None:
         server.resume()
 
 
-def restart(fleet: Fleet, server: Any) -> None:
-    server.stop()
-    try:
-        fleet.run_for(fleet.random.uniform(0.0, 0.6))
-    finally:
-        server.start()
+def _away(end: str, at_most: float) -> Outage:
+    """The server is stopped, or killed in the middle of whatever it does, and started again."""
+
+    def outage(fleet: Fleet, server: Any) -> None:
+        getattr(server, end)()
+        try:
+            fleet.run_for(fleet.random.uniform(0.0, at_most))
+        finally:
+            server.start()
+
+    return outage
 
 
-def kill(fleet: Fleet, server: Any) -> None:
-    """kill -9, in the middle of whatever it does."""
-    server.kill()
-    try:
-        fleet.run_for(fleet.random.uniform(0.0, 0.6))
-    finally:
-        server.start()
-
-
-def kill_briefly(fleet: Fleet, server: Any) -> None:
-    """The server is back before any lease is over."""
-    server.kill()
-    server.start()
+restart, kill = _away("stop", 0.6), _away("kill", 0.6)
+kill_briefly = _away("kill", 0.0)
+"""The server is back before any lease is over."""
 
 
 def outages(
@@ -84,9 +79,9 @@ def outages(
             holder = fleet.add(behaviour=holds)
             fleet.wait_until_working(holder)
             # What was sent to a server that stood still is done when it goes on, whoever has given up meanwhile.
-            with disturbed(fleet, EVERYBODY, store.addresses), fleet.marked("cut", holder):
+            with fleet.disturbed(EVERYBODY, store.addresses), fleet.marked("cut", holder):
                 outage(fleet, store.servers[0])
-            wait_for_answers(fleet)
+            fleet.wait_for_answers()
             if not off:
                 fleet.run_for(GRACE + others.at_most)  # what arrived last is over, and no skip is excused any more
             fleet.wait_for_grants(3)
@@ -95,7 +90,7 @@ def outages(
         report.add(one)
     if off:
         report.notes.append(
-            f"{kind(store)}: not promised, the store forgets. Two leases were trusted at once in {overlaps} of "
+            f"{store.kind}: not promised, the store forgets. Two leases were trusted at once in {overlaps} of "
             f"{report.trials} trials, for up to {report.worst_overlap * 1000:.0f} ms. Tokens grew all the same, "
             f"{report.counts['write refused']} stale writes were refused"
         )
@@ -110,88 +105,48 @@ def judge(history: History, rules: Rules, off: frozenset[str]) -> Report:
     return report
 
 
-def wait_for_answers(fleet: Fleet) -> None:
-    """Until every worker has found its way back to the store."""
-    answers = {worker.name: _answers(fleet, worker) for worker in fleet.workers}
-    fleet.wait(lambda: all(_answers(fleet, w) > answers[w.name] for w in fleet.workers), "an answer to every worker")
+def _outages(name: str, stores: tuple[str, ...], outage: Outage) -> Run:
+    return scenario(3, name, stores=stores, least=2)(partial(outages, outage=outage))
 
 
-def _answers(fleet: Fleet, worker: WorkerProcess) -> int:
-    return fleet.count("acquire", "granted", worker=worker) + fleet.count("acquire", "skipped", worker=worker)
-
-
-def kind(store: Store) -> str:
-    return "async" if store.is_async else "sync"
-
-
-@scenario(3, "server stands still (SIGSTOP)", stores=(*DURABLE, "redis"), least=2)
-def stopped(store: Store, budget: Budget, seed: int) -> Report:
-    return outages(store, budget, seed, stand_still)
-
-
-@scenario(3, "server restarted", stores=DURABLE, least=2)
-def restarted(store: Store, budget: Budget, seed: int) -> Report:
-    return outages(store, budget, seed, restart)
-
-
-@scenario(3, "server killed (kill -9)", stores=DURABLE, least=2)
-def killed(store: Store, budget: Budget, seed: int) -> Report:
-    return outages(store, budget, seed, kill)
+stopped = _outages("server stands still (SIGSTOP)", (*DURABLE, "redis"), stand_still)
+restarted = _outages("server restarted", DURABLE, restart)
+killed = _outages("server killed (kill -9)", DURABLE, kill)
 
 
 # Redis, by what it keeps
 
 
-@contextmanager
-def redis_that_keeps(
-    store: Store, appendfsync: str | None, environment: Mapping[str, str] | None = None
-) -> Iterator[Store]:
-    """A Redis of our own, in place of ``store``'s; None: it keeps nothing."""
+def _redis_that_keeps(
+    name: str, appendfsync: str | None, outage: Outage, *, least: int = 2, sync_seconds: float = 0.0
+) -> Run:
+    """A scenario on a private Redis; with ``appendfsync`` None it keeps nothing. ``*``: it may forget its leases."""
 
     def make() -> RedisServer:
         if appendfsync is None:
             return RedisServer()
         server = RedisServer(appendonly=True, config={"appendfsync": appendfsync})
-        server.environment.update(environment or {})
+        if sync_seconds:
+            slow = {"LD_PRELOAD": str(compiled("slow_sync.c")), "SHEDLOCK_SYNC_SECONDS": str(sync_seconds)}
+            server.environment.update(slow)
         return server
 
-    with private_server("redis", make) as server:
-        own = RedisStore(server)
-        own.is_async = store.is_async
-        yield own
+    def run(store: Store, budget: Budget, seed: int) -> Report:
+        off = FORGOTTEN if name.endswith("*") else frozenset()
+        with private_server("redis", make) as server:
+            own = RedisStore(server).like(store)
+            return outages(own, budget, seed, outage, others=SHORTER, holds=LONG, off=off)
+
+    return scenario(3, name, stores=("redis",), least=least)(run)
 
 
-@scenario(3, "killed, AOF appendfsync always", stores=("redis",), least=2)
-def aof_always(store: Store, budget: Budget, seed: int) -> Report:
-    with redis_that_keeps(store, "always") as own:
-        return outages(own, budget, seed, kill_briefly, others=SHORTER, holds=LONG)
-
-
-@scenario(3, "restarted, AOF appendfsync everysec", stores=("redis",), least=2)
-def aof_everysec_restarted(store: Store, budget: Budget, seed: int) -> Report:
-    with redis_that_keeps(store, "everysec") as own:
-        return outages(own, budget, seed, restart, others=SHORTER, holds=LONG)
-
-
-@scenario(3, "killed, AOF everysec, slow disk *", stores=("redis",), least=2)
-def aof_everysec_slow_disk(store: Store, budget: Budget, seed: int) -> Report:
-    """While a sync is under way, Redis answers and writes later, up to 2 s: kill -9 loses what it has answered."""
-    slow = {"LD_PRELOAD": str(compiled("slow_sync.c")), "SHEDLOCK_SYNC_SECONDS": "1.5"}
-    with redis_that_keeps(store, "everysec", slow) as own:
-        return outages(own, budget, seed, kill_briefly, others=SHORTER, holds=LONG, off=FORGOTTEN)
-
-
-@scenario(3, "killed, AOF appendfsync everysec *", stores=("redis",), least=2)
-def aof_everysec(store: Store, budget: Budget, seed: int) -> Report:
-    """As good as the disk is quick: measured, not promised."""
-    with redis_that_keeps(store, "everysec") as own:
-        return outages(own, budget, seed, kill_briefly, others=SHORTER, holds=LONG, off=FORGOTTEN)
-
-
-@scenario(3, "killed, no persistence *", stores=("redis",), least=3)
-def forgetful(store: Store, budget: Budget, seed: int) -> Report:
-    with redis_that_keeps(store, None) as own:
-        return outages(own, budget, seed, kill_briefly, others=SHORTER, holds=LONG, off=FORGOTTEN)
+_redis_that_keeps("killed, AOF appendfsync always", "always", kill_briefly)
+_redis_that_keeps("restarted, AOF appendfsync everysec", "everysec", restart)
+# While a sync is under way, Redis answers and writes later, up to 2 s: kill -9 loses what it has answered.
+_redis_that_keeps("killed, AOF everysec, slow disk *", "everysec", kill_briefly, sync_seconds=1.5)
+# As good as the disk is quick: measured, not promised.
+_redis_that_keeps("killed, AOF appendfsync everysec *", "everysec", kill_briefly)
+forgetful = _redis_that_keeps("killed, no persistence *", None, kill_briefly, least=3)
 
 
 # One of three
@@ -201,36 +156,30 @@ def forgetful(store: Store, budget: Budget, seed: int) -> Report:
 def own_quorum(store: Store) -> Iterator[QuorumStore]:
     """Servers that keep nothing, and are kept out for ``LONGEST_LEASE`` when they come back."""
     with ExitStack() as stack:
-        own = ShortQuorumStore([stack.enter_context(private_server("redis", RedisServer)) for _ in range(3)])
-        own.is_async = store.is_async
-        yield own
-
-
-class ShortQuorumStore(QuorumStore):
-    def prepare(self) -> None:
-        self.options["longest_lease"] = LONGEST_LEASE
-        super().prepare()
+        servers = [stack.enter_context(private_server("redis", RedisServer)) for _ in range(3)]
+        yield QuorumStore(servers, longest_lease=LONGEST_LEASE).like(store)
 
 
 @scenario(3, "one of three: still, restarted, killed", stores=("quorum",), least=3)
 def minority(store: Store, budget: Budget, seed: int) -> Report:
     """The others go on while it is away, and while it is kept out afterwards; then the next one's turn comes."""
-    report = Report()
+
+    def trial(own: QuorumStore, number: int) -> Report:
+        stands_still = number % 3 == 1
+        with Fleet(own, size=2, behaviour=OTHERS, seed=seed + number) as fleet:
+            holder = fleet.add(behaviour=HOLDER)
+            fleet.wait_until_working(holder)
+            server = fleet.random.choice(own.servers)
+            with fleet.disturbed(EVERYBODY, [server.address]):
+                with fleet.marked("cut", holder):
+                    (server.kill, server.pause, server.stop)[number % 3]()
+                try:
+                    fleet.wait_for_grants(3)  # with two of three
+                finally:
+                    server.resume() if stands_still else server.start()
+            fleet.wait_for_grants(3)
+            fleet.run_for(GRACE + LONGEST_LEASE)
+            return check(fleet.end(), rules_of(own))
+
     with own_quorum(store) as own:
-        for trial in budget.trials():
-            stands_still = trial % 3 == 1
-            with Fleet(own, size=2, behaviour=OTHERS, seed=seed + trial) as fleet:
-                holder = fleet.add(behaviour=HOLDER)
-                fleet.wait_until_working(holder)
-                server = fleet.random.choice(own.servers)
-                with disturbed(fleet, EVERYBODY, [server.address]):
-                    with fleet.marked("cut", holder):
-                        (server.kill, server.pause, server.stop)[trial % 3]()
-                    try:
-                        fleet.wait_for_grants(3)  # with two of three
-                    finally:
-                        server.resume() if stands_still else server.start()
-                fleet.wait_for_grants(3)
-                fleet.run_for(GRACE + LONGEST_LEASE)
-                report.add(check(fleet.end(), rules_of(own)))
-    return report
+        return budget.total(partial(trial, own))

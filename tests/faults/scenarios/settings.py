@@ -13,24 +13,24 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 from uuid import uuid4
 
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import URL, create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import Fleet
 from tests.faults.history import History
-from tests.faults.private import on_private_server
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.pgbouncer import PgBouncer
-from tests.support.stores import SqlServerStore, Store
+from tests.support.stores import SqlServerStore, Store, on_private_server
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.2)
 SLOW = replace(BEHAVIOUR, pause=(0.0, 0.3))
@@ -76,41 +76,21 @@ def errors(fleet: Fleet) -> int:
 
 
 POSTGRES = (
-    Setting(
-        "serializable",
-        {"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"},
-        behaviour=BUSY,
-    ),
-    Setting(
-        "repeatable read",
-        {"default_transaction_isolation": "repeatable read", "synchronous_commit": "off"},
-        behaviour=BUSY,
-    ),
-    Setting(
-        "formats",
-        {
-            "datestyle": "German, DMY",
-            "intervalstyle": "sql_standard",
-            "timezone": "America/St_Johns",
-            "extra_float_digits": "-15",
-            "bytea_output": "escape",
-            "standard_conforming_strings": "off",
-            "escape_string_warning": "off",
-            "lc_messages": "C",
-            "array_nulls": "off",
-            "transform_null_equals": "on",
-        },
-    ),
+    Setting("serializable",
+            {"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"}, behaviour=BUSY),
+    Setting("repeatable read",
+            {"default_transaction_isolation": "repeatable read", "synchronous_commit": "off"}, behaviour=BUSY),
+    Setting("formats",
+            {"datestyle": "German, DMY", "intervalstyle": "sql_standard", "timezone": "America/St_Johns",
+             "extra_float_digits": "-15", "bytea_output": "escape", "standard_conforming_strings": "off",
+             "escape_string_warning": "off", "lc_messages": "C", "array_nulls": "off", "transform_null_equals": "on"}),
     # A session that the server ends at the very moment of a statement is an error; one ended before is not noticed.
     Setting("idle sessions ended", {"idle_session_timeout": "100ms"}, may_fail=True, behaviour=SLOW),
-    Setting(
-        "time limits",
-        {"statement_timeout": "200ms", "lock_timeout": "50ms", "idle_in_transaction_session_timeout": "20ms"},
-        may_fail=True,
-        disturb=lock_the_records,
-    ),
+    Setting("time limits",
+            {"statement_timeout": "200ms", "lock_timeout": "50ms", "idle_in_transaction_session_timeout": "20ms"},
+            may_fail=True, disturb=lock_the_records),
     Setting("few connections", {}, may_fail=True, connections=2),
-)
+)  # fmt: skip
 MARIADB = (
     Setting("serializable", {"tx_isolation": "SERIALIZABLE"}, behaviour=BUSY),
     Setting("read uncommitted", {"tx_isolation": "READ-UNCOMMITTED"}),
@@ -133,27 +113,26 @@ MARIADB = (
 @scenario(8, "hostile defaults", stores=("postgres", "mariadb"), weight=1.5, least=2 * len(MARIADB))
 def hostile_defaults(store: Store, budget: Budget, seed: int) -> Report:
     """One setting after the other, by URL and by engine."""
-    report = Report()
     settings = POSTGRES if store.name == "postgres" else MARIADB
     with on_private_server(store) as own:
-        for trial in budget.trials():
-            setting = settings[trial // 2 % len(settings)]
-            report.add(one_setting(own, setting, seed + trial, by_engine=trial % 2 == 1))
+        report = budget.total(
+            lambda trial: one_setting(own, settings[trial // 2 % len(settings)], seed + trial, by_engine=trial % 2 == 1)
+        )
     if report.counts[CONFLICTS]:
         report.notes.append(f"{report.counts[CONFLICTS]} attempts failed for being undone again and again")
     return report
 
 
 def one_setting(store: Store, setting: Setting, seed: int, *, by_engine: bool) -> Report:
-    """On a server of ours: MariaDB has such settings for everybody."""
+    """On a private server: MariaDB has such settings for everybody."""
     server = cast(SqlServerStore, store).server
     make = postgres_role if store.name == "postgres" else mariadb_user
     drivers = random.Random(seed).choice(_DRIVERS[store.name])
     with make(server, setting, drivers) as hostile:
-        hostile.is_async = store.is_async
-        provider = f"{__name__}:open_with_engine" if by_engine else None
+        hostile.like(store)
         # Of a few connections the pools of four processes want more.
         size = 4 if setting.connections >= 0 or setting.behaviour is BUSY else 3
+        provider = ENGINE if by_engine else None
         with Fleet(hostile, size=size, names=2, behaviour=setting.behaviour, seed=seed, provider=provider) as fleet:
             fleet.wait_for_each_name()
             if setting.disturb is not None:
@@ -188,42 +167,41 @@ def judge_errors(report: Report, history: History, where: str) -> None:
 @scenario(8, "transaction pooling", stores=("postgres",), least=4)
 def transaction_pooling(store: Store, budget: Budget, seed: int) -> Report:
     """PgBouncer with two sessions for everybody, and the drivers that docs/providers/postgresql.md says to take."""
-    report = Report()
-    with on_private_server(store) as own, _pooler_before(own) as pooler:
-        for trial in budget.trials():
-            driver = ("postgresql+psycopg", "postgresql+psycopg2")[trial % 2 if not store.is_async else 0]
-            by_engine = trial // 2 % 2 == 1
-            history, part = through_pooler(own, pooler, driver, seed + trial, by_engine=by_engine)
-            part.findings += [
-                Finding("error", o.name, f"{driver}: {o.kind}: {o.error}", o.started)
-                for o in history.operations
-                if o.outcome == "error"
-            ]
-            report.add(part)
-    return report
+
+    def trial(own: Store, pooler: PgBouncer, number: int) -> Report:
+        driver = ("postgresql+psycopg", "postgresql+psycopg2")[number % 2 if not store.is_async else 0]
+        history, report = through_pooler(own, pooler, driver, seed + number, by_engine=number // 2 % 2 == 1)
+        judge_errors(report, history, driver)
+        return report
+
+    with on_private_server(store) as own, pooler_before(own) as pooler:
+        return budget.total(partial(trial, own, pooler))
 
 
 @scenario(8, "transaction pooling, asyncpg", stores=("postgres",), kinds=("async",), least=2)
 def asyncpg_pooling(store: Store, budget: Budget, seed: int) -> Report:
     """It prepares statements, which are then in another session: errors, and never two leases."""
-    report = Report()
-    with on_private_server(store) as own, _pooler_before(own) as pooler:
-        for trial in budget.trials():
-            _, part = through_pooler(own, pooler, "postgresql+asyncpg", seed + trial, by_engine=trial % 2 == 1)
-            report.add(part)
+    with on_private_server(store) as own, pooler_before(own) as pooler:
+        report = budget.total(
+            lambda trial: through_pooler(own, pooler, "postgresql+asyncpg", seed + trial, by_engine=trial % 2 == 1)[1]
+        )
     report.notes.append(f"{report.counts['acquire error']} attempts failed, {report.counts['acquire granted']} did not")
     return report
 
 
-def _pooler_before(store: Store) -> AbstractContextManager[PgBouncer]:
+def pooler_before(store: Store) -> AbstractContextManager[PgBouncer]:
     return private_server("pgbouncer", lambda: PgBouncer(cast(SqlServerStore, store).server))
 
 
-def through_pooler(store: Store, pooler: PgBouncer, driver: str, seed: int, *, by_engine: bool) -> tuple[Any, Report]:
-    pooled = PooledStore(cast(SqlServerStore, store).server, pooler, driver)
-    pooled.is_async = store.is_async
-    provider = f"{__name__}:open_with_engine" if by_engine else None
-    with Fleet(pooled, size=3, names=2, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
+def through_pooler(
+    store: Store, pooler: PgBouncer, driver: str, seed: int, *, by_engine: bool
+) -> tuple[History, Report]:
+    server = cast(SqlServerStore, store).server
+    # The table is made without the pooler.
+    pooled = RedirectedStore(server, "postgres", ("postgresql+psycopg",) * 2)
+    pooled.redirect = lambda url: make_url(pooler.url(driver))
+    provider = ENGINE if by_engine else None
+    with Fleet(pooled.like(store), names=2, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
         if driver.endswith("asyncpg"):
             fleet.wait_for_count("acquire", "error", 20)
         else:
@@ -235,42 +213,17 @@ def through_pooler(store: Store, pooler: PgBouncer, driver: str, seed: int, *, b
 # Stores
 
 
-class HostileStore(SqlServerStore):
-    """Reached as a user of its own, in a database of its own."""
+class RedirectedStore(SqlServerStore):
+    """Reached by another URL than its server's own."""
 
-    def __init__(
-        self, server: DatabaseServer, name: str, drivers: tuple[str, str], user: str, database: str | None
-    ) -> None:
-        self._user = user
-        self._database = database
-        super().__init__(server, name, drivers)
+    redirect: Callable[[URL], URL] | None = None
 
     def where(self, via: Any = (), *, is_async: bool | None = None) -> str:
-        url = make_url(super().where(via, is_async=is_async)).set(username=self._user, password=PASSWORD)
-        if self._database is not None:
-            url = url.set(database=self._database)
-        return url.render_as_string(hide_password=False)
+        url = super().where(via, is_async=is_async)
+        return self.redirect(make_url(url)).render_as_string(hide_password=False) if self.redirect else url
 
 
-class PooledStore(SqlServerStore):
-    """What is asked goes through a pooler; the table is made without it."""
-
-    def __init__(self, server: DatabaseServer, pooler: PgBouncer, driver: str) -> None:
-        self._pooler: PgBouncer | None = None
-        super().__init__(server, "postgres", (driver, driver))
-        self._pooler = pooler
-
-    def prepare(self) -> None:
-        url = self.server.url("postgresql+psycopg")
-        provider = SqlAlchemyLockProvider(url, **self.options)
-        provider.create_schema()
-        provider.close()
-
-    def where(self, via: Any = (), *, is_async: bool | None = None) -> str:
-        assert self._pooler is not None
-        return self._pooler.url(self._drivers[0])
-
-
+ENGINE = f"{__name__}:open_with_engine"
 _DRIVERS = {
     "postgres": (
         ("postgresql+psycopg", "postgresql+asyncpg"),
@@ -280,8 +233,15 @@ _DRIVERS = {
 }
 
 
+def _as_user(server: DatabaseServer, name: str, drivers: tuple[str, str], user: str, **more: str) -> RedirectedStore:
+    class AsUser(RedirectedStore):
+        redirect = staticmethod(lambda url: url.set(username=user, password=PASSWORD, **more))
+
+    return AsUser(server, name, drivers)
+
+
 @contextmanager
-def postgres_role(server: DatabaseServer, setting: Setting, drivers: tuple[str, str]) -> Iterator[HostileStore]:
+def postgres_role(server: DatabaseServer, setting: Setting, drivers: tuple[str, str]) -> Iterator[RedirectedStore]:
     name = f"hostile_{uuid4().hex[:8]}"
     server.create_database(name)
     try:
@@ -290,7 +250,7 @@ def postgres_role(server: DatabaseServer, setting: Setting, drivers: tuple[str, 
                 f"CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}' CONNECTION LIMIT {setting.connections}"
             )
             connection.exec_driver_sql(f"ALTER DATABASE {name} OWNER TO {name}")
-        hostile = HostileStore(server, "postgres", drivers, name, name)
+        hostile = _as_user(server, "postgres", drivers, name, database=name)
         with server.connect() as connection:
             for variable, value in setting.values.items():
                 value = value if "," in value else f"'{value}'"
@@ -303,7 +263,7 @@ def postgres_role(server: DatabaseServer, setting: Setting, drivers: tuple[str, 
 
 
 @contextmanager
-def mariadb_user(server: DatabaseServer, setting: Setting, drivers: tuple[str, str]) -> Iterator[HostileStore]:
+def mariadb_user(server: DatabaseServer, setting: Setting, drivers: tuple[str, str]) -> Iterator[RedirectedStore]:
     name = f"hostile_{uuid4().hex[:8]}"
     most = max(0, setting.connections)
     with server.connect() as connection:
@@ -318,7 +278,7 @@ def mariadb_user(server: DatabaseServer, setting: Setting, drivers: tuple[str, s
             for variable in setting.values
         }
     try:
-        hostile = HostileStore(server, "mariadb", drivers, name, None)
+        hostile = _as_user(server, "mariadb", drivers, name)
         _set_globals(server, setting.values)
         yield hostile
     finally:

@@ -1,4 +1,7 @@
-"""Time zones of servers and workers, when clocks there are set forward or back, and at the end of a year."""
+"""Time zones of servers and workers, when clocks there are set forward or back, and at the end of a year.
+
+``python -m tests.faults.scenarios.time_zones CONFIG`` is one replica of an app with a cron job; see :func:`main`.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,31 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import text
 
+from shedlock_py import scheduler_lock
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import clocked, worker_clocks
-from tests.faults.clocks import WorkerClock, offset_to
+from tests.faults.clocks import Clock, offset_to
 from tests.faults.fleet import Fleet, ForkServer
+from tests.faults.history import monotonic
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.polling import wait_until
-from tests.support.stores import Store
+from tests.support.stores import Store, open_provider
 
 ZONES = ("America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia")
 BEHAVIOUR = Behaviour(at_most=0.8, at_least=0.05, work=(0.0, 0.2), pause=(0.0, 0.03), extends=0.4, keeps_alive=0.3)
@@ -69,14 +78,11 @@ CHANGES = tuple(moment for moment in MOMENTS if moment.what in (GAP, FOLD))
 @scenario(7, "time zones around clock changes", weight=1.5, least=3)
 def time_zones(store: Store, budget: Budget, seed: int) -> Report:
     """Server and workers live in awkward zones, and pass a moment at which local time jumps. Nothing changes."""
-    report = Report()
     with worker_clocks(len(ZONES), *({"TZ": zone} for zone in ZONES)) as clocks:
-        for trial in budget.trials():
-            report.add(pass_moment(store, clocks, MOMENTS[(seed + trial) % len(MOMENTS)], trial))
-    return report
+        return budget.total(lambda trial: pass_moment(store, clocks, MOMENTS[(seed + trial) % len(MOMENTS)], trial))
 
 
-def pass_moment(store: Store, clocks: Sequence[tuple[WorkerClock, ForkServer]], moment: Moment, trial: int) -> Report:
+def pass_moment(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], moment: Moment, trial: int) -> Report:
     """One trial: a worker for each clock, from shortly before the moment until shortly after it."""
     with clocked(store.name, is_async=store.is_async, environment={"TZ": moment.zone}) as ours:
         start = moment.at - timedelta(seconds=BEFORE)
@@ -123,10 +129,7 @@ def _set_zone(store: Store, zone: str, trial: int) -> None:
 @scenario(7, "cron around clock changes", kinds=("sync",), least=2)
 def cron(store: Store, budget: Budget, seed: int) -> Report:
     """Three replicas with a job every second of a zone's local time: each of its fire times has one run."""
-    report = Report()
-    for trial in budget.trials():
-        report.add(_cron(store, CHANGES[(seed + trial) % len(CHANGES)]))
-    return report
+    return budget.total(lambda trial: _cron(store, CHANGES[(seed + trial) % len(CHANGES)]))
 
 
 def _cron(store: Store, moment: Moment) -> Report:
@@ -136,7 +139,7 @@ def _cron(store: Store, moment: Moment) -> Report:
     skews = SKEWS if store.name != "sqlite" else (0.0,) * len(SKEWS)
     with clocked(store.name, environment={"TZ": moment.zone}) as ours, ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shedlock-cron-")))
-        clocks = [stack.enter_context(WorkerClock()) for _ in skews]
+        clocks = [stack.enter_context(Clock()) for _ in skews]
         replicas = [
             stack.enter_context(
                 _Replica(ours.store, moment.zone, {**clock.environment, "TZ": zone}, directory / zone[:4])
@@ -162,8 +165,6 @@ def _cron(store: Store, moment: Moment) -> Report:
 
 @dataclass(frozen=True)
 class Run:
-    """What one replica did at one fire time."""
-
     fire_time: datetime
     reason: str
     """Why it was skipped; "ran" if it was not."""
@@ -203,7 +204,7 @@ class _Replica:
         config = json.dumps({**store.arguments(), "zone": zone})
         with output.open("w") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.cron", config],
+                [sys.executable, "-m", __name__, config],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 text=True,
@@ -234,3 +235,42 @@ class _Replica:
     def end(self) -> None:
         self._process.communicate(timeout=TIMEOUT)
         assert self._process.returncode == 0, "a replica failed"
+
+
+# The replica
+
+
+@scheduler_lock("cron", lock_at_most_for="1m")
+def cron_job() -> None: ...
+
+
+def main(config: dict[str, Any]) -> None:
+    """A cron job every second in a zone of its own.
+
+    ``config`` is what ``Store.arguments`` gives, and ``"zone"``. Starts the scheduler, says "ready", waits for a line,
+    adds the job, and writes "fire-time reason seconds" for each run and each skip, until its standard input ends.
+    """
+    zone = config.pop("zone")
+    provider: Any = open_provider(**config)
+    executor = ShedLockExecutor(None, provider, once_per_fire_time=True)
+    scheduler = BackgroundScheduler(executors={"default": executor}, timezone=zone)
+    mutex = threading.Lock()
+
+    def report(event: Any) -> None:
+        reason = event.reason if event.code == EVENT_JOB_SKIPPED else "ran"
+        with mutex:
+            print(event.scheduled_run_time.astimezone(UTC).isoformat(), reason, monotonic(), flush=True)
+
+    scheduler.add_listener(report, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
+    scheduler.start()
+    provider.record("cron")  # what takes long on a busy machine has been done: it shall fire before the moment
+    print("ready", flush=True)
+    sys.stdin.readline()
+    options: dict[str, Any] = {"misfire_grace_time": None, "max_instances": 5, "coalesce": False}
+    scheduler.add_job(cron_job, "cron", id="cron", second="*", **options)
+    sys.stdin.read()
+    scheduler.shutdown()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -93,33 +93,9 @@ def not_run(story: Story) -> None:
     story.without("executed", "tick", 105)
 
 
-def skipped_for_another_reason(story: Story) -> None:
-    """One skip with another reason is no excuse."""
-    story.without("skipped", "slow", 104)
-    story.skip("slow", 104, "two")
-    story.skip("slow", 104, "three", "already_ran")
-
-
 def overlapped(story: Story) -> None:
     story.without("skipped", "slow", 110)
     story.run("slow", 110, "three")
-
-
-def died(story: Story) -> None:
-    story.add("died", "three", 110, detail="ImportError: x")
-
-
-def failed(story: Story) -> None:
-    story.add("failed", "three", 110, job="tick", fire_time=110, detail="ProviderUnreachable('x')")
-
-
-def overlapped_the_killed_run(story: Story) -> None:
-    story.run("slow", 103, "two", took=0.1)
-
-
-def killed_between_its_runs(story: Story) -> None:
-    story.add("ended", "one", 103.4, job="slow", run=11)
-    story.add("executed", "one", 103.4, job="slow", fire_time=102)
 
 
 def nobody_took_over(story: Story) -> None:
@@ -145,12 +121,7 @@ def skips_of_a_free_lock(story: Story) -> None:
     [
         (ran_twice, "tick at 00:01:45 ran 2 times: on three, two"),
         (not_run, "tick at 00:01:45 did not run"),
-        (skipped_for_another_reason, "slow at 00:01:44 did not run"),
         (overlapped, "slow on three overlapped its run on two"),
-        (died, "three ended by itself: ImportError: x"),
-        (failed, "tick at 00:01:50 failed on three: ProviderUnreachable('x')"),
-        (overlapped_the_killed_run, "slow on two overlapped its run on one"),
-        (killed_between_its_runs, "no replica was killed"),
         (nobody_took_over, "nobody took slow over from one"),
         (taken_over_too_late, "two took slow over 7.5 s after one was killed, 7.0 s are promised"),
         (skips_of_a_free_lock, "slow at 00:01:50 did not run"),
@@ -160,9 +131,3 @@ def test_a_broken_promise(change: Callable[[Story], None], promise: str, story: 
     change(story)
     broken = story.judge().broken
     assert any(found.startswith(promise) for found in broken), broken
-
-
-def test_nothing_was_seen_at_all() -> None:
-    verdict = Story().judge()
-    assert len(verdict.broken) == 10 + 5 + 1
-    assert in_words(verdict)[-1] == "  … and 8 more"

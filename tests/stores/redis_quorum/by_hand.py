@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from shedlock_py import Lease, LockRequest, ProviderUnreachable
-from shedlock_py._program import run
 from shedlock_py.durations import Duration
 from shedlock_py.providers.kit import Undo
-from shedlock_py.providers.redis.clients import open_client
-from shedlock_py.providers.redis.quorum.broadcast import OnEach, QuorumClient
-from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
-
-TIMEOUT = 5.0
+from shedlock_py.providers.redis import RedisQuorumLockProvider
+from shedlock_py.providers.redis.quorum.broadcast import OnEach
 
 
 class ByHand:
-    """The quorum's programs and servers without a provider."""
+    """The programs of a provider, whose commands a test sends when it likes."""
 
-    def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
-        self.programs = QuorumPrograms(len(urls), key_prefix, "1h", timeout=TIMEOUT)
-        self.client = QuorumClient([open_client(url, TIMEOUT) for url in urls], key_prefix)
+    def __init__(self, provider: RedisQuorumLockProvider) -> None:
+        self.provider, self.programs = provider, provider.programs
 
     def on(self, servers: Iterable[int], command: Any) -> list[Any]:
         """The replies of these servers; the others are sent nothing."""
         assert isinstance(command, OnEach)
-        only = frozenset(servers)
-        replies: list[Any] = self.client.execute(replace(command, only=only, is_settled=None), None)
-        return replies
+
+        def send() -> Generator[OnEach, list[Any], list[Any]]:
+            return (yield replace(command, only=frozenset(servers), is_settled=None))
+
+        return self.provider.run(send())
 
     def undo(self, command: Any) -> None:
         """On the servers that can be reached."""
         assert isinstance(command, Undo)
         with suppress(ProviderUnreachable):
-            run(command.program, lambda on_each: self.client.execute(on_each, None))
+            self.provider.run(command.program)
 
     def votes(self, request: LockRequest, servers: Iterable[int]) -> tuple[Any, list[Any]]:
         """The program of an acquire that has its votes now."""

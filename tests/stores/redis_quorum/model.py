@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 SERVERS = range(3)
 MAJORITY = 2
@@ -47,6 +47,13 @@ class State(NamedTuple):
     last_token: int = 0
     """The greatest that was handed out."""
     restarts: int = 0
+
+
+Tuple = TypeVar("Tuple", Server, Claim, State)
+
+
+def replace(item: Tuple, **fields: object) -> Tuple:
+    return item._replace(**fields)  # type: ignore[arg-type]  # a public method of named tuples, for any of their fields
 
 
 class Violation(Exception):
@@ -94,10 +101,10 @@ class Model:
     def steps(self, state: State) -> Iterator[State]:
         for number, server in enumerate(state.servers):
             if server.vote != NO_CLAIM:
-                yield with_server(state, number, server._replace(vote=NO_CLAIM))  # it expires
+                yield with_server(state, number, replace(server, vote=NO_CLAIM))  # it expires
             if state.restarts:
                 empty = Server(is_quarantined=self.has_quarantine)
-                yield with_server(state._replace(restarts=state.restarts - 1), number, empty)
+                yield with_server(replace(state, restarts=state.restarts - 1), number, empty)
         for me, claim in enumerate(state.claims):
             yield from getattr(self, claim.phase)(state, me, claim)
             for number in claim.to_confirm:
@@ -116,7 +123,8 @@ class Model:
                 to_confirm = frozenset(n for n in claim.to_confirm if self.may_match(state, claim, n))
             is_alive = claim.phase == "confirms"
             claims.append(
-                claim._replace(
+                replace(
+                    claim,
                     to_confirm=to_confirm,
                     to_release=claim.to_release & (mine | to_confirm),
                     confirmed=claim.confirmed if is_alive else frozenset(),
@@ -133,15 +141,15 @@ class Model:
             if not claim.votes[number] and self.may_vote(server, me):
                 candidate = max(server.token + 1, self.clocks[number])
                 votes = tuple(candidate if n == number else vote for n, vote in enumerate(claim.votes))
-                voted = server._replace(vote=me)
+                voted = replace(server, vote=me)
                 if not self.has_second_broadcast:
                     voted = Server(candidate, me, NO_CLAIM, server.is_quarantined)
-                yield with_claim(with_server(state, number, voted), me, claim._replace(votes=votes))
+                yield with_claim(with_server(state, number, voted), me, replace(claim, votes=votes))
         voters = frozenset(number for number in SERVERS if claim.votes[number])
         if len(voters) >= MAJORITY:
             won = Claim("confirms", token=max(claim.votes), to_confirm=voters)
             if not self.has_second_broadcast:
-                won = won._replace(to_confirm=frozenset(), confirmed=voters)
+                won = replace(won, to_confirm=frozenset(), confirmed=voters)
             yield with_claim(state, me, won)
 
     def may_vote(self, server: Server, me: int) -> bool:
@@ -155,7 +163,7 @@ class Model:
                 votes = tuple(candidate if n == number else vote for n, vote in enumerate(claim.votes))
                 found = (server.token, server.holder, server.is_quarantined)
                 read = tuple(found if n == number else other for n, other in enumerate(claim.read))
-                yield with_claim(state, me, claim._replace(votes=votes, read=read))
+                yield with_claim(state, me, replace(claim, votes=votes, read=read))
         readable = frozenset(n for n in SERVERS if claim.read[n] != NOT_READ)
         know = [n for n in readable if not claim.read[n][2]]
         if len(know) >= MAJORITY or len(readable) == len(SERVERS):
@@ -165,12 +173,12 @@ class Model:
 
     def confirms(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         if len(claim.confirmed) >= MAJORITY:
-            proxy = with_claim(state, me, claim._replace(phase="holds"))
-            yield proxy._replace(last_token=max(state.last_token, claim.token))
+            proxy = with_claim(state, me, replace(claim, phase="holds"))
+            yield replace(proxy, last_token=max(state.last_token, claim.token))
         yield from self.holds(state, me, claim)  # it gives up
 
     def holds(self, state: State, me: int, claim: Claim) -> Iterator[State]:
-        yield with_claim(state, me, claim._replace(phase="ended", to_release=frozenset(SERVERS)))
+        yield with_claim(state, me, replace(claim, phase="ended", to_release=frozenset(SERVERS)))
 
     def ended(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         return iter(())
@@ -181,12 +189,12 @@ class Model:
         server = state.servers[number]
         if claim.read is not None:
             return self.take(state, me, claim, number)
-        claim = claim._replace(to_confirm=claim.to_confirm - {number})
+        claim = replace(claim, to_confirm=claim.to_confirm - {number})
         is_wanted = server.vote == me or not self.needs_vote
         if server.token < claim.token and server.holder == NO_CLAIM and is_wanted:
-            state = with_server(state, number, server._replace(token=claim.token, holder=me, vote=NO_CLAIM))
+            state = with_server(state, number, replace(server, token=claim.token, holder=me, vote=NO_CLAIM))
             if claim.phase == "confirms":
-                claim = claim._replace(confirmed=claim.confirmed | {number})
+                claim = replace(claim, confirmed=claim.confirmed | {number})
         return with_claim(state, me, claim)
 
     def take(self, state: State, me: int, claim: Claim, number: int) -> State:
@@ -200,16 +208,16 @@ class Model:
             return state
         if server.holder not in (NO_CLAIM, holder, me) and state.claims[server.holder].phase == "holds":
             raise Violation(f"I2: a take-over takes from {server.holder} what it has not read")
-        state = with_server(state, number, server._replace(token=claim.token, holder=me, vote=NO_CLAIM))
+        state = with_server(state, number, replace(server, token=claim.token, holder=me, vote=NO_CLAIM))
         if claim.phase == "confirms":
-            claim = claim._replace(confirmed=claim.confirmed | {number})
+            claim = replace(claim, confirmed=claim.confirmed | {number})
         state = with_claim(state, me, claim)
         for other, former in enumerate(state.claims):
             kept = sum(server.holder == other for server in state.servers)
             if other != me and former.phase == "confirms":  # its reply may be on the way: it is taken from all the same
-                state = with_claim(state, other, former._replace(confirmed=former.confirmed - {number}))
+                state = with_claim(state, other, replace(former, confirmed=former.confirmed - {number}))
             if other != me and former.phase == "holds" and kept < MAJORITY:
-                state = with_claim(state, other, former._replace(phase="ended", to_release=frozenset(SERVERS)))
+                state = with_claim(state, other, replace(former, phase="ended", to_release=frozenset(SERVERS)))
         return state
 
     def may_match(self, state: State, claim: Claim, number: int) -> bool:
@@ -223,10 +231,10 @@ class Model:
     def release(self, state: State, me: int, claim: Claim, number: int) -> State:
         server = state.servers[number]
         if server.vote == me:
-            server = server._replace(vote=NO_CLAIM)
+            server = replace(server, vote=NO_CLAIM)
         if server.holder == me:
-            server = server._replace(holder=NO_CLAIM)
-        claim = claim._replace(to_release=claim.to_release - {number})
+            server = replace(server, holder=NO_CLAIM)
+        claim = replace(claim, to_release=claim.to_release - {number})
         return with_claim(with_server(state, number, server), me, claim)
 
 
@@ -241,8 +249,8 @@ def what_is_broken(before: State, after: State) -> str:
 
 
 def with_server(state: State, number: int, server: Server) -> State:
-    return state._replace(servers=(*state.servers[:number], server, *state.servers[number + 1 :]))
+    return replace(state, servers=(*state.servers[:number], server, *state.servers[number + 1 :]))
 
 
 def with_claim(state: State, number: int, claim: Claim) -> State:
-    return state._replace(claims=(*state.claims[:number], claim, *state.claims[number + 1 :]))
+    return replace(state, claims=(*state.claims[:number], claim, *state.claims[number + 1 :]))

@@ -60,7 +60,9 @@ class Quorum:
 
         :param at: other addresses, by number.
         """
-        urls = self._urls(via_proxies=via_proxies, without=without, at=at)
+        via = dict(enumerate(proxy.address for proxy in self.proxies)) if via_proxies else {}
+        via |= {number: ("127.0.0.1", free_port()) for number in without} | dict(at or {})
+        urls = [server.url(via=via.get(number)) for number, server in enumerate(self.servers)]
         options = {"key_prefix": self.prefix, **options}
         if kind == "async":
             return self.stack.enter_context(BlockingLockProvider(lambda: AsyncRedisQuorumLockProvider(urls, **options)))
@@ -70,20 +72,8 @@ class Quorum:
 
     def by_hand(self, *, via_proxies: bool = False) -> ByHand:
         """The programs, carried out step by step."""
-        hand = ByHand(self._urls(via_proxies=via_proxies), self.prefix)
-        self.stack.callback(hand.client.close)
-        return hand
-
-    def _urls(
-        self,
-        *,
-        via_proxies: bool = False,
-        without: Sequence[int] = (),
-        at: Mapping[int, Address] | None = None,
-    ) -> list[str]:
-        via = dict(enumerate(proxy.address for proxy in self.proxies)) if via_proxies else {}
-        via |= {number: ("127.0.0.1", free_port()) for number in without} | dict(at or {})
-        return [server.url(via=via.get(number)) for number, server in enumerate(self.servers)]
+        provider: Any = self.provider(via_proxies=via_proxies)
+        return ByHand(provider)
 
     def cut_off(self, *numbers: int) -> None:
         """These servers, and no others, cannot be reached through their proxies."""

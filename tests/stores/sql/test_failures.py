@@ -26,7 +26,7 @@ def mysql_error(code: int) -> DBAPIError:
 def test_a_long_wait_for_a_lock_is_not_repeated(seconds: float) -> None:
     """A command that the database undid after it had waited for a lock: a retry within the time limit only."""
     now = 0.0
-    programs = SqlPrograms(mysql.dialect(), "shedlock", None, True, str, mysql.dialect, clock=lambda: now, timeout=5.0)
+    programs = SqlPrograms(mysql.dialect(), "shedlock", None, True, mysql.dialect, clock=lambda: now, timeout=5.0)
     program = programs.carry_out("prune", None, programs.prune(timedelta(0)))
     next(program)
 

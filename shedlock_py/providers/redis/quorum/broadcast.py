@@ -15,7 +15,7 @@ from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
-from shedlock_py.providers.redis.clients import AnyClient
+from shedlock_py.providers.redis.clients import AnyClient, AsyncManagedClient, ManagedClient
 from shedlock_py.providers.redis.commands import Command
 from shedlock_py.providers.redis.programs import RedisPrograms
 
@@ -98,7 +98,7 @@ class QuorumClient:
     """
 
     def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
-        self.place = ", ".join(client.place for client in clients)
+        self.shown = "at " + ", ".join(client.place for client in clients)
         self._servers = _servers(clients, key_prefix)
         self._workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum") for _ in clients]
         self._claim_workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum-claim") for _ in clients]
@@ -124,14 +124,15 @@ class QuorumClient:
 
     def close(self) -> None:
         for server in self._servers:
-            server.client.close()
+            if isinstance(server.client, ManagedClient):
+                server.client.close()
 
 
 class AsyncQuorumClient:
     """Broadcasts in tasks."""
 
     def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
-        self.place = ", ".join(client.place for client in clients)
+        self.shown = "at " + ", ".join(client.place for client in clients)
         self._servers = _servers(clients, key_prefix)
         self._tasks: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)  # the event loop itself keeps only weak references
 
@@ -158,7 +159,8 @@ class AsyncQuorumClient:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
         for server in self._servers:
-            await server.client.close()
+            if isinstance(server.client, AsyncManagedClient):
+                await server.client.close()
 
 
 class _Broadcast:

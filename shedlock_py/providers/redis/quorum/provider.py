@@ -12,9 +12,8 @@ import redis.asyncio
 
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.kit import OPTIONS, AsyncProgramProvider, ProgramProvider
+from shedlock_py.providers.kit import OPTIONS, AsyncProgramProvider, Limits, ProgramProvider, parse_limits
 from shedlock_py.providers.redis.clients import open_async_client, open_client
-from shedlock_py.providers.redis.provider import parse_limits
 from shedlock_py.providers.redis.quorum.broadcast import AsyncQuorumClient, QuorumClient
 from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 from shedlock_py.providers.redis.urls import shown
@@ -41,7 +40,6 @@ class RedisQuorumLockProvider(ProgramProvider):
     """
 
     programs: QuorumPrograms
-    _client: QuorumClient
 
     def __init__(
         self,
@@ -63,21 +61,13 @@ class RedisQuorumLockProvider(ProgramProvider):
         Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
         *all* lost their data look new: so this is for an operator, once, and not for the start of an application.
         """
-        return self.run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
-
-    def close(self) -> None:
-        """Close the connections that the provider has opened; those of the application's clients stay as they are."""
-        self._client.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {self._client.place}>"
+        return self.run(self.programs.start_new_quorum(), "start_new_quorum")
 
 
 class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
     """:class:`RedisQuorumLockProvider` for asyncio, with clients of ``redis.asyncio`` or URLs."""
 
     programs: QuorumPrograms
-    _client: AsyncQuorumClient
 
     def __init__(
         self,
@@ -95,19 +85,12 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
 
     async def start_new_quorum(self) -> None:
         """See :meth:`RedisQuorumLockProvider.start_new_quorum`."""
-        return await self.run(self.programs.carry_out("start_new_quorum", None, self.programs.start_new_quorum()))
-
-    async def close(self) -> None:
-        """Close the connections that this event loop opened; those of the application's clients stay as they are."""
-        await self._client.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {self._client.place}>"
+        return await self.run(self.programs.start_new_quorum(), "start_new_quorum")
 
 
 def _parse(
     clients_or_urls: Any, longest_lease: Duration, timeout: Duration | None, tolerance: Duration | None
-) -> tuple[list[Any], Duration, dict[str, Any]]:
+) -> tuple[list[Any], Duration, Limits]:
     """The client or URL of each server, and the options, which may be in the URL for all."""
     servers, in_url = split_servers(clients_or_urls)
     is_managed = any(isinstance(server, str) for server in servers)

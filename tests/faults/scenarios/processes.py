@@ -1,4 +1,4 @@
-"""Holders that stand still past their lease: a long collection of garbage, a laptop's lid, a migrated machine."""
+"""Holders that die without a word, or stand still past their lease: a garbage collection, a laptop's lid."""
 
 from __future__ import annotations
 
@@ -12,16 +12,32 @@ from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.stores import Store
 
+MORTAL = Behaviour(at_most=0.7, at_least=0.1, work=(0.0, 0.2), pause=(0.0, 0.04), extends=0.5, keeps_alive=0.3)
 # Careless: they go on and write, whatever their lease says, so that the fencing token must catch it.
-BEHAVIOUR = Behaviour(at_most=0.6, work=(0.05, 0.3), pause=(0.0, 0.04), extends=0.3, keeps_alive=0.3, is_careless=True)
+CARELESS = Behaviour(at_most=0.6, work=(0.05, 0.3), pause=(0.0, 0.04), extends=0.3, keeps_alive=0.3, is_careless=True)
+KILLS_PER_TRIAL = 4
 STOPS_PER_TRIAL = 3
+
+
+@scenario(1, "kill -9 of holders", weight=1.5, least=5)
+@by_trial
+def kills(store: Store, seed: int, number: int) -> Report:
+    """Workers on two names; one of them dies at a random moment, most often a holder, and a new one takes its place."""
+    with Fleet(store, size=3, names=2, behaviour=MORTAL, seed=seed) as fleet:
+        for _ in range(KILLS_PER_TRIAL):
+            fleet.run_for(fleet.random.uniform(0.0, 0.2))
+            victim = fleet.wait_for_holder() if fleet.random.random() < 0.8 else fleet.random.choice(fleet.workers)
+            fleet.kill(victim)
+            fleet.add()
+        fleet.wait_for_each_name()
+        return check(fleet.end(), rules_of(store))
 
 
 @scenario(2, "SIGSTOP past the lease", least=3)
 @by_trial
 def stops(store: Store, seed: int, number: int) -> Report:
     """A holder is stopped at work until another has written, and goes on: it knows at once, its writes are refused."""
-    with Fleet(store, size=3, behaviour=BEHAVIOUR, seed=seed) as fleet:
+    with Fleet(store, size=3, behaviour=CARELESS, seed=seed) as fleet:
         for _ in range(STOPS_PER_TRIAL):
             victim = fleet.stop_at_work()
             fleet.wait_for_count("write", "done", 1, but=victim.name)
