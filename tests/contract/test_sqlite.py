@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from shedlock_py.testing.contract import (
     ProcessContract,
 )
 from tests.contract.sql import SqlContract
+from tests.contract.stores import ContractStore
 
 
 class SqliteContract(SqlContract):
@@ -44,7 +46,13 @@ class TestAiosqlite(SqliteContract, AsyncLockProviderContract, ProcessContract):
 
 
 class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
-    driver = "sqlite+aiosqlite"  # alone: no process may fork while a connection to SQLite is open
+    driver = "sqlite+aiosqlite"
+
+    @pytest.fixture
+    def make_loop_provider(self, store: ContractStore) -> Any:
+        facade: Any = store.provider(0)
+        facade.run(facade.async_provider.close())  # a child is refused if its parent has the file open
+        return store.factory
 
 
 class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract):
