@@ -31,7 +31,7 @@ from shedlock_py.lease import Lease
 from shedlock_py.options import LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest, validate_name
+from shedlock_py.request import LockRequest
 
 if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
@@ -71,8 +71,8 @@ class Guard:
         elif spec is not None:  # checked when the function was decorated
             self.name, self._template = lock, spec.filled_template
         else:
-            # What cannot work is refused here, before the block is entered. None would match any enclosing lease.
-            self.name, self._template = validate_name(lock), None
+            # What cannot work is refused here, before the block is entered.
+            self.name, self._template = lock, None
             if find_enclosing(self.name, options.provider) is None:  # inside its own lease a lock needs no durations
                 lock_request(self.name, options.lock_at_most_for, options.lock_at_least_for)
 

@@ -159,8 +159,10 @@ class AsyncLeaderElector(Elector):
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:  # in any thread
-            with suppress(RuntimeError):  # the event loop is closed, so that no task waits
+            try:
                 loop.call_soon_threadsafe(changed.set)
+            except RuntimeError:  # the event loop is closed, so that no task waits
+                self._waiters.discard(wake)
 
         self._waiters.add(wake)
         try:

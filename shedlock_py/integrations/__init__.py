@@ -1,4 +1,4 @@
-"""What needs a package of its own: an extra of shedlock_py. Here, what the listeners for metrics and traces share."""
+"""Adapters to tools that run or watch jobs, each of which is an extra. Here: what the two listeners share."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, closing
 from typing import Any
@@ -251,5 +252,7 @@ def test_started_again_after_its_event_loop_was_closed(listener: RecordingListen
 
     assert asyncio.run(stop_what_cannot_continue())
     asyncio.run(lead_for_a_while(elector, listener))
+    task = weakref.ref(waiting)
     del earlier, first, waiting
-    gc.collect()  # the tasks on the closed loop, which asyncio complains of
+    gc.collect()  # the tasks on the closed loops, which asyncio complains of
+    assert task() is None, "the elector keeps no task of a closed loop"

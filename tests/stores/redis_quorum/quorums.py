@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
+from shedlock_py.providers.redis.commands import Script, script
+from shedlock_py.providers.redis.quorum import programs
 from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis_quorum.by_hand import ByHand
@@ -134,6 +139,17 @@ def outcome(provider: LockProvider, name: str = NAME, at_most: str = "1m", **opt
     except ProviderUnreachable as error:
         return str(error)
     return "skip" if lease is None else "lease"
+
+
+def leave_out_of_scripts(monkeypatch: pytest.MonkeyPatch, part: bytes, instead: bytes) -> None:
+    """For controls: a fault that this part of a script prevents."""
+
+    def changed(name: str) -> Script:
+        found = script(name)
+        text = found.text.replace(part, instead)
+        return found if text == found.text else replace(found, text=text, sha="0" * 40)
+
+    monkeypatch.setattr(programs, "script", changed)
 
 
 def token_of(lease: Lease) -> int:

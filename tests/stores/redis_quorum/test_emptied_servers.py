@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.redis import RedisQuorumLockProvider
-from shedlock_py.providers.redis.commands import Script, script
-from shedlock_py.providers.redis.quorum import programs as quorum_module
 from tests.stores.redis_quorum.conftest import MakeQuorum
-from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome, start_new_quorum
+from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, leave_out_of_scripts, outcome, start_new_quorum
 from tests.support.availability import private_server
 from tests.support.redis import RedisServer
 from tests.support.workers import workers
@@ -63,16 +60,10 @@ def test_without_the_quarantine_it_would_be(
     make_quorum: MakeQuorum, monkeypatch: pytest.MonkeyPatch, empty: str
 ) -> None:
     """The control."""
-    monkeypatch.setattr(quorum_module, "script", script_without_quarantine)
+    leave_out_of_scripts(monkeypatch, b"if quarantined_until > now then", b"if false then")
     for number in range(3):
         _, result = second_claim(make_quorum, empty, "async" if number % 2 else "sync")
         assert result == "lease"
-
-
-def script_without_quarantine(name: str) -> Script:
-    found = script(name)
-    text = found.text.replace(b"if quarantined_until > now then", b"if false then")
-    return found if text == found.text else replace(found, text=text, sha="0" * 40)
 
 
 def test_a_server_that_keeps_its_data_is_quarantined_all_the_same(redis_nodes: list[RedisServer]) -> None:

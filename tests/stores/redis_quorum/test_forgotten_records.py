@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.redis.commands import Script, script
-from shedlock_py.providers.redis.quorum import programs as quorum_module
-from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome, token_of
+from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, leave_out_of_scripts, outcome, token_of
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
@@ -65,13 +62,7 @@ def test_without_the_replication_id_it_would_not_be(
     redis_nodes: list[RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control."""
-
-    def script_without_it(name: str) -> Script:
-        found = script(name)
-        text = found.text.replace(b" or node[4] ~= replid then", b" then")
-        return found if text == found.text else replace(found, text=text, sha="1" * 40)
-
-    monkeypatch.setattr(quorum_module, "script", script_without_it)
+    leave_out_of_scripts(monkeypatch, b" or node[4] ~= replid then", b" then")
     assert second_claim(redis_nodes, "sync") == "lease"
 
 

@@ -6,9 +6,7 @@ import random
 from functools import partial
 from itertools import combinations
 
-import pytest
-
-from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
+from tests.stores.redis_quorum.quorums import Quorum, acquired, outcome
 from tests.stores.redis_quorum.workers import Workers
 from tests.support.polling import wait_until
 
@@ -58,24 +56,6 @@ def test_i1_servers_freeze_for_a_moment(quorum: Quorum) -> None:
 
 def took_part(quorum: Quorum, since: dict[int, int]) -> bool:
     return all(int(quorum.fields(number).get("locked_at", 0)) > moment for number, moment in since.items())
-
-
-@pytest.mark.parametrize("fault", ["kill", "pause"])
-def test_a_holder_extends_and_releases_without_a_minority(quorum: Quorum, kind: str, fault: str) -> None:
-    holder, other = quorum.provider(kind=kind), quorum.provider(kind=kind)
-    minorities = list(combinations(range(quorum.size), quorum.size - quorum.majority))
-    lease = acquired(holder)
-    for number in minorities[-1]:
-        getattr(quorum.servers[number], fault)()
-    for _ in range(3):
-        assert holder.extend(lease, "1m") is lease
-        assert lease.is_trusted()
-        assert outcome(other) == "skip"
-    assert holder.release(lease)
-    next_lease = acquired(other)
-    record = other.record(NAME)
-    assert record is not None
-    assert (record.is_held, record.fencing_token) == (True, next_lease.fencing_token)
 
 
 def test_i1_a_lease_granted_without_a_minority_holds_everywhere(quorum: Quorum, kind: str) -> None:
