@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
@@ -19,14 +20,11 @@ from shedlock_py.record import LockRecord
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The lock names in the store, if it is known and answers; a shell must show no error."""
     store = ctx.params.get("store") or os.environ.get("SHEDLOCK_STORE")
+    names: list[str] = []
     logging.disable()
-    try:
-        with open_store(store) as provider:
-            names = [record.name for record in provider.records(incomplete)]
-    except Exception:
-        return []
-    finally:
-        logging.disable(logging.NOTSET)
+    with suppress(Exception), open_store(store) as provider:
+        names = [record.name for record in provider.records(incomplete)]
+    logging.disable(logging.NOTSET)
     return [CompletionItem(name) for name in names if name == printable(name)]
 
 

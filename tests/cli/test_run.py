@@ -130,12 +130,6 @@ def test_a_skip_reads_the_record_only_to_print_it(runs: Runs) -> None:
     assert runs.path("read").exists()
 
 
-def test_three_at_once_run_once(runs: Runs) -> None:
-    python = "import time; print('ran', flush=True); time.sleep(1.5)"
-    started = [runs.start("job", "--at-most", "1m", "--at-least", "20s", python=python) for _ in range(3)]
-    assert sorted(runs.end(process) for process in started) == [(0, "", ""), (0, "", ""), (0, "ran\n", "")]
-
-
 def test_wait_gets_the_lock_when_it_is_released(runs: Runs) -> None:
     lease = take(runs.provider, "job")
     waiting = runs.start("job", "--at-most", "1m", "--wait", "25s", python="print('ran')")

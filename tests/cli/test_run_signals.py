@@ -177,9 +177,9 @@ reader, writer = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if (pid := os.fork()) == 0:
-        os._exit(0)
+        raise SystemExit
     os.write(writer, str(pid).encode())
-    os._exit(0)
+    raise SystemExit
 os.wait()
 orphan, until = os.read(reader, 100).decode(), time.monotonic() + 20
 while os.path.exists(f"/proc/{orphan}") and time.monotonic() < until: time.sleep(0.02)

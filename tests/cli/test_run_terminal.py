@@ -53,7 +53,7 @@ while not count: time.sleep(0.01)
 pause(); os.write(1, b"first %d\\n" % len(count))
 while len(count) < 2: time.sleep(0.01)
 pause(); os.write(1, b"second %d\\n" % len(count))
-os._exit(21)
+raise SystemExit(21)
 """
 READS_FIRST = COUNTS.replace('os.write(1, b"ready', 'print("read", input(), flush=True); os.write(1, b"ready')
 
@@ -90,7 +90,7 @@ def test_ctrl_c_that_ends_the_command(runs: Runs) -> None:
 def test_a_terminal_that_is_closed_hangs_up_the_command(runs: Runs) -> None:
     python = (
         "import os, signal, time\n"
-        f"def trap(number, frame): open({str(runs.path('hung-up'))!r}, 'w').write('hung up'); os._exit(3)\n"
+        f"def trap(number, frame): open({str(runs.path('hung-up'))!r}, 'w').write('hung up'); raise SystemExit(3)\n"
         "signal.signal(signal.SIGHUP, trap)\n"
         "os.write(1, b'ready\\n')\n"
         "time.sleep(60)"

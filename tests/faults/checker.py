@@ -87,6 +87,10 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     worst_overlap: float = 0.0
     """Seconds for which two leases of one name were trusted at the same time."""
+    overlapped: int = 0
+    """Trials in which that happened."""
+    excused_overlap: float = 0.0
+    """The same seconds, where a scenario has made it happen."""
     takeovers: list[float] = field(default_factory=list)
     """Seconds from a holder's trouble until another has the lease."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -99,9 +103,18 @@ class Report:
         self.trials += other.trials
         self.findings += other.findings
         self.worst_overlap = max(self.worst_overlap, other.worst_overlap)
+        self.overlapped += other.overlapped
+        self.excused_overlap = max(self.excused_overlap, other.excused_overlap)
         self.takeovers += other.takeovers
         self.counts += other.counts
         self.notes += other.notes
+
+    def note_overlaps(self, why: str, trials: str) -> None:
+        self.notes.append(
+            f"{why}. Two leases were trusted at once in {self.overlapped} of {self.trials} {trials}, "
+            f"for up to {self.worst_overlap * 1000:.0f} ms. Tokens grew all the same, "
+            f"{self.counts['write refused']} stale writes were refused"
+        )
 
 
 def check(history: History, rules: Rules | None = None) -> Report:
@@ -124,6 +137,7 @@ def check(history: History, rules: Rules | None = None) -> Report:
         ]
         report.findings += [finding for finding in found if finding.rule not in rules.off]
         report.takeovers += _takeovers(leases, history)
+    report.overlapped = int(report.worst_overlap > 0)
     for name in {operation.name for operation in history.operations}:
         attempts = [o for o in history.operations if o.name == name and o.kind == "acquire"]
         found = list(_lost_grants(attempts, by_name[name], history, rules))

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
-
 from tests.faults.clocks import Clock
 from tests.faults.fleet import ForkServer
 from tests.support.availability import private_server
@@ -67,22 +65,3 @@ def worker_clocks(number: int, *environments: Mapping[str, str]) -> Iterator[lis
             fork_server = stack.enter_context(closing(ForkServer({**clock.environment, **more})))
             found.append((clock, fork_server))
         yield found
-
-
-def server_time(store: Store) -> float:
-    """What the (first) server itself says that it is, in seconds since 1970; without our library."""
-    server = store.servers[0]
-    if store.name == "mongodb":
-        with server.connect() as client:
-            return float(client.admin.command("hello")["localTime"].timestamp())
-    if store.name in ("redis", "quorum"):
-        with server.client() as client:
-            seconds, microseconds = client.time()
-            return float(seconds + microseconds / 1e6)
-    question = (
-        "SELECT extract(epoch FROM clock_timestamp())"
-        if store.name == "postgres"
-        else "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000000"
-    )
-    with server.connect() as connection:
-        return float(connection.execute(text(question)).scalar_one())

@@ -32,28 +32,48 @@ TIMEOUT = 30.0
 """Seconds, on a busy machine."""
 
 
+class LineProcess(subprocess.Popen[str]):
+    """A Python module as a process, which replies to lines. ``environment`` is added to this process's own."""
+
+    def __init__(
+        self, module: str, *arguments: str, environment: Mapping[str, str] | None = None, **pipes: Any
+    ) -> None:
+        super().__init__(
+            [sys.executable, "-m", module, *arguments],
+            **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **pipes},
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
+        )
+
+    def write(self, line: str) -> None:
+        assert self.stdin is not None
+        self.stdin.write(f"{line}\n")
+        self.stdin.flush()
+
+    def read(self) -> str:
+        assert self.stdout is not None
+        return self.stdout.readline().strip()
+
+    def close(self) -> None:
+        self.kill()
+        self.wait(TIMEOUT)
+        for file in (self.stdin, self.stdout):
+            if file is not None:
+                file.close()
+
+
 class ForkServer:
-    """A process that forks workers; they die with it. ``environment`` is added to ours (for ``LD_PRELOAD``, say)."""
+    """A process that forks workers; they die with it. ``environment`` is for ``LD_PRELOAD``, say."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         # Appended to: our reading must not move where they write. Open as long as the fork server.
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115  # closed in close()
         self._read = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
-        )
+        self._process = LineProcess("tests.faults.worker", environment=environment, stderr=self._stderr)
 
     def fork(self, config: Config) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{config.to_json()}\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        self._process.write(config.to_json())
+        line = self._process.read()
         if not line:
             raise RuntimeError(f"the fork server of workers has ended:\n{self.complaints()}")
         return int(line)
@@ -65,11 +85,8 @@ class ForkServer:
         return complaints.decode(errors="replace")
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait(TIMEOUT)
-        for file in (self._process.stdin, self._process.stdout, self._stderr):
-            if file is not None:
-                file.close()
+        self._process.close()
+        self._stderr.close()
 
 
 @cache

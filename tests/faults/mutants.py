@@ -26,27 +26,19 @@ from tests.support.stores import open_provider
 
 _NOW = "local time = redis.call('TIME') local now = time[1] * 1000000 + time[2] "
 _FORMAT = "local function text(number) return string.format('%.0f', number) end "
-_ACQUIRE = (
-    _NOW
-    + _FORMAT
-    + """
+_ACQUIRE = f"""{_NOW} {_FORMAT}
 local record = redis.call('HMGET', KEYS[1], 'until', 'token')
 if tonumber(record[1] or 0) > now then return 0 end
 local token = math.max(tonumber(record[2] or 0) + 1, now)
 redis.call('HSET', KEYS[1], 'until', text(now + ARGV[2] * 1000), 'claim', ARGV[1], 'token', text(token))
 return token
 """
-)
-_HOLD = (
-    _NOW
-    + _FORMAT
-    + """
+_HOLD = f"""{_NOW} {_FORMAT}
 local record = redis.call('HMGET', KEYS[1], 'until', 'claim')
 if record[2] ~= ARGV[1] or tonumber(record[1] or 0) <= now then return 0 end
 redis.call('HSET', KEYS[1], 'until', text(now + ARGV[2] * 1000))
 return 1
 """
-)
 _COUNTER = "tonumber(record[2] or 0) + 1"
 _DELETE = "return redis.call('HGET', KEYS[1], 'claim') == ARGV[1] and redis.call('DEL', KEYS[1]) or 0"
 ROUND_TRIP = 0.002

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
-from typing import Protocol
 
 from tests.faults import scenarios
 from tests.faults.checker import Report
@@ -36,10 +35,8 @@ class Budget:
         return report
 
 
-class Run(Protocol):
-    """A scenario on one store, with one kind of provider, sync or async, as ``store.is_async`` says."""
-
-    def __call__(self, store: Store, budget: Budget, seed: int) -> Report: ...
+Run = Callable[[Store, Budget, int], Report]
+"""A scenario on one store with a seed, with one kind of provider, sync or async, as ``store.is_async`` says."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,15 @@ def fill(directory: Path) -> Path:
     return filler
 
 
+@contextmanager
+def filled(directory: Path) -> Iterator[None]:
+    filler = fill(directory)
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
 # SQLite
 
 
@@ -73,16 +82,13 @@ def sqlite_file(store: Store) -> Iterator[Small]:
 
 @contextmanager
 def _full_file(directory: Path) -> Iterator[None]:
-    filler = fill(directory)
-    # The write-ahead log may have room of its own, which is used again and again: until it is emptied.
-    with closing(sqlite3.connect(directory / "locks.db", timeout=30, isolation_level=None)) as connection:
-        empty = partial(connection.execute, "PRAGMA wal_checkpoint(TRUNCATE)")
-        wait_until(lambda: empty().fetchone()[0] == 0, timeout=TIMEOUT)
-    fill(directory)
-    try:
+    with filled(directory):
+        # The write-ahead log may have room of its own, which is used again and again: until it is emptied.
+        with closing(sqlite3.connect(directory / "locks.db", timeout=30, isolation_level=None)) as connection:
+            empty = partial(connection.execute, "PRAGMA wal_checkpoint(TRUNCATE)")
+            wait_until(lambda: empty().fetchone()[0] == 0, timeout=TIMEOUT)
+        fill(directory)
         yield
-    finally:
-        filler.unlink()
 
 
 # PostgreSQL
@@ -111,8 +117,7 @@ def _full_table(server: DatabaseServer, table: str, directory: Path) -> Iterator
     with server.connect() as old, server.connect() as admin:
         old.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ")
         name = old.exec_driver_sql(f"SELECT min(name) FROM {table}").scalar_one()
-        filler = fill(directory)
-        try:
+        with filled(directory):
             # One more version of one record, which says what the last one said, until there is no room.
             is_full = False
             while not is_full:
@@ -123,9 +128,7 @@ def _full_table(server: DatabaseServer, table: str, directory: Path) -> Iterator
                         raise
                     is_full = True
             yield
-        finally:
-            filler.unlink()
-            old.exec_driver_sql("ROLLBACK")
+        old.exec_driver_sql("ROLLBACK")
 
 
 @contextmanager
@@ -146,8 +149,7 @@ def postgres_log(store: Store) -> Iterator[Small]:
 
 @contextmanager
 def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
-    filler = fill(directory)
-    try:
+    with filled(directory):
         with suppress(OperationalError), server.connect() as admin:
             while True:  # each takes a new file
                 admin.exec_driver_sql("CHECKPOINT")
@@ -155,9 +157,7 @@ def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
                 admin.exec_driver_sql("SELECT pg_logical_emit_message(true, 'shedlock', 'x')")
         wait_until(lambda: server.pid is None, timeout=TIMEOUT, what="the server has given up")
         yield
-    finally:
-        filler.unlink()
-        server.start()
+    server.start()
 
 
 # MariaDB
@@ -182,10 +182,7 @@ def mariadb_log(store: Store) -> Iterator[Small]:
 @contextmanager
 def _full_binary_log(server: MariaDbServer, directory: Path) -> Iterator[None]:
     """Nobody waits for the minute to be over: the server is killed and started again when there is room."""
-    filler = fill(directory)
-    try:
+    with filled(directory):
         yield
-    finally:
         server.kill()
-        filler.unlink()
-        server.start()
+    server.start()

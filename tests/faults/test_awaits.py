@@ -15,7 +15,6 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import (
-    Executed,
     attempt_async,
     extend_lock_async,
     hold_async,
@@ -41,8 +40,8 @@ STORES: dict[str, tuple[str, ...]] = {
 }
 MakeStore = Callable[..., Store]
 # The way in which a run is given up has little to do with the store: all of them in the full run only.
-SHORT = [("cancelled", "attempt"), ("out of time", "keep-alive")]
-ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep-alive", "extending")]
+SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]
+ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep_alive", "extending")]
 CASES = [
     (store, way, kind) for store in STORES for way, kind in (ALL if FULL or store == "sqlite+aiosqlite" else SHORT)
 ]
@@ -87,26 +86,24 @@ class Run:
     async def attempt(self) -> object:
         return await attempt_async(self.name, self.task, lock_at_most_for="1h", provider=self.provider)
 
-    async def hold(self) -> object:
-        async with hold_async(self.name, lock_at_most_for="1h", provider=self.provider) as lease:
-            assert lease is not None
+    async def hold(self, *, keep_alive: bool = False, extends: bool = False) -> object:
+        lock_for = "30m" if extends else "1h"
+        async with hold_async(self.name, lock_at_most_for=lock_for, keep_alive=keep_alive, provider=self.provider):
+            if keep_alive:
+                await asyncio.sleep(0.02)  # some heartbeats
+            if extends:
+                await extend_lock_async("1h")
             return await self.task()
 
     async def keep_alive(self) -> object:
-        async with hold_async(self.name, lock_at_most_for="1h", keep_alive=True, provider=self.provider) as lease:
-            assert lease is not None
-            await asyncio.sleep(0.02)  # some heartbeats
-            return await self.task()
+        return await self.hold(keep_alive=True)
 
     async def extending(self) -> object:
-        async with hold_async(self.name, lock_at_most_for="30m", provider=self.provider) as lease:
-            assert lease is not None
-            await extend_lock_async("1h")
-            return await self.task()
+        return await self.hold(extends=True)
 
     def of(self, kind: str) -> Coroutine[Any, Any, object]:
-        work: Callable[[], Coroutine[Any, Any, object]] = getattr(self, kind.replace("-", "_"))
-        return work()
+        work: Coroutine[Any, Any, object] = getattr(self, kind)()
+        return work
 
 
 @pytest.mark.parametrize(("store", "way", "kind"), CASES)
@@ -164,29 +161,3 @@ async def assert_free(provider: Any, name: str) -> None:
     if inspect.isawaitable(record):
         record = await record
     assert record is None or not record.is_held, f"{name}: {record}"
-
-
-@pytest.mark.parametrize("store", STORES)
-def test_i12_out_of_time_at_any_moment(store: str, make_store: MakeStore) -> None:
-    """By the clock, while the server works on it; and the pool is as good as before."""
-
-    async def main() -> None:
-        async with opened(make_store, store) as provider:
-            before, name = asyncio.all_tasks(), f"moments-{uuid4().hex[:8]}"
-            ended = 0
-            for number in range(100 if FULL else 25):
-                run = Run(provider, f"{name}-{number}")
-                try:
-                    async with asyncio.timeout(number * 0.0004):
-                        await run.attempt()
-                    ended += 1
-                except TimeoutError:
-                    pass
-                await nothing_goes_on(before)
-                await assert_free(provider, run.name)
-            many = [Run(provider, f"{name}-many-{number}").attempt() for number in range(30)]
-            results = await asyncio.gather(*many)
-            assert all(isinstance(result, Executed) for result in results)
-
-    asyncio.run(main())
-    gc.collect()

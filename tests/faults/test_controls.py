@@ -6,7 +6,7 @@ from shedlock_py.providers.sqlalchemy.claims import ClaimSql
 from tests.faults import controls
 from tests.faults.controls import MUTANTS, Mutant
 from tests.faults.registry import Budget
-from tests.faults.scenarios.late_takeovers import late_takeovers
+from tests.faults.scenarios.network import late_takeovers
 from tests.support.stores import Store
 
 

@@ -111,7 +111,7 @@ fork = {"Python": os.fork, "C": ctypes.PyDLL(None).fork}[sys.argv[1]]
 for _ in range(3):
     pid = fork()
     if pid == 0:
-        os._exit(child())
+        os._exit(child())  # public: a child does not run its parent's exit handlers
     if os.waitpid(pid, 0)[1]:
         sys.exit("a time limit of a forked process did not work")
     print("resume", flush=True)

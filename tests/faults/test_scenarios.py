@@ -21,8 +21,6 @@ from tests.faults.scenarios import (
     giving_up,
     herds,
     interrupts,
-    late_takeovers,
-    neighbours,
     network,
     operators,
     processes,
@@ -57,7 +55,7 @@ def short_soak(store: Store, budget: Budget, seed: int, provider: str | None = N
 
 
 def late_copies(store: Store, budget: Budget, seed: int) -> Report:
-    return late_takeovers.late_takeovers(store, Budget(0, least=6), seed)
+    return network.late_takeovers(store, Budget(0, least=6), seed)
 
 
 SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
@@ -112,7 +110,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
      # The first to fail may have been under way when the store went.
      {"attempt in outage": (exhaustion.FAILURES - 1) * exhaustion.WAITERS}),
     (short_soak, "sqlite sync, postgres async, mariadb sync, redis async, mongodb sync", SOAKED),
-    (neighbours.silent_neighbour, "postgres sync, redis sync", {"heartbeat": 6, "poller without an answer": 8}),
+    (network.silent_neighbour, "postgres sync, redis sync", {"heartbeat": 6, "poller without an answer": 8}),
     (schedulers.job_store_fails, "sqlite sync, postgres sync", {"update failed": 4, "run": 20}),
 ]  # fmt: skip
 NAMES = {scenario.run: scenario.name for scenario in all_scenarios()} | {

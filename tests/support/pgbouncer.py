@@ -38,12 +38,10 @@ class PgBouncer(ServerProcess):
 
     def command(self, port: int) -> list[str]:
         url = make_url(self._server.url("postgresql"))
-        target = {
-            "host": url.host, "port": url.port, "dbname": url.database, "user": url.username, "password": url.password,
-        }  # fmt: skip
+        target = f"host={url.host} port={url.port} dbname={url.database} user={url.username} password={url.password}"
         lines = [
             "[databases]",
-            f"{self._database} = {' '.join(f'{name}={value}' for name, value in target.items())}",
+            f"{self._database} = {target}",
             "[pgbouncer]",
             f"listen_addr = {LOOPBACK}",
             f"listen_port = {port}",

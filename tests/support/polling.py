@@ -14,6 +14,11 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: 
         time.sleep(0.005)
 
 
+def let_pass(seconds: float) -> None:
+    """For faults that last so long; a test that waits for something says what."""
+    time.sleep(seconds)
+
+
 async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """:func:`wait_until` on an event loop."""
     async with asyncio.timeout(seconds):

@@ -30,13 +30,11 @@ class RedisEndpoint(Server):
 
     def url(self, db: int | None = None, *, via: Address | None = None) -> str:
         """A URL with password; `via` is the address of a proxy."""
-        parts = urlsplit(self._url)
+        scheme, netloc, path, query, _ = urlsplit(self._url)
         if via is not None:
-            user, at, _ = parts.netloc.rpartition("@")
-            parts = parts._replace(netloc=f"{user}{at}{via[0]}:{via[1]}")
-        if db is not None:
-            parts = parts._replace(path=f"/{db}")
-        return urlunsplit(parts)
+            user, at, _ = netloc.rpartition("@")
+            netloc = f"{user}{at}{via[0]}:{via[1]}"
+        return urlunsplit((scheme, netloc, path if db is None else f"/{db}", query, ""))
 
     @contextmanager
     def client(self, db: int | None = None) -> Iterator[redis.Redis]:

@@ -118,14 +118,14 @@ class ServerProcess(Server):
         if self._port is not None:
             self._start_on(self._port)
             return
-        for attempt in range(1, PORT_ATTEMPTS + 1):
+        for attempts_left in reversed(range(PORT_ATTEMPTS)):
             try:
                 self._port = free_port()
                 self._start_on(self._port)
                 return
             except PortTakenError:
                 self._port = None
-                if attempt == PORT_ATTEMPTS:
+                if not attempts_left:
                     raise
 
     def stop(self) -> None:
@@ -238,15 +238,9 @@ class PostgresServer(PrivateServer):
         password_file.write_text(PASSWORD)
         password_file.chmod(0o644)
         self._run(
-            self._programs["initdb"],
-            f"--pgdata={self.data}",
-            f"--username={USER}",
-            f"--pwfile={password_file}",
-            "--auth=scram-sha-256",
-            "--encoding=UTF8",
-            "--locale=C.UTF-8",
-            "--no-sync",
-        )
+            self._programs["initdb"], f"--pgdata={self.data}", f"--username={USER}", f"--pwfile={password_file}",
+            "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync",
+        )  # fmt: skip
         # Single-user mode takes statements from its standard input, before there is a server to connect to.
         self._run(
             "sh", "-c", f'echo "CREATE DATABASE {DATABASE}" | "$0" --single -D "$1" postgres',
@@ -278,13 +272,9 @@ class MariaDbServer(PrivateServer):
 
     def create_data(self) -> None:
         self._run(
-            self._programs["mariadb-install-db"],
-            "--no-defaults",
-            f"--datadir={self.data}",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            "--innodb-log-file-size=16M",
-        )
+            self._programs["mariadb-install-db"], "--no-defaults", f"--datadir={self.data}",
+            "--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=16M",
+        )  # fmt: skip
         statements = [
             f"CREATE DATABASE IF NOT EXISTS {DATABASE};",
             f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';",
@@ -295,24 +285,14 @@ class MariaDbServer(PrivateServer):
 
     def command(self, port: int) -> list[str]:
         return [
-            self._programs["mariadbd"],
-            "--no-defaults",
-            f"--datadir={self.data}",
-            f"--tmpdir={self.directory}",
-            f"--socket={self.directory}/socket",
-            f"--pid-file={self.directory}/pid",
-            f"--bind-address={LOOPBACK}",
-            f"--port={port}",
-            f"--init-file={self._init_file}",
-            "--skip-name-resolve",
-            "--character-set-server=utf8mb4",
-            "--collation-server=utf8mb4_general_ci",
-            "--max-connections=200",
-            "--innodb-buffer-pool-size=32M",
+            self._programs["mariadbd"], "--no-defaults", f"--datadir={self.data}", f"--tmpdir={self.directory}",
+            f"--socket={self.directory}/socket", f"--pid-file={self.directory}/pid", f"--bind-address={LOOPBACK}",
+            f"--port={port}", f"--init-file={self._init_file}", "--skip-name-resolve", "--character-set-server=utf8mb4",
+            "--collation-server=utf8mb4_general_ci", "--max-connections=200", "--innodb-buffer-pool-size=32M",
             "--innodb-log-file-size=16M",
             "--innodb-flush-log-at-trx-commit=2",  # survives SIGKILL, which 0 would not
             "--default-time-zone=+05:30",
-        ]
+        ]  # fmt: skip
 
     @property
     def _init_file(self) -> Path:

@@ -41,6 +41,10 @@ class Echo:
                 client.sendall(line.upper())
 
 
+def connect(proxy: TcpProxy) -> socket.socket:
+    return socket.create_connection(proxy.address, timeout=10)
+
+
 @pytest.fixture
 def echo() -> Iterator[Echo]:
     with closing(Echo()) as echo:
@@ -57,10 +61,6 @@ def proxy(echo: Echo) -> Iterator[TcpProxy]:
 def client(proxy: TcpProxy) -> Iterator[socket.socket]:
     with connect(proxy) as client:
         yield client
-
-
-def connect(proxy: TcpProxy) -> socket.socket:
-    return socket.create_connection(proxy.address, timeout=10)
 
 
 def ask(client: socket.socket, question: bytes) -> bytes:

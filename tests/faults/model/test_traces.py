@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,13 +81,10 @@ def _parsed(modifier: str) -> timedelta:
     return timedelta(seconds=float(seconds))
 
 
-def no_answer() -> OperationalError:
-    return OperationalError("statement", {}, OSError("disk I/O error"))
-
-
-def gone() -> OperationalError:
-    error = OperationalError("statement", {}, OSError("gone"))
-    error.connection_invalidated = True
+def failure(*, is_gone: bool) -> OperationalError:
+    """The connection broke, or there was no answer on it."""
+    error = OperationalError("statement", {}, OSError("disk I/O error"))
+    error.connection_invalidated = is_gone
     return error
 
 
@@ -96,7 +94,7 @@ class Actor:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.algorithm = database.provider.programs
-        self.lease: Lease | None = None
+        self.lease: Any = None
         self.programs: dict[int, Any] = {}
         self.kinds: dict[int, str] = {}
         self.repeated: set[int] = set()
@@ -115,19 +113,13 @@ class Actor:
                 program.send(self.database.execute(next(program)))  # the record is read; then the second read
                 command = program.send(NOTHING)
             case "extend":
-                program = self.algorithm.extend(self.of_lease(), operation.length)
+                program = self.algorithm.extend(self.lease, operation.length)
                 command = next(program)
             case _:
-                program = self.algorithm.release(self.of_lease())
+                program = self.algorithm.release(self.lease)
                 command = next(program)
         self.programs[operation.number], self.kinds[operation.number] = program, operation.kind
         self.commands[operation.kind, operation.length] = command
-        if operation.kind in ("acquire", "take over"):
-            self.commands["undo", 0] = None
-
-    def of_lease(self) -> Lease:
-        assert self.lease is not None
-        return self.lease
 
     def receive(self, number: int) -> object:
         program, reply = self.programs.pop(number), self.replies.pop(number)
@@ -145,20 +137,20 @@ class Actor:
     def send_again(self, number: int) -> None:
         self.repeated.add(number)
         self.replies.pop(number, None)
-        self.programs[number].throw(gone())  # it yields the same statement again
+        self.programs[number].throw(failure(is_gone=True))  # it yields the same statement again
 
     def give_up(self, number: int) -> None:
         self.replies.pop(number, None)
         program = self.programs.pop(number)
         if self.kinds[number] in ("acquire", "take over"):
-            undo = program.throw(no_answer())
+            undo = program.throw(failure(is_gone=False))
             assert isinstance(undo, Undo)
             self.commands["undo", 0] = next(undo.program)
             with pytest.raises(ProviderError):
                 program.send(None)
             return
         with pytest.raises(ProviderError):
-            program.throw(no_answer())
+            program.throw(failure(is_gone=False))
 
 
 class Walk:
@@ -193,36 +185,30 @@ class Walk:
             with self.database.engine.begin() as connection:
                 connection.execute(text("DELETE FROM shedlock WHERE name = :name"), {"name": self.name})
         elif words[0] == "claim":
-            self.claimant_does(int(words[1]), " ".join(words[2:]), before, after)
+            self.claimant_does(int(words[1]), words[2:], before, after)
         else:
             self.store_does(int(words[-2].rstrip(":")), int(words[-1]), before, after)
 
-    def claimant_does(self, me: int, what: str, before: State, after: State) -> None:
+    def claimant_does(self, me: int, words: list[str], before: State, after: State) -> None:
         actor = self.actors[me]
-        new = [operation for operation in after.claims[me].operations if operation not in before.claims[me].operations]
-        if what == "sends" or what.startswith(("extends", "releases")):
-            actor.begin(new[-1], self.request)
-        elif what.startswith("sends again"):
-            actor.send_again(int(what.split()[-1]))
-        elif what.startswith("gives up"):
-            actor.give_up(int(what.split()[-1]))
-        elif what.startswith("receives"):
-            number, reply = (int(word.rstrip(":")) for word in what.split()[1:])
-            # A release that was sent again finds nothing to do if the first of the two did it: that counts as done.
-            is_repeated = actor.kinds[number] == "release" and number in actor.repeated
-            result = actor.receive(number)
-            assert is_repeated or bool(result) is bool(reply), self.way(f"received {result}")
-        elif what == "crashes":
-            actor.lease = None
+        match words:
+            case ["sends"] | ["extends", *_] | ["releases"]:
+                actor.begin(after.claims[me].operations[-1], self.request)
+            case ["sends", "again", number]:
+                actor.send_again(int(number))
+            case ["gives", "up", number]:
+                actor.give_up(int(number))
+            case ["receives", number, reply]:
+                operation = int(number.rstrip(":"))
+                # A release that was sent again finds nothing to do if the first of the two did it: it counts as done.
+                is_repeated = actor.kinds[operation] == "release" and operation in actor.repeated
+                result = actor.receive(operation)
+                assert is_repeated or bool(result) is bool(int(reply)), self.way(f"received {result}")
 
     def store_does(self, me: int, reply: int, before: State, after: State) -> None:
         actor = self.actors[me]
-        messages = list(before.claims[me].messages)
-        for message in after.claims[me].messages:
-            messages.remove(message)
-        [message] = messages
-        command = actor.commands[message.kind, message.length]
-        found = self.database.execute(command)
+        [message] = (Counter(before.claims[me].messages) - Counter(after.claims[me].messages)).elements()
+        found = self.database.execute(actor.commands[message.kind, message.length])
         did = bool(found.rows) or bool(found.changed)
         assert did is bool(reply), self.way(f"{found}, not {reply}")
         if message.operation != NOBODY and message.operation in actor.programs:
@@ -231,17 +217,15 @@ class Walk:
     def compare(self, state: State) -> None:
         record = self.database.provider.record(self.name)
         expected = state.record
-        if expected is None:
-            assert record is None, self.way(f"{record}")
-        else:
-            assert record is not None, self.way("no record")
-            assert record.is_held is (expected.left > 0), self.way(f"{record.remaining}, not {expected}")
-            assert record.remaining == timedelta(seconds=expected.left), self.way(f"{record.remaining}, {expected}")
+        assert (record is None) is (expected is None), self.way(f"{record}, not {expected}")
+        if record is not None and expected is not None:
+            found = (record.is_held, record.remaining)
+            assert found == (expected.left > 0, timedelta(seconds=expected.left)), self.way(f"{record}, not {expected}")
         for claim, actor in zip(state.claims, self.actors, strict=True):
             if claim.phase == "holds":
-                assert actor.of_lease().is_trusted() is (claim.trust > 0), self.way(f"{actor.lease}, not {claim}")
+                assert actor.lease.is_trusted() is (claim.trust > 0), self.way(f"{actor.lease}, not {claim}")
                 if expected is not None and expected.token == claim.token and record is not None:
-                    assert record.fencing_token == actor.of_lease().fencing_token
+                    assert record.fencing_token == actor.lease.fencing_token
 
     def way(self, what: str) -> str:
         return "\n".join([*self.log, what])

@@ -8,10 +8,11 @@ jobs go on, tokens increase, no stale write is accepted, and the holder notices 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,9 +111,9 @@ def minority_emptied(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> Report:
-    report, worst = Report(), 0.0
-    for trial in budget.trials():
-        with Fleet(store, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + trial) as fleet:
+
+    def trial(number: int) -> Report:
+        with Fleet(store, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + number) as fleet:
             for _ in range(DELETIONS_PER_TRIAL):
                 fleet.run_for(fleet.random.uniform(0.0, 0.2))
                 holder = fleet.stop_at_work()  # so that there is one, however long the deletion takes
@@ -121,11 +122,13 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
                 fleet.resume(holder)
                 fleet.wait_for_each_name()
             history = fleet.end()
-        part, overlap = judge(history, rules_of(store))
-        part.takeovers.clear()  # they would be from the stop, not from the deletion
-        report.add(part)
-        worst = max(worst, overlap)
-    report.notes.append(f"a holder whose record was deleted shared the lock for up to {milliseconds(worst)} ms")
+        report = judge(history, rules_of(store))
+        report.takeovers.clear()  # they would be from the stop, not from the deletion
+        return report
+
+    report = budget.total(trial)
+    shared = milliseconds(report.excused_overlap)
+    report.notes.append(f"a holder whose record was deleted shared the lock for up to {shared} ms")
     return report
 
 
@@ -145,20 +148,23 @@ quorum_emptied = _deletions("all of a quorum emptied", ("quorum",), empty_all)
 # What is asked of them
 
 
-def judge(history: History, rules: Rules) -> tuple[Report, float]:
-    """The report, and for how many seconds a deletion let two leases be trusted."""
+def judge(history: History, rules: Rules) -> Report:
     report = check(history, replace(rules, off=UNDONE_BY_IT))
-    worst = report.worst_overlap
+    report.excused_overlap = report.worst_overlap
     strict = check(without_deleted(history), replace(rules, off=ALL_RULES - UNDONE_BY_IT))
     report.findings += strict.findings
     report.worst_overlap = strict.worst_overlap
-    for operation, mark in _after_deletion(history):
+    granted = {lease.claim: lease for lease in history.of("acquire", outcome="granted")}
+    for mark, operation in product(_marks(history, "deleted"), history.of("extend", "release")):
+        lease = granted.get(operation.claim)
+        if lease is None or lease.end >= mark.before or operation.started <= mark.after:
+            continue
         if operation.outcome == "done":
             text = f"{operation.worker}'s {operation.kind} was done, and its record had been deleted"
             report.findings.append(Finding("deletion", operation.name, text, mark.after))
         else:
             report.counts[f"after deletion {operation.outcome}"] += 1
-    return report, worst
+    return report
 
 
 def without_deleted(history: History, kind: str = "deleted") -> History:
@@ -180,16 +186,6 @@ def without_deleted(history: History, kind: str = "deleted") -> History:
             )
         operations.append(operation)
     return replace(history, operations=tuple(operations))
-
-
-def _after_deletion(history: History) -> Iterator[tuple[Any, Mark]]:
-    """What holders did with a lease whose record had been deleted."""
-    granted = {lease.claim: lease for lease in history.of("acquire", outcome="granted")}
-    for mark in _marks(history, "deleted"):
-        for operation in history.of("extend", "release"):
-            lease = granted.get(operation.claim)
-            if lease is not None and lease.end < mark.before and operation.started > mark.after:
-                yield operation, mark
 
 
 def _marks(history: History, kind: str) -> list[Mark]:

@@ -17,7 +17,7 @@ from tests.election.fleet import Fleet, now
 from tests.faults.checker import Finding, Report
 from tests.faults.clocked import ClockedStore, clocked
 from tests.faults.registry import Budget, scenario
-from tests.support.polling import wait_until
+from tests.support.polling import let_pass
 from tests.support.stores import Store
 
 LEASE, DEADLINE, RETRY = 1.5, 1.0, 0.25
@@ -83,27 +83,22 @@ def elections(store: Store, budget: Budget, seed: int, takeover: str, sizes: Seq
     return report
 
 
-def _let_pass(seconds: float) -> None:
-    until = now() + seconds
-    wait_until(lambda: now() > until)
-
-
 def _jump(fleet: Fleet, ours: ClockedStore, offset: float, figures: Figures, choice: random.Random) -> None:
     """Set the clock at a random moment between two renewals, and wait until everybody has noticed."""
-    _let_pass(choice.uniform(0.0, RETRY))
+    let_pass(choice.uniform(0.0, RETRY))
     if offset > ours.clocks[0].offset:
         figures.forward += ELECTIONS
     else:
         figures.back += ELECTIONS
     ours.set(offset)
-    _let_pass(3 * RETRY)
+    let_pass(3 * RETRY)
     fleet.wait_for_leaders(TIMEOUT)
 
 
 def _orphans(fleet: Fleet, ours: ClockedStore, size: float, figures: Figures, takeover: str) -> list[float]:
     """A leader dies and the clock is set back: seconds until others lead; until it is set right, by the plain rule."""
     ours.set(size)
-    _let_pass(3 * RETRY)
+    let_pass(3 * RETRY)
     fleet.wait_for_leaders(TIMEOUT)
     victim = fleet.busiest()
     orphans = victim.leads()
@@ -115,7 +110,7 @@ def _orphans(fleet: Fleet, ours: ClockedStore, size: float, figures: Figures, ta
     if takeover == "observed":
         fleet.wait_for_leaders(TIMEOUT)
     else:
-        _let_pass(3 * LEASE)
+        let_pass(3 * LEASE)
     figures.orphaned += len(orphans)
     figures.followed += len(orphans & set(fleet.leaders()))
     ours.set(size)

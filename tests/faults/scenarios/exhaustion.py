@@ -8,7 +8,6 @@ import logging
 import os
 import resource
 import tempfile
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
@@ -30,7 +29,7 @@ from tests.faults.scenarios.settings import Setting, mariadb_user
 from tests.faults.small_disks import mariadb_log, postgres_log, postgres_table, sqlite_file
 from tests.faults.worker import Behaviour, reply_of
 from tests.support.loop_threads import EventLoopThread
-from tests.support.polling import wait_until
+from tests.support.polling import let_pass, wait_until
 from tests.support.ports import free_port
 from tests.support.stores import SqlServerStore, Store, on_private_server, open_provider
 
@@ -244,13 +243,13 @@ def outage_of(store: Store, seconds: float) -> Report:
         leaders = stack.enter_context(_electors(store, path, f"outage-{uuid4().hex[:8]}"))
         wait_until(lambda: leaders() == 1, timeout=TIMEOUT, what="one leader")
         calm_from = monotonic()
-        _let_pass(2 * RETRY)
+        let_pass(2 * RETRY)
         reader = Reader(path)
         store.servers[0].stop()
         gone = monotonic()
         try:
             before = _failures(reader)
-            _let_pass(seconds)
+            let_pass(seconds)
             wait_until(
                 lambda: min((_failures(reader) - before).get(f"n{i}", 0) for i in range(WAITERS)) >= FAILURES,
                 timeout=TIMEOUT * 2,
@@ -263,12 +262,23 @@ def outage_of(store: Store, seconds: float) -> Report:
             back = monotonic()
             store.servers[0].start()
         wait_until(lambda: leaders() == 1, timeout=TIMEOUT, what="a leader after the outage")
-        _let_pass(2 * RETRY)
+        let_pass(2 * RETRY)
         if leaders() > 1:
             report.findings.append(Finding("overlap", "", f"{leaders()} leaders", monotonic()))
         end = monotonic()
         attempts = reader.update().history().of("acquire", "extend", "record")
-    _figures(report, attempts, calm_from, gone, back, end)
+
+    def count(begin: float, end: float) -> int:
+        return sum(begin <= attempt.started < end for attempt in attempts)
+
+    calm, during = count(calm_from, gone) / (gone - calm_from), count(gone, back)
+    peak = max((count(o.started, o.started + WINDOW) for o in attempts if back <= o.started <= end), default=0)
+    report.counts["attempt in outage"] += during
+    report.notes.append(
+        f"{WAITERS} electors that look every {RETRY:g} s, store gone for {back - gone:.0f} s: {calm:.0f} attempts per "
+        f"second before, {during / (back - gone):.0f} during it, {during / WAITERS:.0f} of each elector; after its "
+        f"return at most {peak} in {WINDOW * 1000:.0f} ms"
+    )
     judge(report, attempts)
     return report
 
@@ -277,24 +287,8 @@ def _failures(reader: Reader) -> Counter[str]:
     """By elector: looks and attempts that ended in an error."""
     failures: Counter[str] = Counter()
     for (worker, kind, outcome), number in reader.update().counts.items():
-        if kind in ("record", "acquire") and outcome == "error":
-            failures[worker] += number
+        failures[worker] += number * (kind in ("record", "acquire") and outcome == "error")
     return failures
-
-
-def _figures(
-    report: Report, attempts: Sequence[Operation], calm_from: float, gone: float, back: float, end: float
-) -> None:
-    moments = sorted(operation.started for operation in attempts)
-    calm = _count(moments, calm_from, gone) / (gone - calm_from)
-    during = _count(moments, gone, back)
-    peak = max((_count(moments, at, at + WINDOW) for at in moments if back <= at <= end), default=0)
-    report.counts["attempt in outage"] += during
-    report.notes.append(
-        f"{WAITERS} electors that look every {RETRY:g} s, store gone for {back - gone:.0f} s: {calm:.0f} attempts per "
-        f"second before, {during / (back - gone):.0f} during it, {during / WAITERS:.0f} of each elector; after its "
-        f"return at most {peak} in {WINDOW * 1000:.0f} ms"
-    )
 
 
 def judge(report: Report, attempts: Sequence[Operation]) -> None:
@@ -319,15 +313,6 @@ def _parts(operations: Sequence[Operation]) -> Iterator[float]:
             yield (following.started - operation.end) / due
         elif operation.kind == "record":
             failures = 0
-
-
-def _count(moments: Sequence[float], begin: float, end: float) -> int:
-    return bisect_left(moments, end) - bisect_left(moments, begin)
-
-
-def _let_pass(seconds: float) -> None:
-    until = monotonic() + seconds
-    wait_until(lambda: monotonic() >= until, timeout=seconds + TIMEOUT, what="the time")
 
 
 _DURATIONS: Any = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}s", "retry_period": f"{RETRY}s"}

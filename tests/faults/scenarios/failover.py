@@ -47,28 +47,25 @@ def fail_overs(
     off: frozenset[str] = frozenset(),
 ) -> Report:
     """Each trial: workers on the primary, ``losing`` before its end, a fail-over, and work as before."""
-    report = Report()
-    overlaps = 0
     arguments = store.arguments([pair.address])
-    for trial in budget.trials():
+
+    def trial(number: int) -> Report:
         standby = pair.follow(is_synchronous=is_synchronous)
-        with Fleet(store, size=2, behaviour=others, seed=seed + trial, arguments=arguments) as fleet:
+        with Fleet(store, size=2, behaviour=others, seed=seed + number, arguments=arguments) as fleet:
             holder = fleet.add(behaviour=holds)
             fleet.wait_for_grants(1)
-            report.counts += losing(fleet, pair, standby, trial)
+            happened = losing(fleet, pair, standby, number)
             with fleet.marked("cut", (fleet.holders() or [holder])[0]):
                 pair.fail_over(standby)
             fleet.wait_for_answers()
             fleet.wait_for_grants(1)
-            one = check(fleet.end(), rules_of(store, late=LATE, off=off))
-        overlaps += one.worst_overlap > 0
-        report.add(one)
+            report = check(fleet.end(), rules_of(store, late=LATE, off=off))
+        report.counts += happened
+        return report
+
+    report = budget.total(trial)
     if "overlap" in off:
-        report.notes.append(
-            f"{store.kind}: not promised, the standby lacked the last writes. Two leases were trusted at once in "
-            f"{overlaps} of {report.trials} fail-overs, for up to {report.worst_overlap * 1000:.0f} ms. Tokens grew "
-            f"all the same, {report.counts['write refused']} stale writes were refused"
-        )
+        report.note_overlaps(f"{store.kind}: not promised, the standby lacked the last writes", "fail-overs")
     return report
 
 
@@ -110,12 +107,11 @@ def splits(
 
     Until it is ``told`` what it is told by the old primary, and the others have a few leases.
     """
-    report = Report()
-    both = 0
-    for trial in budget.trials():
+    arguments = store.arguments([pair.address])
+
+    def trial(number: int) -> Report:
         standby = pair.follow(is_synchronous=is_synchronous)
-        arguments = store.arguments([pair.address])
-        with Fleet(store, size=2, behaviour=OTHERS, seed=seed + trial, arguments=arguments) as fleet:
+        with Fleet(store, size=2, behaviour=OTHERS, seed=seed + number, arguments=arguments) as fleet:
             stays = fleet.add(behaviour=WAITS, arguments=store.arguments([pair.primary.address]))
             fleet.wait_for_grants(1, worker=stays)
             fleet.wait_until_working(stays)
@@ -124,15 +120,12 @@ def splits(
             told(fleet, stays, old)
             fleet.wait_for_grants(3, but=stays.name)
             old.kill()
-            one = check(fleet.end(), rules_of(store, late=LATE, off=off))
+            report = check(fleet.end(), rules_of(store, late=LATE, off=off))
         old.close()
-        both += one.worst_overlap > 0
-        report.add(one)
-    report.notes.append(
-        f"{store.kind}: the old primary goes on answering one of three workers. Two leases were trusted at once in "
-        f"{both} of {report.trials} splits, for up to {report.worst_overlap * 1000:.0f} ms; "
-        f"{report.counts['write refused']} stale writes were refused"
-    )
+        return report
+
+    report = budget.total(trial)
+    report.note_overlaps(f"{store.kind}: the old primary goes on answering one of three workers", "splits")
     return report
 
 

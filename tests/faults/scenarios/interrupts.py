@@ -20,6 +20,7 @@ from uuid import uuid4
 from shedlock_py import LockProvider, LockRequest, release_on_sigterm
 from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
+from tests.faults.fleet import LineProcess
 from tests.faults.registry import by_trial, scenario
 from tests.support.polling import wait_until
 from tests.support.stores import WITH_NETWORK, Store, open_provider
@@ -47,23 +48,13 @@ def interrupt(store: Store, number: signal.Signals) -> str:
     with ExitStack() as stack:
         observer = stack.enter_context(closing(store.open()))
         proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
-        process = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-m", __name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-        )
-        stack.callback(process.kill)
+        process = stack.enter_context(closing(LineProcess(__name__, stderr=subprocess.DEVNULL)))
         arguments = store.arguments([proxy.address for proxy in proxies])
-        _write(process, json.dumps({"arguments": arguments, "name": name, "fire_time": fire_time.isoformat()}))
+        process.write(json.dumps({"arguments": arguments, "name": name, "fire_time": fire_time.isoformat()}))
         _expect(process, "ready")
         for proxy in proxies:
             proxy.silence(name, skip=1 if store.family == "quorum" else 0, times=1)  # the first round grants nothing
-        _write(process, "")
+        process.write("")
         wait_until(
             lambda: _is_held(observer, name) or process.poll() is not None, timeout=TIMEOUT, what="granted by the store"
         )
@@ -73,15 +64,8 @@ def interrupt(store: Store, number: signal.Signals) -> str:
         return _what_is_left(observer, name, fire_time)
 
 
-def _write(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(f"{line}\n")
-    process.stdin.flush()
-
-
-def _expect(process: subprocess.Popen[str], word: str) -> None:
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
+def _expect(process: LineProcess, word: str) -> None:
+    line = process.read()
     assert line == word, f"{word!r} expected, not {line!r}"
 
 

@@ -1,16 +1,32 @@
-"""The network between workers and the store: cut one way or both, losing replies, or slow."""
+"""The network before the store: cut one way or both, losing replies, slow, delivering late, or silent."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from uuid import uuid4
 
+from shedlock_py import (
+    Event,
+    LeaseLost,
+    LockExtended,
+    LockProvider,
+    LockRequest,
+    attempt_async,
+    configure,
+    hold_async,
+)
 from shedlock_py.testing.proxy import TcpProxy
-from tests.faults.checker import Report, check
+from tests.faults.checker import Finding, Report, check
 from tests.faults.fleet import Fleet
-from tests.faults.registry import Run, by_trial, scenario
+from tests.faults.history import monotonic
+from tests.faults.registry import Budget, Run, by_trial, scenario
 from tests.faults.rules import GRACE, LATE, rules_of
 from tests.faults.worker import Behaviour
 from tests.support.stores import WITH_NETWORK, Store
@@ -125,3 +141,101 @@ def slow(store: Store, seed: int, number: int) -> Report:
             proxy.delay()
         fleet.wait_for_grants(3)
         return check(fleet.end(), rules_of(store, late=2 * longest + LATE))
+
+
+# A take-over is sent twice, and the first copy is delivered when the lock has passed on to somebody else
+
+AT_MOST = "1m"
+
+
+@scenario(10, "late copy of a take-over", stores=("postgres", "mariadb", "redis", "mongodb"), least=8)
+def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:
+    with (
+        TcpProxy(store.addresses[0]) as proxy,
+        store.provider([proxy.address]) as provider,
+        closing(store.open()) as others,
+    ):
+        provider.take_over(LockRequest(f"warm-{uuid4().hex[:8]}", AT_MOST))  # scripts are loaded, statements prepared
+        return budget.total(lambda trial: one_trial(provider, others, proxy, random.Random(seed + trial)))
+
+
+def one_trial(provider: LockProvider, others: LockProvider, proxy: TcpProxy, rng: random.Random) -> Report:
+    """The record is held, free or absent when it is taken over; then the lock passes on, in one of three ways."""
+    name = f"taken-{uuid4().hex[:12]}"
+    request = LockRequest(name, AT_MOST)
+    if rng.random() < 0.7:
+        former = others.acquire(request)
+        if former is not None and rng.random() < 0.5:
+            others.release(former)
+    proxy.hold(name, skip=1)  # the record is read first
+    taken = provider.take_over(request)
+    way = rng.choice(("released", "freed by force", "taken over"))
+    if way == "released":
+        provider.release(taken)
+    elif way == "freed by force":
+        others.force_release(name)
+    later = others.take_over(request) if way == "taken over" else others.acquire(request)
+    before = others.record(name)
+    proxy.deliver()
+    after = others.record(name)
+    report = Report(trials=1)
+    report.counts["late copy"] = 1
+    if later is None or before is None or before.locked_by != later.locked_by:
+        report.findings.append(
+            Finding("grant lost", name, f"nobody could have it after it was {way}", time.monotonic())
+        )
+    elif after != before or others.extend(later, AT_MOST) is None:
+        text = f"a late copy of a take-over took it from {before.locked_by} for {after and after.locked_by}"
+        report.findings.append(Finding("overlap", name, text, time.monotonic()))
+    return report
+
+
+# Two stores in one process: one does not answer, and the other's leases are kept alive all the same
+
+POLLERS, KEPT = 30, 0.9
+LEASES_PER_TRIAL = 3
+
+
+@scenario(15, "async code: a silent store beside a healthy one", stores=WITH_NETWORK, kinds=("sync",))
+@by_trial
+def silent_neighbour(store: Store, seed: int, number: int) -> Report:
+    """Thirty tasks poll through proxies that pass nothing; a lease on the same store, reached directly, is kept alive.
+
+    Sync providers under asyncio: each has threads of its own.
+    """
+    events: list[Event] = []
+    name = f"neighbour-{uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        logging.disable()  # each poller that fails is a line
+        stack.callback(logging.disable, logging.NOTSET)
+        stack.enter_context(configure(listeners=[events.append]))
+        proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
+        silent = stack.enter_context(store.provider([proxy.address for proxy in proxies]))
+        healthy = stack.enter_context(store.provider())
+
+        async def poll() -> None:
+            await attempt_async(f"{name}-polled", lambda: asyncio.sleep(0), lock_at_most_for="1m", provider=silent)
+
+        async def main() -> Report:
+            await poll()  # connected
+            for proxy in proxies:
+                proxy.stall()
+            began = monotonic()
+            async with hold_async(name, lock_at_most_for=KEPT, keep_alive=True, provider=healthy) as lease:
+                assert lease is not None
+                pollers = [asyncio.create_task(poll()) for _ in range(POLLERS)]
+                await asyncio.sleep(LEASES_PER_TRIAL * KEPT)
+                is_trusted = lease.is_trusted()
+                still_polling = sum(not poller.done() for poller in pollers)
+            for proxy in proxies:
+                proxy.resume()
+            await asyncio.gather(*pollers, return_exceptions=True)
+            report = Report(trials=1)
+            report.counts["heartbeat"] = sum(isinstance(event, LockExtended) for event in events)
+            report.counts["poller without an answer"] = still_polling
+            lost = [event.reason for event in events if isinstance(event, LeaseLost) and event.lock_name == name]
+            if lost or not is_trusted:
+                report.findings.append(Finding("neighbour", name, f"the healthy store's lease was lost: {lost}", began))
+            return report
+
+        return asyncio.run(main())

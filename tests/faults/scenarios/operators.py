@@ -51,17 +51,18 @@ def without_extra_columns(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def _operators(store: Store, budget: Budget, seed: int, *, has_tokens: bool) -> Report:
-    report, worst = Report(), 0.0
-    for trial in budget.trials():
-        with Fleet(store, size=0, names=2, seed=seed + trial) as fleet:
+
+    def trial(number: int) -> Report:
+        with Fleet(store, size=0, names=2, seed=seed + number) as fleet:
             for behaviour in (CAREFUL, CARELESS, CARELESS, OPERATOR):
                 fleet.add(behaviour=behaviour)
             fleet.wait(partial(_is_enough, fleet, has_tokens), "force releases, and what follows from them")
             fleet.wait_for_each_name()
-            part, overlap = judge(fleet.end(), rules_of(store))
-        report.add(part)
-        worst = max(worst, overlap)
-    report.notes.append(f"a holder whose lock was freed or taken over shared it for up to {milliseconds(worst)} ms")
+            return judge(fleet.end(), rules_of(store))
+
+    report = budget.total(trial)
+    shared = milliseconds(report.excused_overlap)
+    report.notes.append(f"a holder whose lock was freed or taken over shared it for up to {shared} ms")
     return report
 
 
@@ -95,18 +96,17 @@ class Met:
     """The holder had its lease before, and has it no more after. Otherwise the lease may have come later."""
 
 
-def judge(history: History, rules: Rules) -> tuple[Report, float]:
-    """The report, and for how many seconds two leases were trusted because of a force release or a take-over."""
+def judge(history: History, rules: Rules) -> Report:
     met = met_leases(history, rules.late)
     plain = as_acquires(history)
     report = check(plain, replace(rules, off=rules.off | RELEASED))
-    worst = report.worst_overlap
+    report.excused_overlap = report.worst_overlap
     strict = check(as_released(plain, met), rules)
     report.findings += [finding for finding in strict.findings if finding.rule in RELEASED]
     report.worst_overlap = strict.worst_overlap
     report.findings += [*_own_writes(plain, met), *_lost_by_nobody(plain, met), *_not_held(plain, met)]
     report.counts = check(history).counts  # where a take-over is a take-over
-    return report, worst
+    return report
 
 
 def as_acquires(history: History) -> History:

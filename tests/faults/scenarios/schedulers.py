@@ -23,7 +23,7 @@ from shedlock_py import LeaderElector
 from shedlock_py.integrations.apscheduler import lead
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import by_trial, scenario
-from tests.support.polling import wait_until
+from tests.support.polling import let_pass, wait_until
 from tests.support.stores import Store
 
 DURATIONS: dict[str, Any] = {"lease_duration": "10s", "renew_deadline": "8s", "retry_period": "200ms"}
@@ -65,9 +65,6 @@ class Node:
         self.scheduler.add_listener(self.runs.append, EVENT_JOB_EXECUTED)
         self.lead = lead(self.scheduler, self.elector)
 
-    def start(self) -> None:
-        self.lead.start()
-
     def stop(self) -> None:
         self.lead.stop()
         self.provider.close()
@@ -86,7 +83,7 @@ def job_store_fails(store: Store, seed: int, number: int) -> Report:
         nodes = [Node(holder, store, url, table) for holder in ("first", "second")]
         for node in nodes:
             stack.callback(node.stop)
-            node.start()
+            node.lead.start()
         wait_until(lambda: any(node.elector.is_leader() for node in nodes), timeout=TIMEOUT, what="a leader")
         leader, follower = sorted(nodes, key=lambda node: not node.elector.is_leader())
         for job in JOBS:
@@ -96,8 +93,7 @@ def job_store_fails(store: Store, seed: int, number: int) -> Report:
             before = len(failures)
             with _broken(store, url, table):
                 wait_until(lambda before=before: len(failures) > before + 2, timeout=TIMEOUT, what="errors")  # type: ignore[misc]  # a default binds it now
-                until = time.monotonic() + choice.uniform(0, 2 * STEP)
-                wait_until(lambda until=until: time.monotonic() > until)  # type: ignore[misc]  # likewise
+                let_pass(choice.uniform(0, 2 * STEP))
             _wait_for_runs(nodes, 8)
         report.counts["update failed"] += len(failures)
         if leader.elector.is_leader():  # else a busy machine has kept it from renewing
@@ -119,14 +115,11 @@ def _wait_for_runs(nodes: list[Node], more: int) -> None:
 
 def _judge(job: str, nodes: list[Node]) -> Iterator[Finding]:
     times = Counter(event.scheduled_run_time for node in nodes for event in node.runs if event.job_id == job)
-    for moment, count in times.items():
-        if count > 1:
-            yield Finding("fire time", job, f"{moment} ran {count} times", moment.timestamp())
-    first, last = min(times), max(times)
-    for number in range(round((last - first) / timedelta(seconds=STEP))):
-        moment = first + timedelta(seconds=STEP) * number
-        if moment not in times:
-            yield Finding("fire time", job, f"{moment} did not run", moment.timestamp())
+    first, step = min(times), timedelta(seconds=STEP)
+    due = {first + step * number for number in range(round((max(times) - first) / step))}
+    for moment in sorted(due | set(times)):
+        if times[moment] != 1:
+            yield Finding("fire time", job, f"{moment} ran {times[moment]} times", moment.timestamp())
 
 
 # The faults

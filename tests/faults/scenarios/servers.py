@@ -72,10 +72,9 @@ def outages(
     off: frozenset[str] = frozenset(),
 ) -> Report:
     """Each trial: workers, an outage of the store's server while one of them holds the lock, and work as before."""
-    report = Report()
-    overlaps = 0
-    for trial in budget.trials():
-        with Fleet(store, size=2, behaviour=others, seed=seed + trial) as fleet:
+
+    def trial(number: int) -> Report:
+        with Fleet(store, size=2, behaviour=others, seed=seed + number) as fleet:
             holder = fleet.add(behaviour=holds)
             fleet.wait_until_working(holder)
             # What was sent to a server that stood still is done when it goes on, whoever has given up meanwhile.
@@ -85,15 +84,11 @@ def outages(
             if not off:
                 fleet.run_for(GRACE + others.at_most)  # what arrived last is over, and no skip is excused any more
             fleet.wait_for_grants(3)
-            one = judge(fleet.end(), rules_of(store), off)
-        overlaps += one.worst_overlap > 0
-        report.add(one)
+            return judge(fleet.end(), rules_of(store), off)
+
+    report = budget.total(trial)
     if off:
-        report.notes.append(
-            f"{store.kind}: not promised, the store forgets. Two leases were trusted at once in {overlaps} of "
-            f"{report.trials} trials, for up to {report.worst_overlap * 1000:.0f} ms. Tokens grew all the same, "
-            f"{report.counts['write refused']} stale writes were refused"
-        )
+        report.note_overlaps(f"{store.kind}: not promised, the store forgets", "trials")
     return report
 
 

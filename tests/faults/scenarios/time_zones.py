@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -28,7 +26,7 @@ from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExec
 from tests.faults.checker import Finding, Report, check
 from tests.faults.clocked import clocked, worker_clocks
 from tests.faults.clocks import Clock, offset_to
-from tests.faults.fleet import Fleet, ForkServer
+from tests.faults.fleet import Fleet, ForkServer, LineProcess
 from tests.faults.history import monotonic
 from tests.faults.registry import Budget, scenario
 from tests.faults.rules import rules_of
@@ -142,7 +140,7 @@ def _cron(store: Store, moment: Moment) -> Report:
         clocks = [stack.enter_context(Clock()) for _ in skews]
         replicas = [
             stack.enter_context(
-                _Replica(ours.store, moment.zone, {**clock.environment, "TZ": zone}, directory / zone[:4])
+                closing(_Replica(ours.store, moment.zone, {**clock.environment, "TZ": zone}, directory / zone[:4]))
             )
             for clock, zone in zip(clocks, ZONES, strict=False)
         ]
@@ -152,7 +150,7 @@ def _cron(store: Store, moment: Moment) -> Report:
         for clock, skew in zip([*ours.clocks, *clocks], [*(0.0 for _ in ours.clocks), *skews], strict=True):
             clock.set(offset + skew)
         for replica in replicas:
-            replica.go()
+            replica.process.write("go")
         wait_until(
             lambda: all(last in [run.fire_time for run in replica.runs()] for replica in replicas),
             timeout=TIMEOUT,
@@ -203,20 +201,10 @@ class _Replica:
         self._output = output
         config = json.dumps({**store.arguments(), "zone": zone})
         with output.open("w") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, config],
-                stdin=subprocess.PIPE,
-                stdout=out,
-                text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-            )
+            self.process = LineProcess(__name__, config, environment=environment, stdout=out)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+    def close(self) -> None:
+        self.process.close()
 
     @property
     def is_ready(self) -> bool:
@@ -227,14 +215,9 @@ class _Replica:
         words = [line.split() for line in whole_lines if line != "ready"]
         return [Run(datetime.fromisoformat(fire_time), reason, float(at)) for fire_time, reason, at in words]
 
-    def go(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-
     def end(self) -> None:
-        self._process.communicate(timeout=TIMEOUT)
-        assert self._process.returncode == 0, "a replica failed"
+        self.process.communicate(timeout=TIMEOUT)
+        assert self.process.returncode == 0, "a replica failed"
 
 
 # The replica

@@ -54,11 +54,8 @@ def check_guide(project: Path, url: str) -> None:
     done = alembic(project, url, make)
     assert done.returncode == 0, done.stderr
     (migration,) = (project / "migrations" / "versions").glob("*.py")
-    text = migration.read_text()
-    assert re.findall(r"sa\.Column\('(\w+)'", text) == [
-        *("name", "lock_until", "locked_at", "locked_by"),
-        *("fencing_token", "last_fire_time"),
-    ]
+    columns = " ".join(re.findall(r"sa\.Column\('(\w+)'", migration.read_text()))
+    assert columns == "name lock_until locked_at locked_by fencing_token last_fire_time"
     done = alembic(project, url, upgrade)
     assert done.returncode == 0, done.stderr
 

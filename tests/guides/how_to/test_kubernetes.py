@@ -25,32 +25,23 @@ def manifest(name: str) -> dict[str, Any]:
     return document
 
 
-def pod(document: dict[str, Any]) -> dict[str, Any]:
-    spec: Any = document["spec"]
-    if document["kind"] == "CronJob":
-        spec = spec["jobTemplate"]["spec"]
-    found: dict[str, Any] = spec["template"]["spec"]
-    return found
-
-
-def check_common(document: dict[str, Any]) -> dict[str, Any]:
-    (container,) = pod(document)["containers"]
+def check_common(pod: Any) -> Any:
+    (container,) = pod["containers"]
     (variable,) = container["env"]
     assert variable["name"] == "SHEDLOCK_STORE"
     assert set(variable["valueFrom"]["secretKeyRef"]) == {"name", "key"}
     assert container["command"][0] not in ("sh", "bash", "/bin/sh", "/bin/bash"), "a shell would keep SIGTERM"
-    found: dict[str, Any] = container
-    return found
+    return container
 
 
 def test_the_cron_job(tmp_path: Path) -> None:
     document = manifest("cronjob.yaml")
-    container = check_common(document)
+    job = document["spec"]["jobTemplate"]["spec"]
+    container = check_common(job["template"]["spec"])
     assert (document["apiVersion"], document["kind"]) == ("batch/v1", "CronJob")
     assert document["spec"]["concurrencyPolicy"] == "Forbid"
     assert document["spec"]["timeZone"] == "Etc/UTC"
     assert len(document["spec"]["schedule"].split()) == 5
-    job = document["spec"]["jobTemplate"]["spec"]
     assert "--once-per" in container["command"]
     assert job["backoffLimit"] == 0
     record, output = try_twice([*container["command"], *container["args"]], tmp_path)
@@ -61,14 +52,15 @@ def test_the_cron_job(tmp_path: Path) -> None:
 
 def test_the_deployment_gives_more_time_than_the_worker_waits() -> None:
     document = manifest("deployment.yaml")
-    container = check_common(document)
+    pod = document["spec"]["template"]["spec"]
+    container = check_common(pod)
     assert (document["apiVersion"], document["kind"]) == ("apps/v1", "Deployment")
     assert document["spec"]["replicas"] == 3
     labels = document["spec"]["template"]["metadata"]["labels"]
     assert document["spec"]["selector"]["matchLabels"] == labels
     assert container["command"][-1] == "worker.py"
     (wait,) = re.findall(r'release_on_sigterm\("(\w+)"\)', (PAGE.examples / "worker.py").read_text())
-    assert pod(document)["terminationGracePeriodSeconds"] > parse_duration(wait).total_seconds() + 5
+    assert pod["terminationGracePeriodSeconds"] > parse_duration(wait).total_seconds() + 5
 
 
 def test_a_pod_that_is_stopped_ends_its_job_and_releases(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,29 +19,7 @@ from apscheduler.executors.pool import ProcessPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import create_engine
 
-from shedlock_py import (
-    AsyncInMemoryLockProvider,
-    ConfigurationError,
-    InMemoryLockProvider,
-    LeaderElector,
-    LeaseLostError,
-    LockRequest,
-    NotLocked,
-    ProviderError,
-    ProviderNotConfigured,
-    ProviderUnreachable,
-    Settings,
-    assert_locked,
-    async_provider_from_url,
-    attempt,
-    configure,
-    extend_lock,
-    hold,
-    leader_only,
-    provider_from_url,
-    release_on_sigterm,
-    scheduler_lock,
-)
+import shedlock_py as sl
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
@@ -49,8 +27,8 @@ from shedlock_py.testing import FakeClock
 from tests.guides.documents import DOCS
 from tests.guides.examples.scripts import PROJECT
 
-STORE = InMemoryLockProvider()
-DEAD = "redis://127.0.0.1:1"
+STORE = sl.InMemoryLockProvider()
+QUORUM = RedisQuorumLockProvider([f"redis://127.0.0.1:{port}" for port in (1, 2, 3)], longest_lease="1m")
 
 
 class Refused(NamedTuple):
@@ -58,7 +36,7 @@ class Refused(NamedTuple):
 
     call: Callable[[], object]
     words: str
-    error: type[BaseException] = ConfigurationError
+    error: type[BaseException] = sl.ConfigurationError
 
 
 def job() -> None: ...
@@ -80,18 +58,14 @@ class Task:
     def __call__(self) -> None: ...
 
 
-def closed_coroutine() -> object:
-    return coroutine()
-
-
 def guard(function: Any = job, name: str = "job", **options: Any) -> Any:
-    return scheduler_lock(name, **{"lock_at_most_for": "1m", "provider": STORE, **options})(function)
+    return sl.scheduler_lock(name, **{"lock_at_most_for": "1m", "provider": STORE, **options})(function)
 
 
 def without_table(url: str = "sqlite:///empty.db") -> None:
-    provider = provider_from_url(url)
+    provider = sl.provider_from_url(url)
     try:
-        attempt("job", job, lock_at_most_for="1m", provider=provider)
+        sl.attempt("job", job, lock_at_most_for="1m", provider=provider)
     finally:
         provider.close()  # type: ignore[attr-defined]  # a managed one has it
 
@@ -105,33 +79,33 @@ def a_missing_column() -> None:
             " locked_at TIMESTAMP NOT NULL, locked_by VARCHAR(255) NOT NULL)"
         )
     try:
-        SqlAlchemyLockProvider(engine).acquire(LockRequest("job", "1m"))
+        SqlAlchemyLockProvider(engine).acquire(sl.LockRequest("job", "1m"))
     finally:
         engine.dispose()
 
 
 def dead_server(scheme: str) -> None:
-    provider = provider_from_url(f"{scheme}://127.0.0.1:1/0")
-    attempt("nightly", lambda: pytest.fail("it ran"), lock_at_most_for="1m", provider=provider)
+    provider = sl.provider_from_url(f"{scheme}://127.0.0.1:1/0")
+    sl.attempt("nightly", lambda: pytest.fail("it ran"), lock_at_most_for="1m", provider=provider)
 
 
 def fractions_are_rounded_up() -> None:
-    assert LockRequest("job", "1m", 0.0001).lock_at_least_for.total_seconds() == 0.001
+    assert sl.LockRequest("job", "1m", 0.0001).lock_at_least_for.total_seconds() == 0.001
 
 
 def no_minimum() -> None:
-    assert not LockRequest("job", "1m", 0).lock_at_least_for
+    assert not sl.LockRequest("job", "1m", 0).lock_at_least_for
 
 
 def the_shortest() -> None:
-    with hold("job", lock_at_most_for="3ms", provider=InMemoryLockProvider(clock=FakeClock())) as lease:
+    with sl.hold("job", lock_at_most_for="3ms", provider=sl.InMemoryLockProvider(clock=FakeClock())) as lease:
         assert lease is not None
         assert lease.is_trusted()
 
 
 def a_lease_that_was_released() -> None:
-    store = InMemoryLockProvider()
-    lease = store.acquire(LockRequest("job", "1m"))
+    store = sl.InMemoryLockProvider()
+    lease = store.acquire(sl.LockRequest("job", "1m"))
     assert lease is not None
     assert store.release(lease)
     assert store.release(lease) is False
@@ -140,49 +114,38 @@ def a_lease_that_was_released() -> None:
 
 
 def only_async() -> None:
-    with configure(async_provider=AsyncInMemoryLockProvider()):
-        attempt("job", job)
+    with sl.configure(async_provider=sl.AsyncInMemoryLockProvider()):
+        sl.attempt("job", job)
 
 
 def no_duration() -> None:
-    with configure(provider=STORE, default_lock_at_most_for=None):
-        attempt("nightly", job)
+    with sl.configure(provider=STORE, default_lock_at_most_for=None):
+        sl.attempt("nightly", job)
 
 
 def after_it_was_lost(call: Callable[[], object]) -> None:
-    store = InMemoryLockProvider()
-    with hold("job", lock_at_most_for="1m", provider=store):
+    store = sl.InMemoryLockProvider()
+    with sl.hold("job", lock_at_most_for="1m", provider=store):
         store.force_release("job")
-        with pytest.raises(LeaseLostError):
-            extend_lock("1m")
+        with pytest.raises(sl.LeaseLostError):
+            sl.extend_lock("1m")
         call()
 
 
 def extend_after_a_forced_release() -> None:
-    store = InMemoryLockProvider()
-    with hold("job", lock_at_most_for="1m", provider=store):
+    store = sl.InMemoryLockProvider()
+    with sl.hold("job", lock_at_most_for="1m", provider=store):
         store.force_release("job")
-        extend_lock("1m")
+        sl.extend_lock("1m")
 
 
 def in_another_thread(call: Callable[[], object]) -> None:
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call).result()
 
 
-def elector(**options: Any) -> LeaderElector:
-    return LeaderElector(STORE, **{"name": "nodes", **options})
+def elector(**options: Any) -> sl.LeaderElector:
+    return sl.LeaderElector(STORE, **{"name": "nodes", **options})
 
 
 def started(scheduler: Any, call: Callable[[Any], object]) -> None:
@@ -197,10 +160,6 @@ class FlaskScheduler:
     """As ``flask_apscheduler.APScheduler``, which wraps a scheduler."""
 
     __module__ = "flask_apscheduler.scheduler"
-
-
-def quorum(**options: Any) -> RedisQuorumLockProvider:
-    return RedisQuorumLockProvider([f"{DEAD}{number}" for number in range(3)], **options)
 
 
 Row = list[Refused | Callable[[], None] | str]
@@ -221,11 +180,7 @@ ROWS: dict[str, Row] = {
     ],
     "name template filled with an object that has no text of its own (`<app.Job object at 0x…>`), or with a function "
     "or a module": [
-        Refused(
-            lambda: guard(with_tenant, "job-{tenant}")(object()),
-            "the text of {tenant}, a object, is another one in each process, and so would be its lock. Name what "
-            "identifies it, as in {tenant.id}",
-        ),
+        Refused(lambda: guard(with_tenant, "job-{tenant}")(object()), "Name what identifies it, as in {tenant.id}"),
         Refused(lambda: guard(with_tenant, "job-{tenant}")(job), "a function, is another one"),
         Refused(lambda: guard(with_tenant, "job-{tenant}")(re), "a module, is another one"),
     ],
@@ -236,7 +191,7 @@ ROWS: dict[str, Row] = {
     ],
     'a duration that is zero, negative, NaN, a bool, a bare number as text (`"10"`), over ten years': [
         *(
-            Refused(partial(LockRequest, "job", value), f"lock_at_most_for={value!r} {fault}")
+            Refused(partial(sl.LockRequest, "job", value), f"lock_at_most_for={value!r} {fault}")
             for value, fault in [
                 (0, "is zero"),
                 (-1, "is negative"),
@@ -258,11 +213,11 @@ ROWS: dict[str, Row] = {
         *(
             Refused(call, "is too short: a holder does not trust the last 2 ms and 1% of a lease")
             for call in (
-                lambda: LockRequest("job", "1ms"),
-                lambda: LockRequest("job", 0.002),
+                lambda: sl.LockRequest("job", "1ms"),
+                lambda: sl.LockRequest("job", 0.002),
                 lambda: guard(lock_at_most_for="2ms"),
-                lambda: configure(default_lock_at_most_for="1ms"),
-                lambda: hold("job", lock_at_most_for="1ms", provider=STORE),
+                lambda: sl.configure(default_lock_at_most_for="1ms"),
+                lambda: sl.hold("job", lock_at_most_for="1ms", provider=STORE),
             )
         ),
         the_shortest,
@@ -273,7 +228,9 @@ ROWS: dict[str, Row] = {
     ],
     "no provider": [
         Refused(
-            lambda: attempt("nightly", job), "no provider for lock 'nightly': call configure", ProviderNotConfigured
+            lambda: sl.attempt("nightly", job),
+            "no provider for lock 'nightly': call configure",
+            sl.ProviderNotConfigured,
         ),
     ],
     "an ordinary function, and only an async provider": [
@@ -285,7 +242,7 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(Task()), "is a Celery task", TypeError),
     ],
     "a function that returns a coroutine or a generator": [
-        Refused(guard(closed_coroutine), "returned a coroutine that has not run yet", TypeError),
+        Refused(guard(lambda: coroutine()), "returned a coroutine that has not run yet", TypeError),
         Refused(guard(lambda: nothing()), "returned a generator that has not run yet", TypeError),
     ],
     "a function that returns an asyncio task or a future": [
@@ -295,12 +252,12 @@ ROWS: dict[str, Row] = {
         "tests/core/test_decorator.py::test_a_task_or_a_future",
     ],
     "the table or a column is missing": [
-        Refused(without_table, "create the table shedlock once, with provider.create_schema()", ProviderError),
-        Refused(a_missing_column, "add the missing columns: ALTER TABLE", ProviderError),
+        Refused(without_table, "create the table shedlock once, with provider.create_schema()", sl.ProviderError),
+        Refused(a_missing_column, "add the missing columns: ALTER TABLE", sl.ProviderError),
     ],
     "the store is down, refuses, is read-only, out of connections or too slow": [
-        Refused(lambda: dead_server("redis"), "acquire of lock 'nightly'", ProviderUnreachable),
-        Refused(lambda: dead_server("postgresql+psycopg"), "acquire of lock 'nightly'", ProviderUnreachable),
+        Refused(lambda: dead_server("redis"), "acquire of lock 'nightly'", sl.ProviderUnreachable),
+        Refused(lambda: dead_server("postgresql+psycopg"), "acquire of lock 'nightly'", sl.ProviderUnreachable),
     ],
     "wrong user, password or database": [
         "tests/stores/sql/test_refusals.py::test_no_password_in_sight",
@@ -309,7 +266,7 @@ ROWS: dict[str, Row] = {
     "a URL that is None or empty, as of a variable that is not set": [
         *(
             Refused(partial(from_url, url), f"store URL: it is {what}. Is the variable that it comes")
-            for from_url in (provider_from_url, async_provider_from_url)
+            for from_url in (sl.provider_from_url, sl.async_provider_from_url)
             for url, what in [
                 (None, "None, not a string"),
                 (7, "7, not a string"),
@@ -318,15 +275,15 @@ ROWS: dict[str, Row] = {
                 (" ", "empty, not a URL"),
             ]
         ),
-        Refused(lambda: configure(provider=""), "store URL: it is empty"),
+        Refused(lambda: sl.configure(provider=""), "store URL: it is empty"),
     ],
     "a Redis client, an SQLAlchemy engine, a scheduler or a `threading.Lock` in the place of a provider": [
         *(
             Refused(partial(give, thing), words)
             for give in (
-                lambda it: configure(provider=it),
+                lambda it: sl.configure(provider=it),
                 lambda it: guard(provider=it),
-                lambda it: hold("job", provider=it),
+                lambda it: sl.hold("job", provider=it),
             )
             for thing, words in [
                 (
@@ -343,7 +300,7 @@ ROWS: dict[str, Row] = {
                 (FlaskScheduler(), "of the package flask_apscheduler: the provider is the store of the locks"),
                 (threading.Lock(), "threads or tasks of one process"),
                 (asyncio.Lock(), "threads or tasks of one process"),
-                (InMemoryLockProvider, "InMemoryLockProvider is a class: make a provider of it"),
+                (sl.InMemoryLockProvider, "InMemoryLockProvider is a class: make a provider of it"),
                 (object(), "object is not a lock provider: wrap it in one"),
             ]
         ),
@@ -353,31 +310,31 @@ ROWS: dict[str, Row] = {
             Refused(partial(give, value), f"keep_alive must be True or False, not {value!r}")
             for value in ("no", "false", 0, 1, 0.5)
             for give in (
-                lambda it: configure(keep_alive=it),
-                lambda it: Settings(keep_alive=it).apply(),
+                lambda it: sl.configure(keep_alive=it),
+                lambda it: sl.Settings(keep_alive=it).apply(),
                 lambda it: guard(keep_alive=it),
-                lambda it: hold("job", keep_alive=it, provider=STORE),
-                lambda it: attempt("job", job, keep_alive=it, provider=STORE),
+                lambda it: sl.hold("job", keep_alive=it, provider=STORE),
+                lambda it: sl.attempt("job", job, keep_alive=it, provider=STORE),
             )
         ),
     ],
     "an unknown URL scheme, a package that is missing": [
-        Refused(lambda: provider_from_url("redid://host"), "unknown scheme 'redid'; known are memory"),
-        Refused(lambda: provider_from_url("postgresql+pg8000://host/db"), "pip install"),
-        Refused(lambda: provider_from_url("memory://?tabel=x"), "memory:// has no option tabel"),
+        Refused(lambda: sl.provider_from_url("redid://host"), "unknown scheme 'redid'; known are memory"),
+        Refused(lambda: sl.provider_from_url("postgresql+pg8000://host/db"), "pip install"),
+        Refused(lambda: sl.provider_from_url("memory://?tabel=x"), "memory:// has no option tabel"),
     ],
     "an in-memory SQLite database": [
-        Refused(lambda: provider_from_url("sqlite://"), "private to one connection"),
+        Refused(lambda: sl.provider_from_url("sqlite://"), "private to one connection"),
     ],
     "a Redis quorum, and a lease longer than its `longest_lease`": [
-        Refused(lambda: quorum(longest_lease="1m").acquire(LockRequest("job", "2m")), "longest_lease"),
+        Refused(lambda: QUORUM.acquire(sl.LockRequest("job", "2m")), "longest_lease"),
     ],
     "a Redis quorum that is new, or whose servers were restarted": [
         "tests/stores/redis_quorum/test_emptied_servers.py::test_a_new_quorum_votes_after_start_new_quorum_only",
     ],
     "a lease released twice, or extended after its release": [a_lease_that_was_released],
     "a naive `fire_time`": [
-        Refused(lambda: LockRequest("job", "1m", fire_time=datetime(2026, 1, 1)), "an aware datetime"),
+        Refused(lambda: sl.LockRequest("job", "1m", fire_time=datetime(2026, 1, 1)), "an aware datetime"),
     ],
     "a listener that raises, also `SystemExit`": [
         "tests/core/keepalive/test_callbacks.py::test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised",
@@ -388,7 +345,7 @@ ROWS: dict[str, Row] = {
     '`on_lost`: neither `"continue"`, `"cancel"` nor a callable; or `"cancel"` on an ordinary function': [
         Refused(lambda: guard(on_lost="stop"), "must be 'continue', 'cancel' or a callable"),
         Refused(lambda: guard(on_lost="cancel"), "on_lost='cancel' needs an async task"),
-        Refused(lambda: hold("job", on_lost="cancel", provider=STORE), "needs an async task"),
+        Refused(lambda: sl.hold("job", on_lost="cancel", provider=STORE), "needs an async task"),
     ],
     "an `on_lost` that raises, also `SystemExit`": [
         "tests/core/keepalive/test_callbacks.py::test_callbacks_of_lost_leases",
@@ -400,14 +357,14 @@ ROWS: dict[str, Row] = {
         "tests/core/keepalive/test_no_threads.py::test_async_code_on_a_sync_provider"
     ],
     "`extend_lock` or `assert_locked` after the lease was lost": [
-        Refused(lambda: after_it_was_lost(assert_locked), "not inside a live lease", NotLocked),
-        Refused(lambda: after_it_was_lost(lambda: extend_lock("1m")), "not inside a live lease", NotLocked),
+        Refused(lambda: after_it_was_lost(sl.assert_locked), "not inside a live lease", sl.NotLocked),
+        Refused(lambda: after_it_was_lost(lambda: sl.extend_lock("1m")), "not inside a live lease", sl.NotLocked),
     ],
     "`extend_lock`, and the store does not have the lease any more": [
-        Refused(extend_after_a_forced_release, "lock 'job' could not be extended", LeaseLostError),
+        Refused(extend_after_a_forced_release, "lock 'job' could not be extended", sl.LeaseLostError),
     ],
     "`release_on_sigterm()` outside the main thread": [
-        Refused(lambda: in_another_thread(release_on_sigterm), "must be called in the main thread"),
+        Refused(lambda: in_another_thread(sl.release_on_sigterm), "must be called in the main thread"),
     ],
     "an elector: `renew_deadline` longer than `lease_duration` × 90 % − 2 ms, or `retry_period` × 1.2 not shorter than "
     "`renew_deadline`": [
@@ -434,7 +391,7 @@ ROWS: dict[str, Row] = {
     ],
     "an async provider for `LeaderElector`": ["tests/election/test_threads.py::test_an_async_provider_is_refused"],
     "`leader_only`, `lead`, `ShedLockExecutor(elector=…)` with something that is no elector": [
-        Refused(lambda: leader_only("nodes"), "elector"),
+        Refused(lambda: sl.leader_only("nodes"), "elector"),
         Refused(lambda: lead(BackgroundScheduler(), STORE), "elector"),
         Refused(lambda: ShedLockExecutor(provider=STORE, elector=STORE), "elector"),
     ],
@@ -483,10 +440,10 @@ def test_what_bad_input_gets(
         path, _, name = case.partition("::")
         assert f"def {name}(" in (PROJECT / path).read_text()
     elif isinstance(case, Refused):
-        with configure(), pytest.raises(case.error) as caught:
+        with sl.configure(), pytest.raises(case.error) as caught:
             case.call()
         assert case.words in str(caught.value)
-        assert type(caught.value) is case.error or case.error is ProviderError
+        assert type(caught.value) is case.error or case.error is sl.ProviderError
     else:
         case()
     assert not any(record.is_held for record in STORE.records())

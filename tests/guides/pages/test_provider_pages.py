@@ -90,7 +90,7 @@ def limited(server: RedisEndpoint, rules: str) -> str:
     with server.client() as client:
         client.execute_command("ACL SETUSER", "limited", *rules.split())  # type: ignore[no-untyped-call]  # has no types
     parts = urlsplit(server.url())
-    return parts._replace(netloc=f"limited:secret@{parts.hostname}:{parts.port}").geturl()
+    return f"{parts.scheme}://limited:secret@{parts.hostname}:{parts.port}{parts.path}"
 
 
 def jobs(provider: LockProvider) -> None:
@@ -150,15 +150,20 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
     server = redis_nodes[0]
     place = urlsplit(server.url()).netloc
     dead = f"127.0.0.1:{free_port()}"
-    lines = {"string": "x"}
     with server.client() as client:
-        for name, value in lines.items():
-            client.set(f"pages:{{{name}}}", value)
+        client.set("pages:{string}", "x")
     quorum = f"redis+quorum://{','.join(urlsplit(node.url()).netloc for node in redis_nodes[:3])}/8"
 
     def acquire(url: str, lock_at_most_for: str = "1m") -> None:
         provider_from_url(url).acquire(LockRequest("pages", lock_at_most_for))
 
+    def acquire_string() -> None:
+        RedisLockProvider(server.url(), key_prefix="pages").acquire(LockRequest("string", "1m"))
+
+    def start_new_quorum(*urls: str) -> None:
+        RedisQuorumLockProvider(urls, key_prefix="pages-new").start_new_quorum()
+
+    limited_url, (second, third) = limited(server, acl("jobs")), (node.url() for node in redis_nodes[1:3])
     provoked: dict[str, dict[str, Callable[[], object]]] = {
         "sqlite.md": {
             "no such table: main.shedlock — create the table": lambda: acquire(f"sqlite:///{tmp_path}/empty.db"),
@@ -169,23 +174,17 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
             "connecting to": lambda: acquire(f"redis://{dead}"),
             "bad Redis URL": lambda: acquire("redis://host:port"),
             "invalid username-password pair": lambda: acquire(f"redis://limited:wrong@{place}"),
-            "another program uses this key": lambda: RedisLockProvider(server.url(), key_prefix="pages").acquire(
-                LockRequest("string", "1m")
-            ),
-            "can't run this command or subcommand": lambda: RedisLockProvider(
-                limited(server, acl("jobs"))
-            ).force_release("acl"),
-            "no permissions to": lambda: RedisLockProvider(limited(server, acl("jobs"))).records(),
+            "another program uses this key": acquire_string,
+            "can't run this command or subcommand": lambda: RedisLockProvider(limited_url).force_release("acl"),
+            "no permissions to": lambda: RedisLockProvider(limited_url).records(),
         },
         "redis-quorum.md": {
             "of 3 servers did not reply": lambda: acquire(f"redis+quorum://{place},{dead},127.0.0.1:1"),
             "are in quarantine for": lambda: acquire(quorum),
-            "a new quorum needs all its servers once": lambda: RedisQuorumLockProvider(
-                [redis_nodes[3].url(), redis_nodes[4].url(), f"redis://{dead}"], key_prefix="pages-new"
-            ).start_new_quorum(),
-            "some of these servers are the same": lambda: RedisQuorumLockProvider(
-                [server.url(), server.url().replace("127.0.0.1", "localhost"), redis_nodes[1].url()], key_prefix="same"
-            ).start_new_quorum(),
+            "a new quorum needs all its servers once": lambda: start_new_quorum(second, third, f"redis://{dead}"),
+            "some of these servers are the same": lambda: start_new_quorum(
+                server.url(), server.url().replace("127.0.0.1", "localhost"), second
+            ),
             "is longer than longest_lease": lambda: acquire(quorum, "2h"),
             "needs an odd number of servers": lambda: acquire("redis+quorum://one,two"),
             "needs different servers": lambda: acquire("redis+quorum://one,two,one"),

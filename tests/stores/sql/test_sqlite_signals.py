@@ -33,7 +33,8 @@ def test_i12_a_signal_while_the_statement_waits_for_the_writer(operation: str, t
     main = threading.get_ident()
 
     def is_waiting() -> bool:
-        return "providers/sqlalchemy/connections" in sys._current_frames()[main].f_code.co_filename
+        frame = sys._current_frames()[main]  # nothing public shows where another thread is
+        return "providers/sqlalchemy/connections" in frame.f_code.co_filename
 
     def interrupt() -> None:
         wait_until(is_waiting, what="the statement")

@@ -59,12 +59,9 @@ IsSettled = Callable[[Sequence[Any]], bool]
 class Reading(NamedTuple):
     """What a take-over replaces."""
 
-    token: int
-    """The next token of the lock."""
-    former: dict[int, tuple[bytes, bytes]]
-    """By the number of the server: its token, and what changes when it forgets records."""
-    clocks: list[int]
-    """The clocks of the servers, in microseconds."""
+    token: int  # the next one of the lock
+    former: dict[int, tuple[bytes, bytes]]  # of each server its token, and what changes when it forgets records
+    clocks: list[int]  # of the servers, in microseconds
 
 
 class QuorumPrograms(StorePrograms):
@@ -140,11 +137,9 @@ class QuorumPrograms(StorePrograms):
         read = Call(script("quorum_read"), (self._calls.key(name), self._node_key))
         replies = yield from self._required("take_over", name, read, self._know_tokens)
         found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
-        token = max(reply[2] for reply in found.values())
-        clocks = [reply[0] for reply in found.values()]
-        if self._know_tokens(replies):  # otherwise the operator takes over in spite of a quarantine
-            found = {server: reply for server, reply in found.items() if reply[3]}
-        return Reading(token, {server: (reply[1], reply[4]) for server, reply in found.items()}, clocks)
+        all_may = not self._know_tokens(replies)  # the operator takes over in spite of a quarantine
+        former = {server: (reply[1], reply[4]) for server, reply in found.items() if all_may or reply[3]}
+        return Reading(max(reply[2] for reply in found.values()), former, [reply[0] for reply in found.values()])
 
     def _take_over(self, claim: Claim, reading: Reading) -> QuorumProgram:
         request = claim.request
