@@ -26,7 +26,7 @@ from shedlock_py.events import (
     TaskFinished,
     logger,
 )
-from shedlock_py.keepalive import ThreadKeepAlive
+from shedlock_py.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.lease import Lease
 from shedlock_py.options import LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
@@ -59,6 +59,7 @@ class Guard:
     _active: ActiveLease | None = None
     _is_unused = False
     """The lease was granted, but the task will not run."""
+    _kept_alive: BaseKeepAlive | None = None
 
     def __init__(self, lock: str | LockRequest, options: LockOptions, spec: Any = None) -> None:
         self.options = options
@@ -75,6 +76,10 @@ class Guard:
             self.name, self._template = lock, None
             if find_enclosing(self.name, options.provider) is None:  # inside its own lease a lock needs no durations
                 lock_request(self.name, options.lock_at_most_for, options.lock_at_least_for)
+
+    def __del__(self) -> None:
+        if self._kept_alive is not None:
+            self._kept_alive.abandon()  # if the block was never left, as after Ctrl-C on the way out, its lease expires
 
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")

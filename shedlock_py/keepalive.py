@@ -107,6 +107,10 @@ class BaseKeepAlive:
             else:
                 self._schedule()
 
+    def abandon(self) -> None:
+        """Send no more heartbeats. Takes no lock, because the garbage collector calls it, in any thread."""
+        self._is_over = True
+
     def _wakes_at(self) -> float:
         return min(self._plan.due, self._lease.trusted_until) if self._sends else self._lease.trusted_until
 

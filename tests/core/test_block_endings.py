@@ -1,5 +1,6 @@
 """However a block is entered and left: the lease goes back, and what was raised comes out unharmed."""
 
+import asyncio
 import itertools
 import sys
 import traceback
@@ -14,15 +15,17 @@ import pytest
 from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
+    LockExtended,
     attempt,
     configure,
     hold,
     hold_async,
     scheduler_lock,
 )
-from shedlock_py.block import Guard
+from shedlock_py.block import Block, Guard
 from shedlock_py.context import running
 from shedlock_py.testing import RecordingListener
+from tests.support.polling import until, wait_until
 
 Place = tuple[CodeType, str]
 """A function, and "call" or "return" of it."""
@@ -154,6 +157,44 @@ def test_a_generator_that_is_closed_inside_of_a_block_releases(provider: InMemor
     assert provider.records()[0].is_held
     numbers.close()
     assert not provider.records()[0].is_held
+
+
+def interrupted_on_the_way_out() -> None:
+    """Ctrl-C at the first moment of ``__exit__``, which Python cannot undo; an interactive session lives on."""
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> None:
+        if (frame.f_code, event) == (Block.__exit__.__code__, "call"):
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), hold("job", lock_at_most_for="300ms", keep_alive=True):
+        sys.setprofile(interrupt)
+
+
+def entered_only() -> None:
+    hold("job", lock_at_most_for="300ms", keep_alive=True).__enter__()
+
+
+@pytest.mark.parametrize("way", [interrupted_on_the_way_out, entered_only])
+def test_i3_a_block_that_is_never_left_is_not_kept_alive(way: Callable[[], None]) -> None:
+    provider, recorded = InMemoryLockProvider(), RecordingListener()
+    with configure(provider=provider, listeners=[recorded]):
+        copy_context().run(way)
+        running.clear()  # what such a block leaves behind
+        sent = len(recorded.of(LockExtended))
+        wait_until(lambda: not provider.records()[0].is_held)
+    assert len(recorded.of(LockExtended)) <= sent + 1, "but for one that was under way"
+
+
+@pytest.mark.anyio
+async def test_i3_nor_is_one_on_an_event_loop() -> None:
+    provider, recorded = InMemoryLockProvider(), RecordingListener()
+    with configure(provider=provider, listeners=[recorded]):
+        await asyncio.create_task(hold_async("job", lock_at_most_for="300ms", keep_alive=True).__aenter__())
+        running.clear()  # likewise
+        sent = len(recorded.of(LockExtended))
+        await until(lambda: not provider.records()[0].is_held)
+    assert len(recorded.of(LockExtended)) <= sent + 1, "but for one that was under way"
 
 
 def test_i2_a_block_is_for_one_use_and_keeps_its_lease_and_its_store(
