@@ -257,7 +257,20 @@ class _Unlocked:
         return True
 
 
-_UNLOCKED = _Unlocked()
+class _AsyncUnlocked:
+    """:class:`_Unlocked` for async code. Waits for nothing: neither a thread nor an iteration of the event loop."""
+
+    async def acquire(self, request: LockRequest) -> Lease | None:
+        return _UNLOCKED.acquire(request)
+
+    async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return _UNLOCKED.extend(lease, lock_at_most_for)
+
+    async def release(self, lease: Lease) -> bool:
+        return _UNLOCKED.release(lease)
+
+
+_UNLOCKED, _ASYNC_UNLOCKED = _Unlocked(), _AsyncUnlocked()
 _NO_PROVIDER = "no provider for lock {!r}: call {} first, or pass provider=…"
 
 
@@ -292,7 +305,7 @@ def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
     :raises ProviderNotConfigured: there is none.
     """
     if not is_active():
-        return as_async_provider(_UNLOCKED)
+        return cast(AsyncLockProvider, _ASYNC_UNLOCKED)
     if given is None:
         given = _settings.provider if _settings.async_provider is None else _settings.async_provider
     if given is None:

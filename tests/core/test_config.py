@@ -1,3 +1,4 @@
+import asyncio
 import logging
 import types
 from datetime import timedelta
@@ -18,7 +19,10 @@ from shedlock_py import (
     attempt,
     attempt_async,
     configure,
+    extend_lock,
+    extend_lock_async,
     hold,
+    hold_async,
     provider_from_url,
     scheduler_lock,
     set_active,
@@ -289,9 +293,17 @@ class TestActive:
         assert provider.records() == []
 
     @pytest.mark.anyio
-    async def test_async(self) -> None:
+    async def test_async_code_waits_for_nothing(self) -> None:
+        """Neither for a thread, which a test's event loop may not know, nor for an iteration of the loop."""
         set_active(False)
-        assert isinstance(await attempt_async("job", nothing), Executed)
+        iterations: list[str] = []
+        asyncio.get_running_loop().call_soon(iterations.append, "one")
+        async with hold_async("job") as lease:
+            assert lease is not None
+            assert await extend_lock_async("1h") is lease
+            assert iterations == []
+            with pytest.raises(ConfigurationError, match="await the async twin"):
+                extend_lock("1h")
 
     def test_the_environment_may_change_at_any_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         provider = InMemoryLockProvider()
