@@ -20,8 +20,8 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import SkipReason, logger
 
 _POLL_SECONDS = 0.01
-_LOG_SECONDS = 1.0
-"""How long a hanging log is waited for."""
+_LATE_SECONDS = 1.0
+"""How long the waiting thread's own signal may take to arrive, and how long a hanging log is waited for."""
 
 
 class _Shutdown:
@@ -33,6 +33,8 @@ class _Shutdown:
     """The waiting thread waits for guarded tasks."""
     is_ending = False
     """The previous handler was called, SystemExit was raised, or the interpreter ends anyway."""
+    is_sending = False
+    """The waiting thread's own signal may be on its way."""
 
     def is_here(self) -> bool:
         return self.owner is not None and self.owner.is_current()
@@ -79,7 +81,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
     """The handler. It runs in the middle of other code, so it must neither wait nor take a lock."""
     state = _shutdown
     if not state.is_here():
-        state.is_waiting = state.is_ending = False
+        state.is_waiting = state.is_ending = state.is_sending = False
         state.owner = OwningProcess()
         until = monotonic() + state.wait
         if _others():
@@ -91,6 +93,8 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
             except RuntimeError:  # the system refuses a thread; better a main thread that waits than tasks cut short
                 _wait_for_others(until)
                 state.is_waiting = False
+    elif state.is_ending and state.is_sending:
+        return  # two signals are one: a second SystemExit would interrupt a `finally` of the main thread
     import signal  # it is loaded already
 
     state.is_ending = True
@@ -117,12 +121,15 @@ def _wait_and_send(number: int, until: float) -> None:
         is_event_loops = any(str(name).partition(".")[0] in ("asyncio", "uvloop") for name in origins)
         if state.is_ending or not is_handled or is_event_loops:
             return
+        state.is_sending = True
         if hasattr(signal, "pthread_kill"):
             signal.pthread_kill(_main_thread(), number)  # to the main thread, so that it interrupts a system call there
         else:
             signal.raise_signal(number)
     finally:
         state.is_waiting = False
+    time.sleep(_LATE_SECONDS)
+    state.is_sending = False
 
 
 def _before_exit() -> None:
@@ -166,4 +173,4 @@ def _warn(names: str) -> None:
         _thread.start_new_thread(write, ())
     except RuntimeError:
         write()
-    written.wait(_LOG_SECONDS)
+    written.wait(_LATE_SECONDS)

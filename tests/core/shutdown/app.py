@@ -7,7 +7,7 @@ While a task in a daemon thread is waited for: "locked" (the main thread holds a
 is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
 main thread's event loop), "loop" (the event loop has a handler of its own), "ends" (the main thread ends by itself),
 "slow" (a thread that does not end for a long time), "chained-thread" (another handler was there), "wrapped" (another
-handler calls the one of shedlock_py), "no-threads" (the
+handler calls the one of shedlock_py), "again" (a second signal comes when the wait has just ended), "no-threads" (the
 process cannot start any; its store is in memory).
 """
 
@@ -83,6 +83,13 @@ def main(url: str, kind: str) -> None:
             threading.Event().wait()
         case "both":
             asyncio.run(both())
+        case "again":
+            in_daemon_thread(job, STEP)
+            try:
+                threading.Event().wait()
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                print("cleaned up", flush=True)
         case "ends":
             in_daemon_thread(job, 3 * STEP)
             with suppress(InterruptedError):

@@ -76,6 +76,7 @@ ENDED, SKIPPED = "task ended", "a new task is skipped"
         ("locked", 143, [ENDED, SKIPPED]),
         ("log", 143, [ENDED, SKIPPED]),
         ("blocked", 143, [ENDED]),
+        ("again", 143, [ENDED, "cleaned up"]),
         ("both", 143, [ENDED, "kept alive: True"]),
         ("loop", 0, ["the loop's handler", ENDED]),
         ("ends", 0, ["main thread ends", ENDED]),
