@@ -124,6 +124,19 @@ class TestReentrancy:
             assert enclosing
             assert attempt("job", pytest.fail) == Skipped("job")
 
+    def test_another_provider_is_another_lock(self, provider: InMemoryLockProvider) -> None:
+        other = InMemoryLockProvider()
+        with hold("job") as enclosing, hold("job", provider=other) as inner:
+            assert inner is not enclosing
+            assert other.record("job")
+
+    def test_a_task_that_ended_is_no_pass_although_its_release_failed(self, provider: InMemoryLockProvider) -> None:
+        with hold("job", provider=failing(provider, "release")) as lease:
+            context = contextvars.copy_context()
+        assert lease is not None
+        assert lease.is_trusted()
+        assert context.run(current_lease) is None
+
     def test_a_lease_that_ended_is_no_pass(self, provider: InMemoryLockProvider, clock: FakeClock) -> None:
         with hold("job", lock_at_most_for="10s"):
             clock.advance("11s")

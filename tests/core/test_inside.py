@@ -165,6 +165,10 @@ class TestTasksAndTimers:
         async with hold_async("job"):
             await made_by_a_timer(grandchild)
 
+    async def test_i1_nor_is_another_event_loop_in_a_thread_of_the_task(self, provider: InMemoryLockProvider) -> None:
+        async with hold_async("job"):
+            await asyncio.to_thread(lambda: asyncio.run(assert_not_inside()))
+
     async def test_i1_an_asyncio_scheduler_to_which_it_adds_a_job(self, provider: InMemoryLockProvider) -> None:
         """Its timer is armed in the context of the task; so were all later jobs of that scheduler."""
         ran: list[str] = []
