@@ -7,8 +7,9 @@ While a task in a daemon thread is waited for: "locked" (the main thread holds a
 is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
 main thread's event loop), "loop" (the event loop has a handler of its own), "ends" (the main thread ends by itself),
 "slow" (a thread that does not end for a long time), "chained-thread" (another handler was there), "wrapped" (another
-handler calls the one of shedlock_py), "again" (a second signal comes when the wait has just ended), "no-threads" (the
-process cannot start any; its store is in memory).
+handler calls the one of shedlock_py), "again" (a second signal comes when the wait has just ended), "nested" (the
+task takes another lock), "reset" (the application gives the signal its default handler back), "hung-log" (as
+"stubborn", and the log hangs), "no-threads" (the process cannot start any; its store is in memory).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main(url: str, kind: str) -> None:
         return
     if kind != "default":
         signal.signal(signal.SIGTERM, former_handler) if kind.startswith("chained") else None
-        release_on_sigterm("500ms" if kind == "stubborn" else "20s")
+        release_on_sigterm("500ms" if kind in ("stubborn", "hung-log") else "20s")
     match kind:
         case "locked" | "log":
             lock = threading.Lock() if kind == "locked" else logging.getLogger().handlers[0].lock
@@ -100,11 +101,24 @@ def main(url: str, kind: str) -> None:
                 wrap_handler()
             in_daemon_thread(job, STEP)
             later()
-        case "slow":
-            in_daemon_thread(job, 30)
+        case "nested":
+            in_daemon_thread(nesting)
+            later()
+        case "hung-log":
+            lock = logging.getLogger().handlers[0].lock
+            assert lock is not None
+            with lock:
+                in_daemon_thread(job, 30)
+                later()
+        case "slow" | "reset":
+            task = in_daemon_thread(job, 30 if kind == "slow" else 10 * STEP)
             has_begun.wait()
             while isinstance(attempt("other", time.monotonic, lock_at_most_for="1m"), Executed):
                 time.sleep(0.05)
+            if kind == "reset":
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                task.join()
+                return
             print("shutting down", flush=True)
             later()
         case "no-threads":
@@ -130,8 +144,10 @@ def main(url: str, kind: str) -> None:
                 scheduler.shutdown()
 
 
-def in_daemon_thread(task: Callable[..., None], *args: object) -> None:
-    threading.Thread(target=task, args=args, daemon=True).start()
+def in_daemon_thread(task: Callable[..., None], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=task, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 @scheduler_lock("job", lock_at_most_for="1h")
@@ -139,6 +155,14 @@ def needs(lock: AbstractContextManager[object]) -> None:
     print("held", flush=True)
     with lock:
         print("task ended", flush=True)
+
+
+@scheduler_lock("job", lock_at_most_for="1h")
+def nesting() -> None:
+    print("held", flush=True)
+    time.sleep(STEP)
+    with hold("needed", lock_at_most_for="1h") as lease:
+        print("what it needs", "runs" if lease else "is skipped", flush=True)
 
 
 async def both() -> None:
@@ -162,6 +186,7 @@ async def loop_with_a_handler() -> None:
     release_on_sigterm("20s")
     in_daemon_thread(job, 3 * STEP)
     await must_stop.wait()
+    await asyncio.sleep(5 * STEP)
 
 
 def wrap_handler() -> None:

@@ -76,6 +76,8 @@ ENDED, SKIPPED = "task ended", "a new task is skipped"
         ("locked", 143, [ENDED, SKIPPED]),
         ("log", 143, [ENDED, SKIPPED]),
         ("blocked", 143, [ENDED]),
+        ("nested", 143, ["what it needs runs", SKIPPED]),
+        ("reset", 0, [ENDED]),
         ("again", 143, [ENDED, "cleaned up"]),
         ("both", 143, [ENDED, "kept alive: True"]),
         ("loop", 0, ["the loop's handler", ENDED]),
@@ -102,11 +104,12 @@ def test_the_recipe_for_apscheduler(url: str) -> None:
     assert is_free(provider_from_url(url))
 
 
-def test_what_does_not_end_in_time_keeps_its_lease(url: str) -> None:
-    with application(url, "stubborn") as process:
+@pytest.mark.parametrize("kind", ["stubborn", "hung-log"])
+def test_what_does_not_end_in_time_keeps_its_lease(url: str, kind: str) -> None:
+    with application(url, kind) as process:
         status, output, err = terminated(process)
     assert (status, output) == (143, ["a new task is skipped"])
-    assert "their leases are left to expire: job" in err
+    assert kind == "hung-log" or "their leases are left to expire: job" in err
     assert not is_free(provider_from_url(url))
 
 
