@@ -118,6 +118,7 @@ def main(url: str, kind: str) -> None:
             if kind == "reset":
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 task.join()
+                time.sleep(STEP)
                 return
             print("shutting down", flush=True)
             later()
