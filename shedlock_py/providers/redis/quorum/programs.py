@@ -46,6 +46,7 @@ from shedlock_py.providers.redis.quorum.majority import (
     results,
 )
 from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 
 VOTE = timedelta(seconds=3)
 """How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""
@@ -132,6 +133,10 @@ class QuorumPrograms(StorePrograms):
                 raise unreachable("acquire", name, "no claim got a majority: the servers are divided")
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
+
+    def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
+        self._check_length(request.lock_at_most_for)  # before the servers are read
+        return super().take_over(request)
 
     def read_before_take_over(self, name: str) -> QuorumProgram:
         read = Call(script("quorum_read"), (self._calls.key(name), self._node_key))
