@@ -60,10 +60,8 @@ class PerProcess(Generic[T]):
 class PerLoop(Generic[T]):
     """One value for each running event loop of this process, made on first use."""
 
-    def __init__(self, make: Callable[[], T], discard: Callable[[T], object] | None = None) -> None:
-        """:param discard: called with the value of an event loop that was closed."""
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._discard = discard
         self._loops: PerProcess[dict[asyncio.AbstractEventLoop, T]] = PerProcess(dict)
 
     def get(self) -> T:
@@ -74,9 +72,7 @@ class PerLoop(Generic[T]):
         value = loops.get(running)
         if value is None:
             for loop in [loop for loop in list(loops) if loop.is_closed()]:
-                closed = loops.pop(loop, None)
-                if closed is not None and self._discard is not None:
-                    self._discard(closed)
+                loops.pop(loop, None)
             value = loops[running] = self._make()
         return value
 

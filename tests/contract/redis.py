@@ -1,68 +1,58 @@
-"""What the contract needs to know about Redis: one key prefix for a class of tests, two providers on it."""
+"""Redis for the contract: a key prefix for each class of tests, on a server, a cluster or a quorum."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
 
-from shedlock_py import LockProvider
-from shedlock_py.testing.contract import BlockingLockProvider, LockProviderFactory
-from shedlock_py.testing.proxy import TcpProxy
-from tests.support.redis import RedisCluster, RedisEndpoint
+from shedlock_py.testing.proxy import Address
+from tests.contract.stores import ContractStore, StoreContract
+from tests.support.ports import free_port
 
 
-class RedisStore:
-    """Lock records of their own on one or more servers, and the providers of one class of tests.
+class RedisStore(ContractStore):
+    """Lock records of their own.
 
-    ``make`` makes a provider, sync or async, with the given key prefix.
+    :param from_url: makes a client as an application has it; None: providers get the URL.
     """
 
     def __init__(
-        self, servers: Sequence[RedisEndpoint | RedisCluster], make: Callable[..., Any], *, is_async: bool
+        self, servers: Sequence[Any], kind: Any, place: Any, options: dict[str, Any], from_url: Any = None
     ) -> None:
         self.servers = servers
-        self.prefix = f"test-{uuid4().hex[:8]}"
-        self._make = make
-        self.factory: Callable[[], Any] = partial(make, key_prefix=self.prefix)
-        self._is_async = is_async
-        self._resources = ExitStack()
-        self._providers: list[LockProvider] = []
+        self._from_url = from_url
+        super().__init__(kind, place, {"key_prefix": f"test-{uuid4().hex[:8]}", **options})
         if len(servers) > 1:
-            self._start_quorum(self.provider(0))
+            provider: Any = self.provider(0)
+            if self.is_async:
+                provider.run(provider.async_provider.start_new_quorum())
+            else:
+                provider.start_new_quorum()
 
-    def provider(self, number: int) -> LockProvider:
-        """The first provider, the second one, …; the same for all tests of the class, as in an application."""
-        while len(self._providers) <= number:
-            self._providers.append(self.open(self._resources, self._make))
-        return self._providers[number]
+    @property
+    def address(self) -> Address:
+        address: Address = self.servers[0].address
+        return address
 
-    def _start_quorum(self, provider: Any) -> None:
-        if self._is_async:
-            provider.run(provider.async_provider.start_new_quorum())
-        else:
-            provider.start_new_quorum()
-
-    def open(self, resources: ExitStack, make: Callable[..., Any]) -> LockProvider:
-        """Another provider, which is closed with ``resources``."""
-        factory = partial(make, key_prefix=self.prefix)
-        if self._is_async:
-            return resources.enter_context(BlockingLockProvider(factory))
-        provider: Any = factory()
-        resources.callback(provider.close)
-        return cast("LockProvider", provider)
+    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+        place = self.place if via is None else self.servers[0].url(via=via)
+        if self._from_url is None:
+            return partial(self.kind, place, **self.options), None
+        client = self._from_url(place)
+        return partial(self.kind, client, **self.options), client.aclose if self.is_async else client.close
 
     def delete(self, name: str) -> None:
         for server in self.servers:
             with server.client() as client:
-                client.delete(f"{self.prefix}:{{{name}}}")
+                client.delete(f"{self.options['key_prefix']}:{{{name}}}")
 
     @contextmanager
-    def stalled(self) -> Iterator[None]:
+    def stalled(self, name: str) -> Iterator[None]:
         """The server holds back what would write."""
         with ExitStack() as stack:
             for server in self.servers:
@@ -72,41 +62,30 @@ class RedisStore:
             yield
 
     def close(self) -> None:
-        self._resources.close()
+        super().close()
         for server in self.servers:
             with server.client() as client:
-                for key in client.scan_iter(match=f"{self.prefix}:*", count=1000):
+                for key in client.scan_iter(match=f"{self.options['key_prefix']}:*", count=1000):
                     client.delete(key)
 
 
-class RedisContract:
-    """The hooks of the contract for a store on Redis; subclasses say how providers are made."""
+class RedisContract(StoreContract):
+    """On one server."""
 
-    @pytest.fixture(autouse=True)
-    def _remember(self, store: RedisStore) -> None:
-        self.store = store
+    kind: ClassVar[Any]
+    from_url: ClassVar[Callable[..., Any] | None] = None
+    """Makes a client as an application has it; None: providers get the URL."""
+    client_options: ClassVar[dict[str, Any]] = {}
 
-    @pytest.fixture
-    def make_provider(self, store: RedisStore) -> LockProviderFactory:
-        numbers = iter(range(10))
-        return lambda: store.provider(next(numbers))
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:
+        server = request.getfixturevalue("redis_server")
+        return RedisStore([server], cls.kind, server.url(), {}, cls.make_client())
 
-    @pytest.fixture
-    def process_factory(self, store: RedisStore) -> Any:
-        return store.factory
-
-    @pytest.fixture
-    def proxy(self, store: RedisStore) -> Iterator[TcpProxy]:
-        server: Any = store.servers[0]
-        with TcpProxy(server.address) as proxy:
-            yield proxy
+    @classmethod
+    def make_client(cls) -> Any:
+        return cls.from_url and partial(cls.from_url, **cls.client_options)
 
     @pytest.fixture
-    def make_loop_provider(self, store: RedisStore) -> Any:
-        return store.factory
-
-    def delete_record(self, provider: LockProvider, name: str) -> None:
-        self.store.delete(name)
-
-    def stalled(self, name: str) -> Any:
-        return self.store.stalled()
+    def unreachable(self) -> Any:
+        return f"redis://127.0.0.1:{free_port()}"

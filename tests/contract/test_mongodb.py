@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
     EventLoopContract,
@@ -15,59 +16,28 @@ from shedlock_py.testing.contract import (
 )
 from tests.contract.mongo import MongoContract
 
-
-class TestUrl(MongoContract, LockProviderContract, ProcessContract):
-    pass
-
-
-class TestUsersClient(MongoContract, LockProviderContract):
-    users_client = True
-
-
-class TestStallingStore(MongoContract, StallingStoreContract):
-    via_proxy = True
-
-
-class TestAsyncUrl(MongoContract, AsyncLockProviderContract, ProcessContract):
-    is_async = True
-
-
-class TestAsyncUsersClient(MongoContract, AsyncLockProviderContract):
-    is_async = True
-    users_client = True
-
-
-class TestAsyncStallingStore(MongoContract, StallingStoreContract):
-    is_async = True
-    via_proxy = True
-
-
 MONITORS = 2
 """Connections that PyMongo has besides its pool."""
 
 
-class TestNetwork(MongoContract, NetworkContract):
+class TestUrl(MongoContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract):
     most_connections = 20 + MONITORS
 
 
-class TestAsyncNetwork(MongoContract, NetworkContract):
-    is_async = True
+class TestAsyncUrl(MongoContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+    kind = AsyncMongoLockProvider
     most_connections = 20 + MONITORS
 
 
-class TestUsersClientNetwork(MongoContract, NetworkContract):
+class TestUsersClient(MongoContract, NetworkContract, LockProviderContract):
     users_client = True
     most_connections = 1 + MONITORS
 
 
-class TestAsyncUsersClientNetwork(MongoContract, NetworkContract):
-    is_async = True
+class TestAsyncUsersClient(MongoContract, NetworkContract, AsyncLockProviderContract):
+    kind = AsyncMongoLockProvider
     users_client = True
     most_connections = 1 + MONITORS
-
-
-class TestForks(MongoContract, ForkContract):
-    pass
 
 
 # PyMongo warns of it; an application that forks after an import cannot follow its advice.
@@ -76,5 +46,10 @@ class TestUsersClientForks(MongoContract, ForkContract):
     users_client = True
 
 
-class TestEventLoops(MongoContract, EventLoopContract):
-    is_async = True
+class TestStallingStore(MongoContract, StallingStoreContract):
+    via_proxy = True
+
+
+class TestAsyncStallingStore(MongoContract, StallingStoreContract):
+    kind = AsyncMongoLockProvider
+    via_proxy = True

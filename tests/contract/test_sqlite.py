@@ -16,7 +16,8 @@ from shedlock_py.testing.contract import (
     LockProviderContract,
     ProcessContract,
 )
-from tests.contract.sql import SqlContract, SqlStore
+from tests.contract.sql import SqlContract
+from tests.contract.stores import ContractStore
 
 
 class SqliteContract(SqlContract):
@@ -27,47 +28,38 @@ class SqliteContract(SqlContract):
         return f"{cls.driver}:///{path}", f"sqlite:///{path}"
 
     @pytest.fixture
-    def unreachable_url(self, tmp_path: Path) -> str:
+    def unreachable(self, tmp_path: Path) -> str:
         return f"{self.driver}:///{tmp_path}/no/such/directory/locks.db"
 
 
-class TestSqlite3(SqliteContract, LockProviderContract, ProcessContract):
+class TestSqlite3(SqliteContract, LockProviderContract, ProcessContract, ForkContract):
     driver = "sqlite"
 
 
-class TestSqlite3UsersEngine(SqliteContract, LockProviderContract):
+class TestSqlite3UsersEngine(SqliteContract, LockProviderContract, ForkContract):
     driver = "sqlite"
-    users_engine = True
+    users_client = True
 
 
 class TestAiosqlite(SqliteContract, AsyncLockProviderContract, ProcessContract):
     driver = "sqlite+aiosqlite"
 
 
+class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
+    driver = "sqlite+aiosqlite"
+
+    @pytest.fixture
+    def make_loop_provider(self, store: ContractStore) -> Any:
+        facade: Any = store.provider(0)
+        facade.run(facade.async_provider.close())  # a child is refused if its parent has the file open
+        return store.factory
+
+
 class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract):
     driver = "sqlite+aiosqlite"
-    users_engine = True
+    users_client = True
 
 
 class TestWithoutExtraColumns(SqliteContract, ExclusionContract, HoldTimesContract):
     driver = "sqlite"
     extra_columns = False
-
-
-class TestSqlite3Forks(SqliteContract, ForkContract):
-    driver = "sqlite"
-
-
-class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
-    driver = "sqlite+aiosqlite"
-
-    @pytest.fixture
-    def make_loop_provider(self, store: SqlStore) -> Any:
-        facade: Any = store.provider(0)
-        facade.run(facade.async_provider.close())  # a child is refused if its parent has the file open
-        return store.async_provider
-
-
-class TestSqlite3UsersEngineForks(SqliteContract, ForkContract):
-    driver = "sqlite"
-    users_engine = True

@@ -1,5 +1,6 @@
 """hold and attempt: acquire, run, release, and what the caller sees, beyond what the contract shows for each store."""
 
+import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from shedlock_py import (
     Event,
     Executed,
     InMemoryLockProvider,
+    Lease,
     LeaseLost,
     LockAcquired,
     LockEvent,
@@ -25,6 +27,7 @@ from shedlock_py import (
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
+from tests.support.signals import raised_by
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
@@ -135,6 +138,15 @@ class TestI8TheResultIsSacred:
                 raise error
 
         assert isinstance(attempt("job", lambda: "value", provider=Broken()), Executed)
+
+    def test_i8_a_signal_during_the_release_ends_the_process(self, provider: InMemoryLockProvider) -> None:
+        class Interrupted(InMemoryLockProvider):
+            def release(self, lease: Lease) -> bool:
+                signal.raise_signal(signal.SIGTERM)
+                return True
+
+        with raised_by(signal.SIGTERM, SystemExit), pytest.raises(SystemExit):
+            attempt("job", lambda: "value", provider=Interrupted())
 
     def test_i8_an_interruption_of_the_first_listener(self, provider: InMemoryLockProvider) -> None:
         recorded = RecordingListener()

@@ -209,16 +209,25 @@ def test_a_release_that_is_interrupted_goes_on() -> None:
 
 
 def test_an_undo_that_has_waited_for_longer_than_its_lease_is_not_begun() -> None:
-    store = InMemoryLockProvider()
-    provider, client = faulty(store)
-    client.raises = [Lost(), Lost()]
-    gate = threading.Event()
-    for _ in range(4):
-        provider._undo_workers.submit(gate.wait)  # all of them are busy
-    with pytest.raises(ProviderError):
-        provider.acquire(LockRequest("job", "100ms"))
-    client.raises = [AssertionError("it was begun")]
-    time.sleep(0.1)  # its lease
+    provider, client = faulty(InMemoryLockProvider())
+    provider.programs.timeout = 0.05
+    begun: list[str] = []
+    gate, undo_claim = threading.Event(), provider.programs.undo_claim
+
+    def undo(name: str, *rest: Any) -> Program[Any, Any, bool]:
+        begun.append(name)
+        gate.wait(30)
+        return undo_claim(name, *rest)
+
+    provider.programs.undo_claim = undo  # type: ignore[method-assign, assignment]  # it waits
+    for request in (*[LockRequest("busy", "1h")] * 4, LockRequest("late", "100ms")):  # four threads undo
+        client.raises = [Lost(), Lost()]
+        with pytest.raises(ProviderError):
+            provider.acquire(request)
+    time.sleep(0.1)  # the last lease
     gate.set()
-    provider._undo_workers.submit(lambda: None).result(10)
-    assert len(client.raises) == 1
+    client.raises = [Lost(), Lost()]
+    with pytest.raises(ProviderError):
+        provider.acquire(LockRequest("later", "1h"))
+    wait_until(lambda: "later" in begun, what="the undo of the acquire after that")
+    assert begun == ["busy"] * 4 + ["later"]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
 from shedlock_py._process import monotonic
-from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, Lent, NotSent, TimedOut
-from tests.support.signals import raised_by
+from shedlock_py._timers import WorkerPool
+from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, Lent, NotSent, TimedOut, call_within
+from tests.support.polling import wait_until
+from tests.support.signals import TooLong, raised_by
 from tests.support.timing import BUSY
 
 COUNT = 3
@@ -197,21 +202,16 @@ def threaded() -> ConnectionPool[Connection]:
 
 def all_are_free(pool: ConnectionPool[Connection]) -> bool:
     """Whether as many threads as there are connections get one at the same time."""
-    together, failed = threading.Barrier(COUNT, timeout=30), []
+    together = threading.Barrier(COUNT, timeout=30)
 
-    def take() -> None:
-        try:
-            with pool.connection(monotonic() + 10, is_urgent=False):
-                together.wait()
-        except (TimedOut, threading.BrokenBarrierError) as error:
-            failed.append(error)
+    def take(_: int) -> bool:
+        with suppress(TimedOut, threading.BrokenBarrierError), pool.connection(monotonic() + 10, is_urgent=False):
+            together.wait()
+            return True
+        return False
 
-    threads = [threading.Thread(target=take) for _ in range(COUNT)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return not failed
+    with ThreadPoolExecutor(COUNT) as threads:
+        return all(threads.map(take, range(COUNT)))
 
 
 def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
@@ -238,23 +238,16 @@ def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
                 with mutex:
                     longest = max(longest, monotonic() - started - seconds)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(40) as threads:
+        list(threads.map(work, range(40)))
     assert peak == COUNT + 1
     assert longest < BUSY
     assert all_are_free(pool)
 
 
-class Interrupted(Exception):
-    """What a job's alarm raises."""
-
-
 @pytest.fixture
 def _alarm() -> Iterator[None]:
-    with raised_by(signal.SIGALRM, Interrupted):
+    with raised_by(signal.SIGALRM, TooLong):
         yield
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -269,6 +262,47 @@ def test_exceptions_of_a_signal_handler_lose_none(threaded: ConnectionPool[Conne
                 until = monotonic() + 5
                 with threaded.connection(until, is_urgent=False) as one, threaded.connection(until, is_urgent=True):
                     one.is_good = True
-        except Interrupted:
+        except TooLong:
             pass
     assert all_are_free(threaded)
+
+
+# What nobody waits for any more is discarded
+
+
+class Exhausted(WorkerPool):
+    """No thread can be started, as at a container's limit, or while the interpreter ends."""
+
+    def submit(self, function: Any) -> Future[Any]:
+        raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_it_is_called_without_the_limit() -> None:
+    discarded: list[int] = []
+    thread = call_within(Exhausted(1, "none"), 1, "a connection", threading.get_ident, discarded.append)
+    assert (thread, discarded) == (threading.get_ident(), [])
+
+
+@pytest.mark.parametrize("end", ["time limit", "signal"])
+@pytest.mark.usefixtures("_alarm")
+def test_a_late_result_is_discarded(end: str) -> None:
+    pool, begun, done = WorkerPool(1, "test"), threading.Event(), threading.Event()
+    discarded: list[str] = []
+
+    def open_late() -> str:
+        begun.set()
+        done.wait(30)
+        return "a connection"
+
+    def interrupt() -> None:
+        begun.wait(30)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    if end == "signal":
+        threading.Thread(target=interrupt).start()
+    started = time.monotonic()
+    with pytest.raises(TooLong if end == "signal" else TimedOut):
+        call_within(pool, 30 if end == "signal" else 0.05, "a connection", open_late, discard=discarded.append)
+    assert time.monotonic() - started < 20
+    done.set()
+    wait_until(lambda: discarded == ["a connection"], what="the late result discarded")

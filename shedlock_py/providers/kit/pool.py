@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from shedlock_py._process import is_from_signal, monotonic
@@ -25,13 +25,9 @@ _POLL_SECONDS = 0.1
 """A waiting thread checks this often for a slot that another thread has lost."""
 
 
-@overload
-def seconds_left(until: float) -> float: ...
-@overload
-def seconds_left(until: float | None) -> float | None: ...
-def seconds_left(until: float | None) -> float | None:
-    """Seconds from now until that moment of the monotonic clock, at least 0; None for None."""
-    return None if until is None else max(0.0, until - monotonic())
+def seconds_left(until: float) -> float:
+    """Seconds from now until that moment of the monotonic clock, at least 0."""
+    return max(0.0, until - monotonic())
 
 
 class Lent(Generic[C]):
@@ -252,7 +248,7 @@ def driver_errors(*, is_connecting: bool) -> Iterator[None]:
 
 def call_within(
     pool: WorkerPool,
-    seconds: float | None,
+    seconds: float,
     waiting_for: str,
     function: Callable[[], T],
     discard: Callable[[T], object],
@@ -262,8 +258,6 @@ def call_within(
     :param discard: called with a result that comes too late.
     :raises TimedOut: after ``seconds``; nothing was sent.
     """
-    if seconds is None:
-        return function()
     from concurrent.futures import Future, wait
 
     results: list[T] = []

@@ -115,7 +115,7 @@ class StorePrograms(ABC):
     # A store may replace these.
 
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        """The error for the caller: what failed, why, and the hint."""
+        """The error for the caller."""
         make = refused if failure is Failure.REFUSED else unreachable
         return make(operation, lock_name, self.reason(error), hint=self.hint(error))
 
@@ -145,12 +145,11 @@ class StorePrograms(ABC):
         return text if len(text) <= 300 else f"{text[:300]}…"
 
     def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:
-        """See :meth:`LockProvider.acquire`."""
         operation = Operation(self, "acquire", request.name)
         return self._claimed(operation, Claim(request, self.clock), None, force=False)
 
     def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
-        """See :meth:`LockProvider.take_over`: read the record, and replace exactly what was read."""
+        """Read the record, and replace exactly what was read."""
         claim = Claim(request, self.clock)
         operation = Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):
@@ -204,7 +203,6 @@ class StorePrograms(ABC):
         return (yield from self.carry_out("undo", name, self.undo_claim(name, locked_by, former)))
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
-        """See :meth:`LockProvider.extend`."""
         extension = lease.begin_extension(lock_at_most_for)
         if lease.has_ended():
             return None
@@ -215,7 +213,6 @@ class StorePrograms(ABC):
         return extension.granted(repeated=operation.was_repeated and not self.recognises_retries)
 
     def release(self, lease: Lease) -> Program[Any, Any, bool]:
-        """See :meth:`LockProvider.release`."""
         if lease.has_ended():
             return False
         was_trusted = lease.is_trusted()

@@ -9,7 +9,7 @@ from sqlalchemy import URL
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from shedlock_py._process import PerLoop, PerProcess, monotonic
+from shedlock_py._process import OwningProcess, PerLoop, PerProcess, monotonic
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
 from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
 from shedlock_py.providers.sqlalchemy.engines import check_user_engine, open_async_engine, open_engine
@@ -87,18 +87,19 @@ class ProcessConnections(ManagedConnections):
 
     def __init__(self, url: URL, timeout: float) -> None:
         super().__init__(open_engine(url, timeout))
-        is_sqlite = self.engine.dialect.name == "sqlite"
+        self._owner = OwningProcess()
         self.pool = ConnectionPool(
             self.connect,
             self.disconnect,
             size=POOL_SIZE,
             reserved=RESERVED,
             name="shedlock-connect",
-            connect_in_thread=not is_sqlite,
+            connect_in_thread=self.engine.dialect.name != "sqlite",
         )
 
     def close_idle(self) -> None:
-        self.pool.close()
+        if self._owner.is_current():
+            self.pool.close()
 
 
 class AsyncUrlClient(_Client):

@@ -187,7 +187,8 @@ class UserConnections(SqlConnections):
             self._give_back(lent)
 
     def close_idle(self) -> None:
-        if not getattr(self.engine.pool, "checkedout", int)():  # else a child is refused in any case
+        # Of a process that uses a connection, each child is refused.
+        if _pool_owners[self.engine].is_current() and not getattr(self.engine.pool, "checkedout", int)():
             self.engine.dispose()
 
     def _take(self) -> PoolProxiedConnection:

@@ -50,22 +50,12 @@ def test_nothing_needs_it(store: Store, name: str) -> None:
     assert provider.release(acquired(provider, name))
 
 
-def test_another_time(store: Store) -> None:
-    provider_of(store).create_schema()
-    provider_of(store, "40d").create_schema()
-    assert expiry(store) == 40 * DAY
-    provider_of(store, 1.5).create_schema()
-    assert expiry(store) == 2
-
-
-def test_an_index_that_was_there_before(store: Store) -> None:
-    store.documents.create_index("lockUntil", name="mine", expireAfterSeconds=5)
-    provider_of(store).create_schema()
-    assert expiry(store) == 30 * DAY
-    store.documents.drop_indexes()
-    store.documents.create_index("lockUntil")
-    provider_of(store).create_schema()
-    assert expiry(store) == 30 * DAY
+@pytest.mark.parametrize("existing", [{}, {"expireAfterSeconds": 5}, {"name": "mine", "expireAfterSeconds": 5}])
+def test_an_index_that_was_there_before(store: Store, existing: dict[str, Any]) -> None:
+    store.documents.create_index("lockUntil", **existing)
+    for expire_after, seconds in (("30d", 30 * DAY), ("40d", 40 * DAY), (1.5, 2)):
+        provider_of(store, expire_after).create_schema()
+        assert expiry(store) == seconds
 
 
 @pytest.mark.parametrize("expire_after", [0, "999ms", -1, "10", None, "11 years"])
@@ -89,25 +79,21 @@ def test_what_the_index_removes_is_never_held(store: Store, name: str) -> None:
 @pytest.mark.parametrize("store", ["sync"], indirect=True)
 def test_ten_processes_at_once(store: Store) -> None:
     with workers() as call_all:
-        for create in (create_in_process, create_in_process_async):
+        for kind in (MongoLockProvider, AsyncMongoLockProvider):
             for i in range(5):
-                collection = f"{store.collection}_{create.__name__}_{i}"
-                assert set(call_all(create, store.url(**SLOW_SERVER), collection)) == {None}
+                collection = f"{store.collection}_{kind.__name__}_{i}"
+                assert set(call_all(create_in_process, kind, store.url(**SLOW_SERVER), collection)) == {None}
                 found = store.documents.database[collection]
                 assert found.index_information()["lockUntil_1"]["expireAfterSeconds"] == 30 * DAY
                 found.drop()
 
 
-def create_in_process(url: str, collection: str) -> None:
-    provider = MongoLockProvider(url, collection=collection)
-    provider.create_schema()
-    provider.close()
-
-
-def create_in_process_async(url: str, collection: str) -> None:
+def create_in_process(kind: Any, url: str, collection: str) -> None:
     async def create() -> None:
-        provider = AsyncMongoLockProvider(url, collection=collection)
-        await provider.create_schema()
-        await provider.close()
+        provider = kind(url, collection=collection)
+        for step in (provider.create_schema, provider.close):
+            result = step()
+            if result is not None:
+                await result
 
     asyncio.run(create())

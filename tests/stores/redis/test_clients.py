@@ -48,19 +48,6 @@ def test_options(store: Store, other: LockProvider, options: dict[str, Any], nam
     assert provider.force_release(lock) is True
 
 
-@pytest.mark.parametrize("kind", [*URL_KINDS, *ONCE])
-def test_databases_have_locks_of_their_own(store: Store, name: str) -> None:
-    first, second = (store.provider(url=store.server.url(db)) for db in (0, 1))
-    lease = acquired(first, name)
-    assert second.record(name) is None
-    assert second.records(name) == []
-    assert second.release(acquired(second, name)) is True
-    assert first.extend(lease, "2m") is lease
-    assert second.extend(lease, "2m") is None
-    with store.server.client(1) as client:
-        client.delete(f"shedlock:{{{name}}}")
-
-
 @pytest.mark.parametrize("kind", URL_KINDS)
 def test_a_unix_socket(private: Store, name: str) -> None:
     url: str = private.server.unix_url(3)  # type: ignore[attr-defined]  # a private one has it

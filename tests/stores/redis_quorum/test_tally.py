@@ -279,6 +279,11 @@ def test_i12_a_take_over_that_was_not_confirmed_is_undone_and_gets_a_new_id(
     program.close()
 
 
+def test_a_take_over_that_is_too_long_is_refused_before_anything_is_sent(programs: QuorumPrograms) -> None:
+    with pytest.raises(ConfigurationError, match="longest_lease"):
+        programs.take_over(LockRequest(NAME, "25h"))
+
+
 EARLY, LATE = ([clock, b"", clock, 1, b""] for clock in (1_700_000_000_000_000, 1_800_000_000_000_000))
 
 

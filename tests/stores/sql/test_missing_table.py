@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.stores.sql.stores import Store, acquired, record_of
 
@@ -20,10 +20,13 @@ def table(store: Store) -> Iterator[str]:
         yield table
 
 
-@pytest.mark.parametrize("kind", ["url", "engine"])
-def test_no_table(kind: str, store: Store, table: str, name: str) -> None:
+@pytest.fixture(params=["url", "engine"])
+def provider(request: pytest.FixtureRequest, store: Store, table: str) -> LockProvider:
     options: dict[str, Any] = {"table_name": table}
-    provider = store.provider(**options) if kind == "url" else store.provider_of_engine(options=options)
+    return store.provider(**options) if request.param == "url" else store.provider_of_engine(options=options)
+
+
+def test_no_table(provider: LockProvider, store: Store, table: str, name: str) -> None:
     for _ in range(2):
         with pytest.raises(ProviderError, match=rf"create the table {table}\b.*create_schema\(\)") as missing:
             provider.acquire(LockRequest(name, "1m"))
@@ -32,30 +35,23 @@ def test_no_table(kind: str, store: Store, table: str, name: str) -> None:
         assert missing.value.__cause__ is not None
     with pytest.raises(ProviderError, match="create_schema"):
         provider.records()
-    store.provider(**options).create_schema()
+    store.provider(table_name=table).create_schema()
     assert provider.release(acquired(provider, name))
 
 
-def java_columns(store: Store, table: str) -> None:
+def test_no_extra_columns(provider: LockProvider, store: Store, table: str, name: str) -> None:
     time = "TIMESTAMP" if store.is_postgres else "DATETIME(6)"
     store.execute(
         f"CREATE TABLE {table} (name VARCHAR(64) NOT NULL PRIMARY KEY, lock_until {time} NOT NULL, "
         f"locked_at {time} NOT NULL, locked_by VARCHAR(255) NOT NULL)"
     )
-
-
-@pytest.mark.parametrize("kind", ["url", "engine"])
-def test_no_extra_columns(kind: str, store: Store, table: str, name: str) -> None:
-    java_columns(store, table)
-    options: dict[str, Any] = {"table_name": table}
-    provider = store.provider(**options) if kind == "url" else store.provider_of_engine(options=options)
     with pytest.raises(ProviderError, match="extra_columns=False") as missing:
         provider.acquire(LockRequest(name, "1m"))
     assert not isinstance(missing.value, ProviderUnreachable)
     with pytest.raises(ProviderError, match="extra_columns=False"):
         provider.create_schema()
 
-    without = store.provider(**options, extra_columns=False)
+    without = store.provider(table_name=table, extra_columns=False)
     without.create_schema()
     lease = acquired(without, name)
     assert lease.fencing_token is None

@@ -12,28 +12,35 @@ WARM_UP = 8  # psycopg prepares a statement when it sees it for the sixth time, 
 ROUNDS = 12
 
 
-def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, set[int]]:
+class Costs(dict[str, set[int]]):
     """The round trips of each operation, as a set: the same number each time."""
-    counted: dict[str, set[int]] = {}
 
-    def count(operation: str, is_counted: bool) -> None:
-        if is_counted:
-            counted.setdefault(operation, set()).add(proxy.round_trips)
-        proxy.reset()
+    def __init__(self, proxy: TcpProxy) -> None:
+        super().__init__()
+        self._proxy = proxy
+        self.is_warm = False
 
+    def note(self, operation: str) -> None:
+        if self.is_warm:
+            self.setdefault(operation, set()).add(self._proxy.round_trips)
+        self._proxy.reset()
+
+
+def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> Costs:
+    costs = Costs(proxy)
     for i in range(WARM_UP + ROUNDS):
-        is_counted = i >= WARM_UP
+        costs.is_warm = i >= WARM_UP
         lock = name if i % 2 else f"{name}-{i}"  # a record that exists, and one that does not
         proxy.reset()
         lease = acquired(provider, lock)
-        count("acquire", is_counted)
+        costs.note("acquire")
         assert provider.acquire(LockRequest(lock, "1m")) is None
-        count("skip", is_counted)
+        costs.note("skip")
         assert provider.extend(lease, "2m") is lease
-        count("extend", is_counted)
+        costs.note("extend")
         assert provider.release(lease)
-        count("release", is_counted)
-    return counted
+        costs.note("release")
+    return costs
 
 
 OPERATIONS = ("acquire", "skip", "extend", "release")
@@ -50,35 +57,23 @@ def test_a_provider_of_a_users_engine_takes_few(store: Store, proxy: TcpProxy, n
     assert costs(provider, proxy, name) == {operation: {expected} for operation in OPERATIONS}
 
 
-def costs_of_fire_times(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, set[int]]:
-    counted: dict[str, set[int]] = {}
+def test_with_fire_times_it_takes_one_as_well(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider, costs = store.provider(proxy.address), Costs(proxy)
     too_late = datetime.now(UTC) + timedelta(days=1)
     for i in range(WARM_UP + ROUNDS):
+        costs.is_warm = i >= WARM_UP
         lock = name if i % 2 else f"{name}-{i}"
-        request = LockRequest(lock, "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC) + timedelta(seconds=i))
-        steps = {}
+        fire_time = datetime(2024, 5, 1, tzinfo=UTC) + timedelta(seconds=i)
         proxy.reset()
-        lease = provider.acquire(request)
-        assert lease is not None
-        steps["acquire"] = proxy.round_trips
-        provider.release(lease)
-        for what, skipped in (("already ran", request), ("too late", LockRequest(lock, "1m", fire_time=too_late))):
-            proxy.reset()
-            if what == "already ran":
-                assert provider.acquire(skipped) is None
-            else:
-                with pytest.raises(ProviderError, match="later than the store's clock"):
-                    provider.acquire(skipped)
-            steps[what] = proxy.round_trips
-        proxy.reset()
+        lease = acquired(provider, lock, fire_time=fire_time)
+        costs.note("acquire")
+        assert provider.release(lease)
+        costs.note("release")
+        assert provider.acquire(LockRequest(lock, "1m", fire_time=fire_time)) is None
+        costs.note("already ran")
+        with pytest.raises(ProviderError, match="later than the store's clock"):
+            provider.acquire(LockRequest(lock, "1m", fire_time=too_late))
+        costs.note("too late")
         assert provider.undo(lease) is False, "it was released"  # type: ignore[attr-defined]  # the kit's
-        steps["undo"] = proxy.round_trips
-        if i >= WARM_UP:
-            for what, count in steps.items():
-                counted.setdefault(what, set()).add(count)
-    return counted
-
-
-def test_with_fire_times_it_takes_one_as_well(store: Store, proxy: TcpProxy, name: str) -> None:
-    costs = costs_of_fire_times(store.provider(proxy.address), proxy, name)
-    assert costs == {"acquire": {1}, "already ran": {1}, "too late": {1}, "undo": {0}}
+        costs.note("undo")
+    assert costs == {"acquire": {1}, "release": {1}, "already ran": {1}, "too late": {1}, "undo": {0}}

@@ -234,11 +234,11 @@ def test_i13_a_host_name_that_is_not_looked_up_in_time(
         replied.wait(30)
         raise OSError("no such name")
 
-    provider = store.provider(address, timeout=TIMEOUT)
+    provider: Any = store.provider(address, timeout=TIMEOUT)
     if store.is_async or "pymysql" in store.driver:
         monkeypatch.setattr(socket, "getaddrinfo", wait)
     else:
-        monkeypatch.setattr(provider._engine.dialect, "connect", wait)  # type: ignore[attr-defined]  # of a sync provider
+        monkeypatch.setattr(provider.programs.dialect, "connect", wait)
     try:
         error, seconds = failed_after(lambda: provider.record(name))
     finally:

@@ -46,6 +46,7 @@ from shedlock_py.providers.redis.quorum.majority import (
     results,
 )
 from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 
 VOTE = timedelta(seconds=3)
 """How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""
@@ -59,12 +60,9 @@ IsSettled = Callable[[Sequence[Any]], bool]
 class Reading(NamedTuple):
     """What a take-over replaces."""
 
-    token: int
-    """The next token of the lock."""
-    former: dict[int, tuple[bytes, bytes]]
-    """By the number of the server: its token, and what changes when it forgets records."""
-    clocks: list[int]
-    """The clocks of the servers, in microseconds."""
+    token: int  # the next one of the lock
+    former: dict[int, tuple[bytes, bytes]]  # of each server its token, and what changes when it forgets records
+    clocks: list[int]  # of the servers, in microseconds
 
 
 class QuorumPrograms(StorePrograms):
@@ -136,15 +134,17 @@ class QuorumPrograms(StorePrograms):
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
+    def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
+        self._check_length(request.lock_at_most_for)  # before the servers are read
+        return super().take_over(request)
+
     def read_before_take_over(self, name: str) -> QuorumProgram:
         read = Call(script("quorum_read"), (self._calls.key(name), self._node_key))
         replies = yield from self._required("take_over", name, read, self._know_tokens)
         found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
-        token = max(reply[2] for reply in found.values())
-        clocks = [reply[0] for reply in found.values()]
-        if self._know_tokens(replies):  # otherwise the operator takes over in spite of a quarantine
-            found = {server: reply for server, reply in found.items() if reply[3]}
-        return Reading(token, {server: (reply[1], reply[4]) for server, reply in found.items()}, clocks)
+        all_may = not self._know_tokens(replies)  # the operator takes over in spite of a quarantine
+        former = {server: (reply[1], reply[4]) for server, reply in found.items() if all_may or reply[3]}
+        return Reading(max(reply[2] for reply in found.values()), former, [reply[0] for reply in found.values()])
 
     def _take_over(self, claim: Claim, reading: Reading) -> QuorumProgram:
         request = claim.request

@@ -1,0 +1,143 @@
+"""What the contract needs to know about a store: lock records for a class of tests, and two providers on them."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+
+from shedlock_py import AsyncLockProvider, LockProvider
+from shedlock_py.providers.kit import AsyncProgramProvider
+from shedlock_py.testing.contract import BlockingLockProvider, ContractBase, LockProviderFactory
+from shedlock_py.testing.proxy import Address, TcpProxy
+from tests.support.polling import wait_until
+
+
+class ContractStore(ABC):
+    """Lock records of their own, and the providers of one class of tests.
+
+    :ivar kind: the class of the providers; they get ``place``, a URL for example, and ``options``.
+    """
+
+    def __init__(self, kind: Any, place: Any, options: dict[str, Any]) -> None:
+        self.kind, self.place, self.options = kind, place, options
+        self.is_async = issubclass(kind, AsyncProgramProvider)
+        self._resources = ExitStack()
+        self._providers: list[LockProvider] = []
+
+    def provider(self, number: int) -> LockProvider:
+        """The first provider, the second one, …; the same for all tests of the class, as in an application."""
+        while len(self._providers) <= number:
+            self._providers.append(self.open(self._resources))
+        return self._providers[number]
+
+    def open(self, resources: ExitStack, via: Address | None = None) -> LockProvider:
+        """Another provider, which is closed with ``resources``. An async one is presented as a sync one."""
+        make, close = self.maker(via)
+        if self.is_async:
+            facade = resources.enter_context(BlockingLockProvider(make))
+            if close is not None:
+                resources.callback(lambda: facade.run(close()))
+            return facade
+        provider: Any = make()
+        resources.callback(close or provider.close)
+        return provider  # type: ignore[no-any-return]  # of a class that a test names
+
+    @abstractmethod
+    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+        """What makes a provider, through a proxy if there is one; and what closes its client, if that is the user's."""
+
+    @property
+    def factory(self) -> Callable[[], Any]:
+        """The same store in another process, or on another event loop."""
+        return partial(self.kind, self.place, **self.options)
+
+    @property
+    @abstractmethod
+    def address(self) -> Address:
+        """Where a proxy can be put in front."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove a record by hand."""
+
+    @abstractmethod
+    def stalled(self, name: str) -> AbstractContextManager[None]:
+        """While in the block, the store does not reply to writes of this record."""
+
+    def close(self) -> None:
+        self._resources.close()
+
+
+class StoreContract(ContractBase):
+    """The hooks of the contract; subclasses say which store it is, and which suites it runs."""
+
+    users_client: ClassVar[bool] = False
+    """Providers get a client, or an engine, as an application has it."""
+
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> ContractStore:
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, request: pytest.FixtureRequest) -> Iterator[ContractStore]:
+        store = cls.open_store(request)
+        yield store
+        store.close()
+
+    @pytest.fixture(autouse=True)
+    def _remember(self, store: ContractStore) -> None:
+        self.store_of_class = store
+
+    @pytest.fixture
+    def make_provider(self, store: ContractStore) -> LockProviderFactory:
+        numbers = iter(range(10))
+        return lambda: store.provider(next(numbers))
+
+    @pytest.fixture
+    def process_factory(self, store: ContractStore) -> Any:
+        return store.factory
+
+    @pytest.fixture
+    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
+        with TcpProxy(store.address) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def make_proxied_provider(self, store: ContractStore, proxy: TcpProxy) -> Iterator[LockProviderFactory]:
+        with ExitStack() as resources:
+            yield lambda: store.open(resources, via=proxy.address)
+
+    @pytest.fixture
+    def make_loop_provider(self, store: ContractStore) -> Callable[[], AsyncLockProvider]:
+        return store.factory
+
+    @pytest.fixture
+    def unreachable(self) -> Any:
+        """The place of a store that does not reply."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def failing_provider(self, store: ContractStore, unreachable: Any) -> Iterator[LockProvider]:
+        if store.is_async:
+            before = set(threading.enumerate())
+            with BlockingLockProvider(lambda: store.kind(unreachable)) as facade:
+                yield facade
+                # aiosqlite ends the thread of a failed connect without waiting; it must find the event loop open.
+                wait_until(lambda: not any("_connection_worker" in t.name for t in {*threading.enumerate()} - before))
+        else:
+            provider = store.kind(unreachable)
+            yield provider
+            provider.close()
+
+    def delete_record(self, provider: LockProvider, name: str) -> None:
+        self.store_of_class.delete(name)
+
+    def stalled(self, name: str) -> AbstractContextManager[None]:
+        return self.store_of_class.stalled(name)
