@@ -16,7 +16,7 @@ from shedlock_py.providers.kit import (
     RecordCommand,
     RecordPrograms,
     Records,
-    parse_tolerance,
+    parse_limits,
 )
 
 
@@ -50,7 +50,7 @@ class MemoryPrograms(RecordPrograms):
     """The programs for one store in memory, which has no errors."""
 
     def __init__(self, store: MemoryStore, fire_time_tolerance: Duration | None) -> None:
-        super().__init__(clock=store.clock, fire_time_tolerance=parse_tolerance(fire_time_tolerance, None))
+        super().__init__(clock=store.clock, **parse_limits(None, fire_time_tolerance, {}, is_managed=False))
         self.store = store
 
     def classify(self, error: Exception) -> Failure:

@@ -38,8 +38,6 @@ from shedlock_py.providers.kit.options import (
     OPTIONS,
     Limits,
     parse_limits,
-    parse_timeout,
-    parse_tolerance,
     split_options,
 )
 from shedlock_py.providers.kit.pool import ConnectionPool, Lent, call_within, seconds_left
@@ -79,8 +77,6 @@ __all__ = [
     "describe",
     "fire_time_too_late",
     "parse_limits",
-    "parse_timeout",
-    "parse_tolerance",
     "record_from_json",
     "record_to_json",
     "refused",

@@ -39,41 +39,23 @@ class Limits(TypedDict):
 def parse_limits(
     timeout: Duration | None, fire_time_tolerance: Duration | None, in_url: Mapping[str, str], *, is_managed: bool
 ) -> Limits:
-    """From the arguments of the constructor, or else from the options in the URL.
+    """From the arguments of the constructor, or else from the options in the URL. A bare number in a URL is seconds.
 
     :param is_managed: the provider opens its own connections; a user-supplied client has limits of its own.
     :raises ConfigurationError: no duration, or a limit for a user-supplied client.
     """
+    if timeout is not None and not is_managed:
+        raise ConfigurationError(
+            "timeout= is for providers that are made from a URL: set the time limits of your own engine or client "
+            "where you make it"
+        )
+    if timeout is None:
+        timeout = in_url.get("timeout", DEFAULT_TIMEOUT)
+        with suppress(ValueError, TypeError):
+            timeout = float(timeout)  # type: ignore[arg-type]  # a timedelta, and text with a unit, stay as they are
+    if fire_time_tolerance is None:
+        fire_time_tolerance = in_url.get("fire_time_tolerance", DEFAULT_FIRE_TIME_TOLERANCE)
     return {
-        "timeout": parse_timeout(timeout, in_url.get("timeout"), is_managed=is_managed),
-        "fire_time_tolerance": parse_tolerance(fire_time_tolerance, in_url.get("fire_time_tolerance")),
+        "timeout": parse_duration(timeout, "timeout").total_seconds() if is_managed else None,
+        "fire_time_tolerance": parse_duration(fire_time_tolerance, "fire_time_tolerance", zero=True),
     }
-
-
-def parse_timeout(timeout: Duration | None, in_url: str | None, *, is_managed: bool) -> float | None:
-    """Seconds that an operation may take, from the constructor's option or else from the URL; None: no limit here.
-
-    A bare number in a URL is seconds.
-
-    :param is_managed: the provider opens its own connections; a user-supplied client has limits of its own.
-    :raises ConfigurationError: no duration, or a limit for a user-supplied client.
-    """
-    if not is_managed:
-        if timeout is not None:
-            raise ConfigurationError(
-                "timeout= is for providers that are made from a URL: set the time limits of your own engine or client "
-                "where you make it"
-            )
-        return None
-    if timeout is None and in_url is not None:
-        timeout = in_url
-        with suppress(ValueError):
-            timeout = float(in_url)
-    return parse_duration(DEFAULT_TIMEOUT if timeout is None else timeout, "timeout").total_seconds()
-
-
-def parse_tolerance(tolerance: Duration | None, in_url: str | None) -> timedelta:
-    """How far a fire time may lie in the future of the store's clock, from the constructor's option or the URL."""
-    if tolerance is None:
-        tolerance = in_url if in_url is not None else DEFAULT_FIRE_TIME_TOLERANCE
-    return parse_duration(tolerance, "fire_time_tolerance", zero=True)

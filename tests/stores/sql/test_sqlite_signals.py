@@ -57,7 +57,7 @@ def test_i12_a_signal_while_the_statement_waits_for_the_writer(operation: str, t
 
 
 def test_a_provider_survives_exceptions_while_it_takes_connections(tmp_path: Path, name: str) -> None:
-    """SQLAlchemy's pool counts a connection as taken for ever if a signal handler raises at some of these moments."""
+    """SQLAlchemy's own pool counts a connection as taken for ever if a handler raises at some of these moments."""
     interrupted = 0
     with closing(SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db", timeout="2s")) as provider:
         provider.create_schema()
@@ -70,14 +70,17 @@ def test_a_provider_survives_exceptions_while_it_takes_connections(tmp_path: Pat
         assert provider.release(acquired(provider, name))
 
 
+POOLS = ("sqlalchemy/pool/base.py", "sqlalchemy/pool/impl.py", "providers/kit/pool.py")
+
+
 @contextmanager
 def raising_at(moment: int) -> Iterator[None]:
-    """Raise as a signal handler could, when so many functions of SQLAlchemy's pool were called."""
+    """Raise as a signal handler could, when so many functions of the two pools were called."""
     calls = 0
 
     def note(frame: FrameType, event: str, _: object) -> None:
         nonlocal calls
-        if event in ("call", "return") and "sqlalchemy/pool" in frame.f_code.co_filename:
+        if event in ("call", "return") and frame.f_code.co_filename.endswith(POOLS):
             calls += 1
             if calls == moment:
                 raise Interrupted
