@@ -115,13 +115,13 @@ class WorkerPool:
             if worker not in state.workers:
                 return False
             function, future = state.queue.popleft()
-        if future.set_running_or_notify_cancel():
-            try:
-                result = function()
-            except BaseException as error:  # SystemExit too, which would end the worker silently
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        try:
+            if future.set_running_or_notify_cancel():
+                future.set_result(function())
+        except BaseException as error:  # SystemExit too, which would end the worker silently
+            if future.done():
+                raise  # a callback of the future raised it
+            future.set_exception(error)
         return True
 
 
@@ -246,16 +246,21 @@ def request_in_worker(provider: object, request: Callable[[], T], seconds: float
 
 
 _unfinished: PerProcess[set[Future[Any]]] = PerProcess(set)
+_is_registered = False
 
 
 def finish_at_exit(future: Future[Any]) -> None:
     """Let a normal interpreter exit wait for ``future``, and for all others, :data:`EXIT_SECONDS` at most."""
+    global _is_registered
+    if not _is_registered:
+        # Not at import: handlers run in reverse order, and the application's, which close its clients, come after.
+        _is_registered = True
+        atexit.register(_finish)
     unfinished = _unfinished.get()
     unfinished.add(future)
     future.add_done_callback(unfinished.discard)
 
 
-@atexit.register
 def _finish() -> None:
     if unfinished := set(_unfinished.get()):
         from concurrent.futures import wait
