@@ -25,7 +25,7 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
-from shedlock_py._timers import WorkerPool
+from shedlock_py._timers import HEARTBEAT_WORKERS, WorkerPool, worker_pool
 from shedlock_py.durations import Duration
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
@@ -98,6 +98,31 @@ def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingL
             assert lease.trusted_for() > timedelta(minutes=9)
             extend_lock(LEASE * 5)
     assert not recorded.of(LeaseLost)
+
+
+def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_extends() -> None:
+    """It would shorten the lease again."""
+    gate, all_idle = threading.Event(), threading.Barrier(HEARTBEAT_WORKERS)
+    extensions: list[str] = []
+
+    class Store(FaultyProvider):
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
+            extensions.append(threading.current_thread().name)
+            if threading.current_thread() is threading.main_thread():
+                gate.set()  # now the workers take what is queued
+                for future in [pool.submit(lambda: all_idle.wait(10)) for _ in range(HEARTBEAT_WORKERS)]:
+                    future.result(10)
+            return super().extend(lease, lock_at_most_for)
+
+    store = Store()
+    pool = worker_pool(store, "heartbeats")
+    for _ in range(HEARTBEAT_WORKERS):
+        pool.submit(lambda: gate.wait(10))
+    with hold("job", lock_at_most_for="3s", keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        wait_until(lambda: lease.trusted_for().total_seconds() < 1.7)  # the first heartbeat was due at 2 s
+        extend_lock("10m")
+        assert extensions == ["MainThread"]
 
 
 def test_a_lease_that_the_task_has_released(store: FaultyProvider, recorded: RecordingListener) -> None:
