@@ -149,6 +149,23 @@ class TestTrust:
         older.granted()
         assert lease.trusted_for() == timedelta(seconds=4.948)
 
+    def test_i6_a_repeated_extension_may_be_executed_again_after_a_longer_one(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        lease.begin_extension("5s").granted(repeated=True)
+        lease.begin_extension("20s").granted(repeated=True)
+        clock.advance("1s")
+        assert lease.begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
+
+    def test_i6_an_extension_that_is_confirmed_after_a_release_began_gives_no_trust_back(
+        self, clock: FakeClock
+    ) -> None:
+        """The release may have been executed, and its reply lost."""
+        lease = granted(clock)
+        extension = lease.begin_extension("1h")
+        assert lease.begin_release() == timedelta(0)
+        assert not extension.granted().is_trusted()
+        assert not lease.has_ended()
+
     def test_an_extension_is_checked(self, clock: FakeClock) -> None:
         lease = granted(clock)
         with pytest.raises(ConfigurationError, match="lock_at_most_for='5'"):
