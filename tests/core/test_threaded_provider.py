@@ -255,14 +255,23 @@ import asyncio, sys, threading, time
 from shedlock_py import InMemoryLockProvider, LockRequest
 from shedlock_py._aio import ThreadedProvider
 
-begun = threading.Event()
+begun, loop_has_ended = threading.Event(), threading.Event()
 
 class Slow(InMemoryLockProvider):
     def acquire(self, request):
         if {what!r} == "acquire":
             begun.set()
             time.sleep(3600)
+        if {what!r} == "undo":
+            begun.set()
+            loop_has_ended.wait()
         return super().acquire(request)
+
+    def undo(self, lease):
+        begun.set()
+        time.sleep(0.5)
+        print("undone", flush=True)
+        return super().release(lease)
 
     def release(self, lease):
         begun.set()
@@ -272,7 +281,7 @@ class Slow(InMemoryLockProvider):
 
 async def main():
     provider = ThreadedProvider(Slow())
-    if {what!r} == "acquire":
+    if {what!r} in ("acquire", "undo"):
         task = asyncio.create_task(provider.acquire(LockRequest("job", "1m")))
     else:
         lease = await provider.acquire(LockRequest("job", "1m"))
@@ -281,12 +290,22 @@ async def main():
         await asyncio.sleep(0.005)
 
 asyncio.run(main())
+if {what!r} == "undo":
+    begun.clear()
+    loop_has_ended.set()
+    begun.wait()
 print("bye", flush=True)
 """
 
 
 @pytest.mark.parametrize(
-    ("what", "printed"), [("acquire", ["bye"]), ("hanging release", ["bye"]), ("release", ["bye", "released"])]
+    ("what", "printed"),
+    [
+        ("acquire", ["bye"]),
+        ("hanging release", ["bye"]),
+        ("release", ["bye", "released"]),
+        ("undo", ["bye", "undone"]),
+    ],
 )
 def test_a_store_that_hangs_does_not_keep_the_process_from_ending(what: str, printed: list[str]) -> None:
     script = ENDING.replace("{what!r}", repr(what))
