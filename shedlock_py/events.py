@@ -180,6 +180,8 @@ def log_listener(event: Event) -> None:
             logger.debug("lock %r acquired: %r", lock_name, lease)
         case TaskFinished(lock_name, _, duration, outcome):
             logger.debug("lock %r: task %s after %s", lock_name, outcome, duration)
+        case LockReleased(lock_name) | LockExtended(lock_name):
+            logger.debug("lock %r: %s", lock_name, type(event).__name__)
         case LeaseLost(lock_name, lease, reason):
             logger.warning("lock %r was lost: %s", lock_name, _LOSSES[reason].format(lease.lock_at_most_for))
         case ProviderFailed(lock_name, operation, error):
@@ -192,5 +194,3 @@ def log_listener(event: Event) -> None:
             logger.log(level, "election %r: %s does not lead any more (%s), term %s", name, holder, reason, term)
         case LeaderChanged(name, holder):
             logger.info("election %r: the leader is %s", name, holder)
-        case LockEvent(lock_name):
-            logger.debug("lock %r: %s", lock_name, type(event).__name__)

@@ -15,12 +15,12 @@ import pytest
 from shedlock_py import provider_from_url
 from tests.election.fleet import Fleet, Node, now
 from tests.support.polling import wait_until
-from tests.support.stores import Store
+from tests.support.stores import ALL, Store
 
 LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
 SLOW = 1.5
 """Seconds that a busy machine may add."""
-STORES = ["sqlite", "postgres", "mariadb", "redis", "mongodb"]
+STORES = [name for name in ALL if name != "quorum"]  # whose elections are those of Redis
 ELECTIONS = [f"election-{number}" for number in range(20)]
 
 
