@@ -15,6 +15,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
@@ -215,13 +216,14 @@ def worker_pool(provider: object, lane: Lane) -> WorkerPool:
     pools, key = _pools.get(), (id(provider), lane)
     pool = pools.get(key)
     if pool is None:
-        size = REQUEST_WORKERS if lane == "requests" else _heartbeat_workers()
+        size = REQUEST_WORKERS if lane == "requests" else _heartbeat_workers(os.environ.get(HEARTBEAT_VARIABLE, ""))
         pool = pools.setdefault(key, WorkerPool(size, f"shedlock-{lane}", provider))
     return pool
 
 
-def _heartbeat_workers() -> int:
-    configured = os.environ.get(HEARTBEAT_VARIABLE, "").strip()
+@cache  # one warning, though a pool that was idle is made anew
+def _heartbeat_workers(configured: str) -> int:
+    configured = configured.strip()
     if configured.isdecimal() and int(configured):
         return int(configured)
     if configured:
