@@ -134,9 +134,13 @@ class ThreadedProvider(AsyncLockProvider):
     def _undo_without_loop(self, granting: Future[L]) -> None:
         lease = None if granting.cancelled() or granting.exception() is not None else granting.result()
         if lease is not None:
-            undoing = self._submit("heartbeats", undo_of(self.sync_provider), lease)
-            undoing.add_done_callback(lambda _: _log_failure(undoing.exception()))
-            finish_at_exit(undoing)
+            try:
+                undoing = self._submit("heartbeats", undo_of(self.sync_provider), lease)
+            except ProviderUnreachable as error:
+                _log_failure(error)
+            else:
+                undoing.add_done_callback(lambda _: _log_failure(undoing.exception()))
+                finish_at_exit(undoing)
 
     def _submit(self, lane: Lane, operation: Callable[..., T], *args: Any) -> Future[T]:
         name = getattr(operation, "__name__", "call")

@@ -15,6 +15,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
@@ -115,13 +116,13 @@ class WorkerPool:
             if worker not in state.workers:
                 return False
             function, future = state.queue.popleft()
-        if future.set_running_or_notify_cancel():
-            try:
-                result = function()
-            except BaseException as error:  # SystemExit too, which would end the worker silently
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        try:
+            if future.set_running_or_notify_cancel():
+                future.set_result(function())
+        except BaseException as error:  # SystemExit too, which would end the worker silently
+            if future.done():
+                raise  # a callback of the future raised it
+            future.set_exception(error)
         return True
 
 
@@ -215,13 +216,14 @@ def worker_pool(provider: object, lane: Lane) -> WorkerPool:
     pools, key = _pools.get(), (id(provider), lane)
     pool = pools.get(key)
     if pool is None:
-        size = REQUEST_WORKERS if lane == "requests" else _heartbeat_workers()
+        size = REQUEST_WORKERS if lane == "requests" else _heartbeat_workers(os.environ.get(HEARTBEAT_VARIABLE, ""))
         pool = pools.setdefault(key, WorkerPool(size, f"shedlock-{lane}", provider))
     return pool
 
 
-def _heartbeat_workers() -> int:
-    configured = os.environ.get(HEARTBEAT_VARIABLE, "").strip()
+@cache  # one warning, though a pool that was idle is made anew
+def _heartbeat_workers(configured: str) -> int:
+    configured = configured.strip()
     if configured.isdecimal() and int(configured):
         return int(configured)
     if configured:
@@ -246,16 +248,21 @@ def request_in_worker(provider: object, request: Callable[[], T], seconds: float
 
 
 _unfinished: PerProcess[set[Future[Any]]] = PerProcess(set)
+_is_registered = False
 
 
 def finish_at_exit(future: Future[Any]) -> None:
     """Let a normal interpreter exit wait for ``future``, and for all others, :data:`EXIT_SECONDS` at most."""
+    global _is_registered
+    if not _is_registered:
+        # Not at import: handlers run in reverse order, and the application's, which close its clients, come after.
+        _is_registered = True
+        atexit.register(_finish)
     unfinished = _unfinished.get()
     unfinished.add(future)
     future.add_done_callback(unfinished.discard)
 
 
-@atexit.register
 def _finish() -> None:
     if unfinished := set(_unfinished.get()):
         from concurrent.futures import wait

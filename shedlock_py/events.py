@@ -194,3 +194,5 @@ def log_listener(event: Event) -> None:
             logger.log(level, "election %r: %s does not lead any more (%s), term %s", name, holder, reason, term)
         case LeaderChanged(name, holder):
             logger.info("election %r: the leader is %s", name, holder)
+        case LockEvent(lock_name):  # of the application's own
+            logger.debug("lock %r: %s", lock_name, type(event).__name__)

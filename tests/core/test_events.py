@@ -134,7 +134,7 @@ def test_the_fields_of_an_event() -> None:
     assert dataclasses.asdict(skipped) == {"lock_name": "job", "reason": "held", "elapsed": SOON}
 
 
-def test_an_event_of_the_users_own() -> None:
+def test_an_event_of_the_users_own(caplog: pytest.LogCaptureFixture) -> None:
     @dataclasses.dataclass(frozen=True)
     class Mine(LockEvent):
         number: int = 1
@@ -142,6 +142,9 @@ def test_an_event_of_the_users_own() -> None:
     assert Mine("job") == Mine("job", 1) != Mine("job", 2)
     assert hash(Mine("job")) == hash(("job", 1))
     assert repr(Mine("job")).endswith("Mine(lock_name='job', number=1)")
+    caplog.set_level(logging.DEBUG, "shedlock_py")
+    log_listener(Mine("job"))
+    assert [record.getMessage() for record in caplog.records] == ["lock 'job': Mine"]
 
     class Plain(LeaderChanged):
         pass

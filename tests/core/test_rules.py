@@ -3,11 +3,13 @@
 import dataclasses
 import os
 import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from shedlock_py import ConfigurationError, LockRecord, LockRequest
+from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.request import default_holder, trust_ends, validate_holder, validate_name
 from shedlock_py.testing import FakeClock
@@ -50,10 +52,22 @@ class TestRequest:
         with pytest.raises(ConfigurationError, match="aware datetime"):
             LockRequest("job", "10m", fire_time=fire_time)  # type: ignore[arg-type]  # on purpose
 
-    def test_at_least_longer_than_at_most_is_refused(self) -> None:
+    @pytest.mark.parametrize("parse", [str, parse_duration], ids=["text", "as a guard gives them"])
+    def test_at_least_longer_than_at_most_is_refused(self, parse: Callable[[str], Duration]) -> None:
+        one, two = parse("1s"), parse("2s")
         with pytest.raises(ConfigurationError, match=r"lock_at_least_for \(0:00:02\) is longer than lock_at_most_for"):
-            LockRequest("job", "1s", "2s")
-        LockRequest("job", "2s", "2s")
+            LockRequest("job", one, two)
+        LockRequest("job", two, two)
+
+    @pytest.mark.parametrize(
+        ("at_most", "at_least"),
+        [(timedelta(0), 0), (timedelta(-1), 0), (timedelta(days=4000), 0), (timedelta(1), timedelta(-1))],
+    )
+    def test_durations_as_a_guard_gives_them_are_checked(self, at_most: timedelta, at_least: Duration) -> None:
+        with pytest.raises(ConfigurationError, match=r"=datetime\.timedelta"):
+            LockRequest("job", at_most, at_least)
+        with pytest.raises(ConfigurationError, match=r"=datetime\.timedelta"):
+            LockRequest("job", at_most, at_least or timedelta(0))
 
     @pytest.mark.parametrize(
         ("name", "words"),
@@ -106,8 +120,9 @@ class TestTrust:
 
     @pytest.mark.parametrize("too_short", ["0.1ms", "1ms", "2ms"])
     def test_i6_a_lease_that_no_holder_could_trust_is_refused(self, clock: FakeClock, too_short: str) -> None:
-        with pytest.raises(ConfigurationError, match="does not trust the last 2 ms and 1% of a lease"):
-            LockRequest("job", too_short)
+        for at_most, at_least in ((too_short, 0), (parse_duration(too_short), timedelta(0))):
+            with pytest.raises(ConfigurationError, match="does not trust the last 2 ms and 1% of a lease"):
+                LockRequest("job", at_most, at_least)
         assert granted(clock, "3ms").is_trusted()
 
     def test_an_extension_counts_from_before_its_request(self, clock: FakeClock) -> None:
@@ -148,6 +163,23 @@ class TestTrust:
         newer.granted()
         older.granted()
         assert lease.trusted_for() == timedelta(seconds=4.948)
+
+    def test_i6_a_repeated_extension_may_be_executed_again_after_a_longer_one(self, clock: FakeClock) -> None:
+        lease = granted(clock)
+        lease.begin_extension("5s").granted(repeated=True)
+        lease.begin_extension("20s").granted(repeated=True)
+        clock.advance("1s")
+        assert lease.begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
+
+    def test_i6_an_extension_that_is_confirmed_after_a_release_began_gives_no_trust_back(
+        self, clock: FakeClock
+    ) -> None:
+        """The release may have been executed, and its reply lost."""
+        lease = granted(clock)
+        extension = lease.begin_extension("1h")
+        assert lease.begin_release() == timedelta(0)
+        assert not extension.granted().is_trusted()
+        assert not lease.has_ended()
 
     def test_an_extension_is_checked(self, clock: FakeClock) -> None:
         lease = granted(clock)

@@ -27,7 +27,7 @@ from shedlock_py._process import monotonic
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.support.forks import in_a_loop_of_its_own
-from tests.support.polling import until
+from tests.support.polling import until, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -198,23 +198,36 @@ async def test_undo_is_there_for_others_too(gate: threading.Event) -> None:
     assert store.undone == [lease]
 
 
+async def abandon_an_acquire(store: Undoing) -> None:
+    task = asyncio.create_task(ThreadedProvider(store).acquire(LockRequest("job", "1h")))
+    await until(lambda: store.begun)
+    for _ in range(2):  # the second one does not wait for the store
+        task.cancel()
+        await asyncio.sleep(0.01)
+    assert task.cancelled()
+
+
 def test_i12_an_acquire_that_outlives_its_event_loop_is_undone(gate: threading.Event) -> None:
     store = Undoing(gate)
-
-    async def main() -> None:
-        task = asyncio.create_task(ThreadedProvider(store).acquire(LockRequest("job", "1h")))
-        await until(lambda: store.begun)
-        for _ in range(2):  # the second one does not wait for the store
-            task.cancel()
-            await asyncio.sleep(0.01)
-        assert task.cancelled()
-
-    asyncio.run(main())
+    asyncio.run(abandon_an_acquire(store))
     gate.set()
-    deadline = monotonic() + 10
-    while not store.undone and monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until(lambda: store.undone)
     assert [lease.name for lease in store.undone] == ["job"]
+
+
+def test_an_undo_without_event_loop_and_without_thread_is_logged(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    asyncio.run(abandon_an_acquire(Undoing(gate)))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    gate.set()
+    wait_until(lambda: caplog.records)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("shedlock_py", "WARNING")
+    assert "can't start new thread" in record.getMessage()
 
 
 def test_i12_an_acquire_that_no_thread_has_begun_when_its_event_loop_ends_never_begins(gate: threading.Event) -> None:
@@ -242,14 +255,23 @@ import asyncio, sys, threading, time
 from shedlock_py import InMemoryLockProvider, LockRequest
 from shedlock_py._aio import ThreadedProvider
 
-begun = threading.Event()
+begun, loop_has_ended = threading.Event(), threading.Event()
 
 class Slow(InMemoryLockProvider):
     def acquire(self, request):
         if {what!r} == "acquire":
             begun.set()
             time.sleep(3600)
+        if {what!r} == "undo":
+            begun.set()
+            loop_has_ended.wait()
         return super().acquire(request)
+
+    def undo(self, lease):
+        begun.set()
+        time.sleep(0.5)
+        print("undone", flush=True)
+        return super().release(lease)
 
     def release(self, lease):
         begun.set()
@@ -259,7 +281,7 @@ class Slow(InMemoryLockProvider):
 
 async def main():
     provider = ThreadedProvider(Slow())
-    if {what!r} == "acquire":
+    if {what!r} in ("acquire", "undo"):
         task = asyncio.create_task(provider.acquire(LockRequest("job", "1m")))
     else:
         lease = await provider.acquire(LockRequest("job", "1m"))
@@ -268,12 +290,22 @@ async def main():
         await asyncio.sleep(0.005)
 
 asyncio.run(main())
+if {what!r} == "undo":
+    begun.clear()
+    loop_has_ended.set()
+    begun.wait()
 print("bye", flush=True)
 """
 
 
 @pytest.mark.parametrize(
-    ("what", "printed"), [("acquire", ["bye"]), ("hanging release", ["bye"]), ("release", ["bye", "released"])]
+    ("what", "printed"),
+    [
+        ("acquire", ["bye"]),
+        ("hanging release", ["bye"]),
+        ("release", ["bye", "released"]),
+        ("undo", ["bye", "undone"]),
+    ],
 )
 def test_a_store_that_hangs_does_not_keep_the_process_from_ending(what: str, printed: list[str]) -> None:
     script = ENDING.replace("{what!r}", repr(what))

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 
 import pytest
@@ -184,6 +185,20 @@ def test_what_was_interrupted_by_ctrl_c_does_not_run(pool: WorkerPool, monkeypat
     assert ran == ["next"]
 
 
+def test_a_worker_that_has_no_memory_to_begin_a_function_ends_its_future(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its caller would wait for ever."""
+
+    def begin(_: object) -> bool:
+        monkeypatch.undo()
+        raise MemoryError
+
+    monkeypatch.setattr(Future, "set_running_or_notify_cancel", begin)
+    assert isinstance(pool.submit(lambda: 7).exception(SOON), MemoryError)
+    assert pool.submit(lambda: 7).result(SOON) == 7
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_child_starts_threads_of_its_own(pool: WorkerPool, gate: threading.Event) -> None:
     ran_in: list[int] = []
@@ -269,7 +284,8 @@ def test_the_number_of_threads_for_heartbeats(
     gate.set()
     for future in futures:
         future.result(SOON)
-    assert ("SHEDLOCK_HEARTBEAT_THREADS" in caplog.text) == (value in ("0", "many"))
+    worker_pool(InMemoryLockProvider(), "heartbeats")
+    assert caplog.text.count("SHEDLOCK_HEARTBEAT_THREADS") == (value in ("0", "many"))  # once for all pools
 
 
 # Elections
@@ -353,8 +369,9 @@ def test_a_timer_without_targets_has_no_thread() -> None:
 # The end of the interpreter
 
 EXIT = """
-import sys, threading, time
+import atexit, threading, time
 from shedlock_py._timers import WorkerPool, finish_at_exit
+atexit.register(print, "closed")  # as applications close their clients
 begun = threading.Event()
 def work():
     begun.set()
@@ -371,9 +388,9 @@ print("bye", flush=True)
 @pytest.mark.parametrize(
     ("seconds", "is_waited_for", "output"),
     [
-        (0.3, True, ["bye", "finished"]),  # a release that is under way
-        (3600, True, ["bye"]),  # one at a store that hangs
-        (3600, False, ["bye"]),  # anything else
+        (0.3, True, ["bye", "finished", "closed"]),  # a release that is under way
+        (3600, True, ["bye", "closed"]),  # one at a store that hangs
+        (3600, False, ["bye", "closed"]),  # anything else
     ],
 )
 def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, output: list[str]) -> None:

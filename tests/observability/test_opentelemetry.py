@@ -268,6 +268,27 @@ async def test_tasks_side_by_side(tracing: Tracing, store: InMemoryLockProvider)
         assert is_child(run, tracing.span("outer"))
 
 
+def test_threads_side_by_side(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    barrier = threading.Barrier(8)
+
+    def job(number: int) -> None:
+        for _ in range(3):
+            with hold(f"job-{number}", provider=store):
+                barrier.wait(10)
+                with tracing.tracer.start_as_current_span(f"inner-{number}"):
+                    barrier.wait(10)
+
+    threads = [threading.Thread(target=job, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for number in range(8):
+        runs, inner = tracing.spans(f"run job-{number}"), tracing.spans(f"inner-{number}")
+        assert [is_child(*pair) for pair in zip(inner, runs, strict=True)] == [True] * 3
+        assert {run.parent for run in runs} == {None}
+
+
 async def test_cancelled(tracing: Tracing, store: InMemoryLockProvider) -> None:
     has_begun = asyncio.Event()
 

@@ -26,6 +26,7 @@ def _forwarded(operation: str) -> Any:
     def forward(self: Any, *arguments: Any) -> Any:
         return self.call(operation, *arguments)
 
+    forward.__name__ = operation  # errors quote it
     return forward
 
 
@@ -33,6 +34,7 @@ def _async_forwarded(operation: str) -> Any:
     async def forward(self: Any, *arguments: Any) -> Any:
         return await self.call(operation, *arguments)
 
+    forward.__name__ = operation
     return forward
 
 

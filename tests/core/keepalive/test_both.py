@@ -27,6 +27,7 @@ from shedlock_py import (
     extend_lock_async,
     scheduler_lock,
 )
+from shedlock_py.keepalive import MAX_IN_FLIGHT
 from shedlock_py.testing import RecordingListener
 from tests.observability.ways import run_at_once
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
@@ -163,6 +164,7 @@ def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_aw
         assert not lease.is_trusted()
         if fault == "fail":
             assert len(recorded.of(ProviderFailed)) >= 3  # none of them ended it
+        assert twin.store.most_at_once["extend"] <= MAX_IN_FLIGHT
         twin.store.recover()
         extensions = twin.store.calls["extend"]
         await twin.until(lambda: twin.peer.acquire(LockRequest("job", "1m")))
@@ -214,6 +216,17 @@ def test_the_task_extends_its_lease_itself(twin: Twin, recorded: RecordingListen
 
     twin.run(body)
     assert not recorded.of(LeaseLost)
+
+
+def test_heartbeats_extend_by_what_the_task_has_requested_last(twin: Twin, recorded: RecordingListener) -> None:
+    async def body() -> None:
+        lease = current_lease()
+        assert lease is not None
+        await twin.extend(LEASE)
+        await twin.until(lambda: len(recorded.of(LockExtended)) >= 3)  # two of them are heartbeats
+        assert lease.lock_at_most_for == timedelta(seconds=LEASE)
+
+    twin.run(body, lock_at_most_for="1m")
 
 
 def test_an_extension_that_is_refused_is_reported_once(twin: Twin, recorded: RecordingListener) -> None:

@@ -208,6 +208,22 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(recorded: Recordi
     assert not recorded.of(LeaseLost)
 
 
+async def test_a_heartbeat_that_is_cancelled_while_it_waits_for_the_store(recorded: RecordingListener) -> None:
+    """That is no failure of the store, and the next heartbeat is sent."""
+    store = AsyncFaultyProvider()
+    store.hang("extend")
+    async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=store):
+        await until(lambda: store.calls["extend"])
+        (heartbeat,) = [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
+        heartbeat.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await heartbeat
+        store.recover()
+        await until(lambda: recorded.of(LockExtended))
+    assert not recorded.of(ProviderFailed)
+    assert not recorded.of(LeaseLost)
+
+
 # The task's own result
 
 AROUND = (LockAcquired, TaskFinished, LockReleased)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,13 @@ import pytest
 from shedlock_py import (
     Lease,
     LeaseLost,
+    LeaseLostError,
     LockProvider,
     LockRequest,
     assert_locked,
     attempt,
+    attempt_async,
+    current_lease,
     hold,
 )
 from shedlock_py.testing import RecordingListener
@@ -120,3 +124,28 @@ def test_i6_a_store_that_is_away_for_two_leases(store: Opened, name: str, record
         assert not lease.is_trusted()
     assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"]
     assert is_held(store.provider, name)
+
+
+async def test_async_jobs_are_cancelled_in_time(store: Opened, name: str, recorded: RecordingListener) -> None:
+    provider: Any = store.store.open_async()
+    moments: dict[str, float] = {}
+
+    async def job() -> None:
+        await asyncio.sleep(LEASE * 2)
+        lease = current_lease()
+        assert lease is not None
+        while not is_between_heartbeats(lease):  # noqa: ASYNC110 (tests poll)
+            await asyncio.sleep(0.002)
+        store.server.pause()
+        moments["paused"] = time.monotonic()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            moments["cancelled"] = time.monotonic()
+            store.server.resume()
+
+    with pytest.raises(LeaseLostError):
+        await attempt_async(name, job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=provider)
+    assert moments["cancelled"] - moments["paused"] < LEASE
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"]
+    await provider.close()

@@ -20,6 +20,7 @@ from shedlock_py import (
     assert_locked,
     attempt_async,
     extend_lock,
+    extend_lock_async,
     hold_async,
 )
 from shedlock_py.testing import RecordingListener
@@ -127,6 +128,62 @@ async def test_a_cancellation_by_other_code_stays_one(store: AsyncFaultyProvider
     record = await store.record("job")
     assert record is not None
     assert not record.is_held
+
+
+async def test_a_cancellation_by_other_code_after_that_of_a_lost_lease_stays_one(store: AsyncFaultyProvider) -> None:
+    cleans_up = asyncio.Event()
+
+    async def job() -> None:
+        store.sync.take_over(LockRequest("job", "1m"))
+        try:
+            await never_ends()
+        finally:
+            cleans_up.set()
+            await never_ends()
+
+    guarded = attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
+    task = asyncio.create_task(guarded)
+    await cleans_up.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_lost_lease_of_a_task_that_was_cancelled_before_is_reported_as_one(store: AsyncFaultyProvider) -> None:
+    """A task that cleans up under a lock: its cancellation came before the block."""
+
+    async def clean_up() -> None:
+        async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store):
+            store.sync.take_over(LockRequest("job", "1m"))
+            await never_ends()
+
+    async def job() -> None:
+        try:
+            await never_ends()
+        except asyncio.CancelledError:
+            with pytest.raises(LeaseLostError):
+                await clean_up()
+
+    task = asyncio.create_task(job())
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+    assert task.cancelling() == 1
+
+
+async def test_i8_a_task_that_ends_before_it_is_cancelled_keeps_its_value(store: AsyncFaultyProvider) -> None:
+    async def job() -> str:
+        store.sync.take_over(LockRequest("job", "1m"))
+        with pytest.raises(LeaseLostError):
+            await extend_lock_async("1m")
+        return "value"  # in the same iteration of the event loop
+
+    result = await attempt_async("job", job, lock_at_most_for="1m", keep_alive=True, on_lost="cancel", provider=store)
+    assert getattr(result, "value", None) == "value"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
 
 
 async def test_i8_a_task_that_swallows_its_cancellation_keeps_its_value(store: AsyncFaultyProvider) -> None:

@@ -25,7 +25,7 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
-from shedlock_py._timers import WorkerPool
+from shedlock_py._timers import HEARTBEAT_WORKERS, WorkerPool, worker_pool
 from shedlock_py.durations import Duration
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
@@ -98,6 +98,51 @@ def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingL
             assert lease.trusted_for() > timedelta(minutes=9)
             extend_lock(LEASE * 5)
     assert not recorded.of(LeaseLost)
+
+
+class BusyWorkers:
+    """All threads for the heartbeats of a provider are busy until :meth:`finish`."""
+
+    def __init__(self, provider: FaultyProvider) -> None:
+        self._pool = worker_pool(provider, "heartbeats")
+        self._gate = threading.Event()
+        for _ in range(HEARTBEAT_WORKERS):
+            self._pool.submit(lambda: self._gate.wait(20))
+
+    def finish(self) -> None:
+        """Return when they have done what was queued."""
+        self._gate.set()
+        all_idle = threading.Barrier(HEARTBEAT_WORKERS)
+        for future in [self._pool.submit(lambda: all_idle.wait(20)) for _ in range(HEARTBEAT_WORKERS)]:
+            future.result(20)
+
+
+def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_extends() -> None:
+    """It would shorten the lease again."""
+
+    class Store(FaultyProvider):
+        def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
+            extended = super().extend(lease, lock_at_most_for)
+            busy.finish()
+            return extended
+
+    store = Store()
+    busy = BusyWorkers(store)
+    with hold("job", lock_at_most_for="3s", keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        wait_until(lambda: lease.trusted_for() < timedelta(seconds=1.7))  # the first heartbeat was due at 2 s
+        extend_lock("10m")
+    assert store.calls["extend"] == 1
+
+
+def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release(store: FaultyProvider) -> None:
+    """It would prolong the minimum hold."""
+    busy = BusyWorkers(store)
+    with hold("job", lock_at_most_for="3s", lock_at_least_for="3s", keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        wait_until(lambda: lease.trusted_for() < timedelta(seconds=1.7))
+    busy.finish()
+    assert store.calls["extend"] == 0
 
 
 def test_a_lease_that_the_task_has_released(store: FaultyProvider, recorded: RecordingListener) -> None:
