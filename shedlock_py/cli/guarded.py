@@ -11,6 +11,7 @@ import random
 import select
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -37,6 +38,8 @@ LONGEST_WAIT = 30.0
 """Seconds. The clock of a wait stands still while the machine is suspended; that of a lease does not."""
 GROUP_PAUSE = 0.05
 """Seconds between two checks for members of the command's group: no signal reports their end."""
+REPORT_SECONDS = 2.0
+"""How long a line waits for room on standard error, and the end of the run for lines."""
 
 
 class CommandFailed(Exception):
@@ -62,6 +65,7 @@ class Guarded:
         self._command = command
         self._keep_alive, self._grace = keep_alive, grace
         self._provider: LockProvider | None = None
+        self._writers: list[threading.Thread] = []
         self._is_starting = True
         self._is_interrupted = False
         self._is_unreachable = False
@@ -95,6 +99,9 @@ class Guarded:
         finally:
             while not self.messages.empty():
                 self._report_late(self._next(0))
+            until = monotonic() + REPORT_SECONDS
+            for writer in self._writers:
+                writer.join(max(0.0, until - monotonic()))
 
     # Before the command runs
 
@@ -245,10 +252,24 @@ class Guarded:
         return f"was lost: the command takes longer than --at-most {in_words(self._request.lock_at_most_for)}"
 
     def _report(self, text: str) -> None:
-        """Write a line to standard error if there is room for it: a reader that stalls must not delay the end."""
+        """Write a line to standard error, in a thread: a reader that stalls must not delay the end of the command.
+
+        That the file is ready does not suffice: a terminal may have room for a part of the line only, and the command
+        may fill a pipe at any moment.
+        """
         line = printable(f"shedlock: lock {self._request.name!r} {one_line(text)}").encode(errors="backslashreplace")
-        with suppress(OSError):
-            # Not through Python's buffer, which the interpreter would wait for at its end. POSIX: a pipe that is ready
-            # takes so many bytes at once, not mixed with those of the command.
-            if sys.stderr is not None and select.select([], [sys.stderr], [], 0)[1]:
-                os.write(sys.stderr.fileno(), line[: select.PIPE_BUF - 1] + b"\n")
+
+        def write(seconds: float) -> None:
+            with suppress(OSError):
+                # Not through Python's buffer, which the interpreter would wait for at its end. POSIX: a pipe that is
+                # ready takes so many bytes at once, not mixed with those of the command.
+                if sys.stderr is not None and select.select([], [sys.stderr], [], seconds)[1]:
+                    os.write(sys.stderr.fileno(), line[: select.PIPE_BUF - 1] + b"\n")
+
+        writer = threading.Thread(target=write, args=(REPORT_SECONDS,), name="shedlock-report", daemon=True)
+        try:
+            writer.start()
+        except RuntimeError:  # the system refuses another thread
+            write(0)
+        else:
+            self._writers = [*filter(threading.Thread.is_alive, self._writers), writer]

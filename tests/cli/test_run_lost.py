@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import time
@@ -121,6 +122,48 @@ def test_a_reader_that_does_not_read_keeps_nothing_alive(runs: Runs) -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_reader_that_is_behind_gets_the_line_all_the_same(runs: Runs) -> None:
+    """Standard error is a pipe that the command has filled, as with ``2>&1 | logger``."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    python = REPORTS.replace("def trap(number, frame):", "def trap(number, frame): open('ended', 'w').write('yes');")
+    process = runs.start("job", "--at-most", "1s", python=python, stderr=writer, cwd=runs.directory)
+    os.close(writer)
+    try:
+        runs.wait_for("ended")
+        with os.fdopen(reader) as stderr:
+            text = stderr.read()
+    finally:
+        assert process.wait(20) == 75
+    assert "was lost: the command takes longer than --at-most 1.0s" in text
+
+
+def test_a_terminal_that_is_nearly_full_keeps_nothing_alive(runs: Runs) -> None:
+    """The kernel calls it writable, and would wait for room for the rest of a line: SIGKILL must come all the same."""
+    masters, started = [], []
+    for size in (14_950, 15_650, 16_700, 17_700, 18_800, 19_000):  # some have room for half a line, in Linux
+        master, terminal = pty.openpty()
+        masters.append(master)
+        os.set_blocking(terminal, False)
+        with suppress(BlockingIOError):
+            for _ in range(size // 50):
+                os.write(terminal, b"x" * 50)
+        os.set_blocking(terminal, True)
+        name = "\U000e0001" * 61 + str(size)[:3]  # ten bytes each, as they are printed
+        options = ("--at-most", "1s", "--grace", "500ms")
+        started.append(runs.start(name, *options, python=STUBBORN, stderr=terminal))
+        os.close(terminal)
+    try:
+        assert [process.wait(20) for process in started] == [75] * len(started)
+    finally:
+        for master in masters:
+            os.close(master)
 
 
 # A store that does not answer
