@@ -155,3 +155,14 @@ def test_a_process_killed_at_any_moment_leaves_a_file_that_works(path: Path) -> 
         assert token is not None
         assert token > last
         last = token
+
+
+def test_the_file_is_for_people_too(path: Path) -> None:
+    provider = JsonFileLockProvider(path)
+    provider.acquire(LockRequest("nachts-größer", LONG, holder="web-1"))
+    text = path.read_text("utf-8")
+    assert '"nachts-größer"' in text
+    assert '"web-1#' in text
+    mask = os.umask(0)
+    os.umask(mask)
+    assert path.stat().st_mode & 0o444 == 0o444 & ~mask  # readable as any new file is
