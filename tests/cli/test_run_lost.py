@@ -13,6 +13,7 @@ import pytest
 
 from shedlock_py import provider_from_url
 from tests.cli.runs import Runs
+from tests.cli.terminal import PROGRAM
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
 from tests.support.processes import is_running
@@ -107,6 +108,25 @@ def test_each_member_of_a_pipeline_has_the_grace_period(runs: Runs) -> None:
     process = runs.start("job", "--at-most", "2s", "--grace", "1h", words=["sh", "-c", script], cwd=runs.directory)
     assert runs.end(process)[0] == 75
     assert runs.path("tidied").read_text() == "tidy\n"
+
+
+def test_i6_a_lease_that_ended_while_all_stood_still_continues_nothing(runs: Runs) -> None:
+    """SIGCONT is in the queue before the guard's ``LeaseLost``: the clock decides, not the order of messages."""
+    program = (
+        "import signal, time\nfrom shedlock_py.cli.guarded import Child, Guarded\n"
+        "supervise, pass_on = Guarded.supervise, Child.pass_on\n"
+        "def late(guarded, child, lease):\n"
+        "    guarded.messages.put(signal.SIGCONT)\n"
+        "    while lease.is_trusted(): time.sleep(0.01)\n"
+        "    return supervise(guarded, child, lease)\n"
+        "def reported(child, number):\n"
+        "    if number == signal.SIGCONT: print('continued', flush=True)\n"
+        "    pass_on(child, number)\n"
+        f"Guarded.supervise, Child.pass_on = late, reported\n{PROGRAM}"
+    )
+    code, out, err = runs.run("job", "--at-most", "1s", python="import time; time.sleep(60)", program=program)
+    assert (code, out) == (75, "")
+    assert "was lost" in err
 
 
 def test_a_reader_that_does_not_read_keeps_nothing_alive(runs: Runs) -> None:
