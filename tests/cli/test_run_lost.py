@@ -110,6 +110,16 @@ def test_each_member_of_a_pipeline_has_the_grace_period(runs: Runs) -> None:
     assert runs.path("tidied").read_text() == "tidy\n"
 
 
+def test_i6_a_lease_that_ended_before_the_command_was_started(runs: Runs) -> None:
+    """The process stood still after the grant: the command does not run."""
+    program = (
+        "import time\nfrom shedlock_py.cli import guarded\ncurrent_lease = guarded.current_lease\n"
+        f"guarded.current_lease = lambda: (time.sleep(1.1), current_lease())[1]\n{PROGRAM}"
+    )
+    ended = runs.run("job", "--at-most", "1s", python="print('ran')", program=program)
+    assert ended == (75, "", "shedlock: lock 'job' was lost before the command was started\n")
+
+
 def test_i6_a_lease_that_ended_while_all_stood_still_continues_nothing(runs: Runs) -> None:
     """SIGCONT is in the queue before the guard's ``LeaseLost``: the clock decides, not the order of messages."""
     program = (
