@@ -163,10 +163,13 @@ def test_a_reader_that_is_behind_gets_the_line_all_the_same(runs: Runs) -> None:
             pass
     os.set_blocking(writer, True)
     python = REPORTS.replace("def trap(number, frame):", "def trap(number, frame): open('ended', 'w').write('yes');")
-    process = runs.start("job", "--at-most", "1s", python=python, stderr=writer, cwd=runs.directory)
+    program = f"from shedlock_py.cli import guarded\nguarded.REPORT_SECONDS = 20.0\n{PROGRAM}"
+    process = runs.start("job", "--at-most", "1s", python=python, program=program, stderr=writer, cwd=runs.directory)
     os.close(writer)
     try:
         runs.wait_for("ended")
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # it waits for the reader
         with os.fdopen(reader) as stderr:
             text = stderr.read()
     finally:
