@@ -10,6 +10,7 @@ import os
 import random
 import select
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,6 +38,8 @@ LONGEST_WAIT = 30.0
 """Seconds. The clock of a wait stands still while the machine is suspended; that of a lease does not."""
 GROUP_PAUSE = 0.05
 """Seconds between two checks for members of the command's group: no signal reports their end."""
+FLUSH_SECONDS = 2.0
+"""How long the end of the run waits for a reader of standard error."""
 
 
 class CommandFailed(Exception):
@@ -62,6 +65,8 @@ class Guarded:
         self._command = command
         self._keep_alive, self._grace = keep_alive, grace
         self._provider: LockProvider | None = None
+        self._unwritten = b""
+        self._error_file: int | None = None
         self._is_starting = True
         self._is_interrupted = False
         self._is_unreachable = False
@@ -95,6 +100,7 @@ class Guarded:
         finally:
             while not self.messages.empty():
                 self._report_late(self._next(0))
+            self._flush(FLUSH_SECONDS)
 
     # Before the command runs
 
@@ -245,10 +251,36 @@ class Guarded:
         return f"was lost: the command takes longer than --at-most {in_words(self._request.lock_at_most_for)}"
 
     def _report(self, text: str) -> None:
-        """Write a line to standard error if there is room for it: a reader that stalls must not delay the end."""
-        line = printable(f"shedlock: lock {self._request.name!r} {one_line(text)}").encode(errors="backslashreplace")
+        """Write a line to standard error without waiting: a reader that stalls must not delay the end of the command."""
+        line = printable(f"shedlock: lock {self._request.name!r} {one_line(text)}")
+        self._unwritten += f"{line}\n".encode(errors="backslashreplace")
+        self._flush(0)
+
+    def _flush(self, seconds: float) -> None:
+        """Write the lines as far as there is room for them within so many seconds; the rest is written later."""
+        until = monotonic() + seconds
         with suppress(OSError):
-            # Not through Python's buffer, which the interpreter would wait for at its end. POSIX: a pipe that is ready
-            # takes so many bytes at once, not mixed with those of the command.
-            if sys.stderr is not None and select.select([], [sys.stderr], [], 0)[1]:
-                os.write(sys.stderr.fileno(), line[: select.PIPE_BUF - 1] + b"\n")
+            if self._error_file is None and sys.stderr is not None:
+                # Not through Python's buffer, which the interpreter would wait for at its end.
+                self._error_file = _without_blocking(sys.stderr.fileno())
+            while self._unwritten and self._error_file is not None:
+                if not select.select([], [self._error_file], [], max(0.0, until - monotonic()))[1]:
+                    return
+                # POSIX: a pipe takes so many bytes at once, not mixed with those of the command.
+                written = os.write(self._error_file, self._unwritten[: select.PIPE_BUF])
+                self._unwritten = self._unwritten[written:]
+
+
+def _without_blocking(file: int) -> int:
+    """Another descriptor of a pipe or terminal, on which a write never blocks; where there is none, ``file`` itself.
+
+    That a file is ready does not suffice: a terminal may have too little room, and the command may fill a pipe at any
+    moment. O_NONBLOCK on ``file`` itself would hold for the command, too.
+    """
+    try:
+        if not os.isatty(file) and not stat.S_ISFIFO(os.fstat(file).st_mode):
+            return file
+        path = os.ttyname(file) if os.isatty(file) else f"/proc/self/fd/{file}"
+        return os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:  # the terminal of another user, or no /proc
+        return file

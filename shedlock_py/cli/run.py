@@ -145,7 +145,9 @@ def run(
     try:
         request = LockRequest(name, at_most if is_active() else LONGEST, at_least, holder or None, fire_time)
     except ConfigurationError as error:
-        text = str(error).replace("lock_at_most_for", "--at-most").replace("lock_at_least_for", "--at-least")
+        text = str(error)
+        if text.startswith("lock_at_"):  # of the durations: else it may quote a lock or a holder of such a name
+            text = text.replace("lock_at_most_for", "--at-most").replace("lock_at_least_for", "--at-least")
         raise click.UsageError(text, ctx) from error
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
     from shedlock_py.cli.guarded import Guarded

@@ -102,7 +102,7 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
         ("locked by", printable(record.locked_by)),
         ("locked at", f"{_moment(record.locked_at)}, {tables.in_words(tables.age(record))} ago"),
         ("lock until" if record.is_held else "locked until", _moment(record.lock_until)),
-        ("fencing token", str(record.fencing_token or tables.NOTHING)),
+        ("fencing token", tables.token_of(record)),
         ("last fire time", _moment(record.last_fire_time)),
         ("store's clock", _moment(record.read_at)),
     ]

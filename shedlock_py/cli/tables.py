@@ -91,6 +91,10 @@ def claim_id(record: LockRecord) -> str | None:
     return record.locked_by[len(record.holder) + 1 :] or None
 
 
+def token_of(record: LockRecord) -> str:
+    return NOTHING if record.fencing_token is None else str(record.fencing_token)
+
+
 def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
     """The fault and the cure, if the last fire time is in the future of the store's clock; else None."""
     fire_time = record.last_fire_time
@@ -133,7 +137,7 @@ def print_records(records: Sequence[LockRecord]) -> None:
         remaining = f"{record.remaining.total_seconds():.0f}s" if record.is_held else NOTHING
         since, since_age = local_iso(record.locked_at), f"{age(record).total_seconds():.0f}s"
         rows.append((
-            printable(record.name), state_of(record), remaining, since, since_age, str(record.fencing_token or NOTHING),
+            printable(record.name), state_of(record), remaining, since, since_age, token_of(record),
             local_iso(record.last_fire_time), holder_of(record),
         ))  # fmt: skip
     print_columns(rows)
@@ -172,7 +176,7 @@ def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequenc
             bar = ProgressBar(1.0, left, 12, style="bright_black", complete_style=style, finished_style="green")
             cells.append(bar if record.is_held else "")
         elif is_wide:
-            cells.append(str(record.fencing_token or NOTHING))
+            cells.append(token_of(record))
         if is_wide:
             cells.append(_local_time(record.last_fire_time, record.read_at))
         table.add_row(*cells)

@@ -167,10 +167,13 @@ def _compare(known: _Known | None, record: LockRecord) -> tuple[Kind | None, _Kn
         kind: Kind = "ran" if not record.is_held else "demoted" if state_of(record) == "demoted" else "acquired"
         return kind, _Known(record, record.lock_until - record.locked_at)
     before = known.record
-    # The record does not contain the time or the length of an extension: take what is left now.
-    hold = record.remaining if record.lock_until > before.lock_until else known.hold
     was_shortened = known.was_shortened or record.lock_until < before.lock_until
-    now_known = _Known(record, hold, was_shortened)
+    if record.lock_until > before.lock_until:
+        # The record does not contain the time or the length of an extension: take what is left now. It may also be the
+        # next acquisition by the same holder: ShedLock for Java has no claim ids.
+        now_known = _Known(record, record.remaining)
+    else:
+        now_known = _Known(record, known.hold, was_shortened)
     if record.is_held or not before.is_held:
         return None, now_known
     return "released" if was_shortened else "expired", now_known

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, provider_from_url
+from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, ProviderError, provider_from_url
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.harness import run, set_fire_time, shedlock_command, take
@@ -282,3 +282,18 @@ def test_a_store_that_does_wrong(
     if make is SkewedClock:
         assert checks["clock"]["seconds"] == pytest.approx(3600, abs=5)
         assert "no matter for locking" in checks["clock"]["hint"]
+
+
+class BreaksDuringExtend(InMemoryLockProvider):
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        raise ProviderError("cut off", operation="extend")
+
+
+breaks = BreaksDuringExtend()
+
+
+def test_a_store_that_breaks_in_the_middle_is_left_without_a_lease() -> None:
+    code, checks = check("tests.cli.test_doctor:breaks")
+    assert (code, not_ok(checks)) == (1, {"shared": "warning", "extend": "failed"})
+    assert checks["extend"]["message"] == "cut off"
+    assert [record.is_held for record in breaks.records()] == [False]

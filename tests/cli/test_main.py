@@ -130,3 +130,10 @@ def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_is_refuse
     assert run_there("list").returncode == 0
     refused = run_there("run", "job", "--at-most", "1m", "--", sys.executable)
     assert (refused.returncode, refused.stderr) == (78, "shedlock: shedlock run needs Linux, macOS or another Unix\n")
+
+
+def test_an_error_message_controls_no_terminal(tmp_path: Path) -> None:
+    done = run("list", "job", "\x1b[2J\u202emore", store=file_store(tmp_path))
+    assert done.exit_code == 64
+    assert "\\x1b[2J\\u202emore" in done.stderr
+    assert done.stderr.rstrip("\n").isprintable()

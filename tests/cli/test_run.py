@@ -274,6 +274,7 @@ def test_debug_shows_more_but_no_password(runs: Runs) -> None:
         (["job", "--at-most", "1m", "--at-least", "2m"], "--at-least (0:02:00) is longer than --at-most (0:01:00)"),
         (["a\tb", "--at-most", "1m"], "lock name has a control character"),
         (["n" * 65, "--at-most", "1m"], "65 characters long"),
+        (["lock_at_most_for\t", "--at-most", "1m"], "lone surrogate: 'lock_at_most_for\\t'"),
         (["job", "--at-most", "1m", "--holder", "h" * 201], "holder is 201 characters long"),
         (["job", "--at-most", "1m", "--skip-exit-code", "256"], "0<=x<=255"),
         (["job", "--at-moist", "1m"], "Did you mean"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from shedlock_py import provider_from_url
 from tests.cli.runs import Runs
+from tests.cli.terminal import PROGRAM
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
 from tests.support.processes import is_running
@@ -108,6 +110,35 @@ def test_each_member_of_a_pipeline_has_the_grace_period(runs: Runs) -> None:
     assert runs.path("tidied").read_text() == "tidy\n"
 
 
+def test_i6_a_lease_that_ended_before_the_command_was_started(runs: Runs) -> None:
+    """The process stood still after the grant: the command does not run."""
+    program = (
+        "import time\nfrom shedlock_py.cli import guarded\ncurrent_lease = guarded.current_lease\n"
+        f"guarded.current_lease = lambda: (time.sleep(1.1), current_lease())[1]\n{PROGRAM}"
+    )
+    ended = runs.run("job", "--at-most", "1s", python="print('ran')", program=program)
+    assert ended == (75, "", "shedlock: lock 'job' was lost before the command was started\n")
+
+
+def test_i6_a_lease_that_ended_while_all_stood_still_continues_nothing(runs: Runs) -> None:
+    """SIGCONT is in the queue before the guard's ``LeaseLost``: the clock decides, not the order of messages."""
+    program = (
+        "import signal, time\nfrom shedlock_py.cli.guarded import Child, Guarded\n"
+        "supervise, pass_on = Guarded.supervise, Child.pass_on\n"
+        "def late(guarded, child, lease):\n"
+        "    guarded.messages.put(signal.SIGCONT)\n"
+        "    while lease.is_trusted(): time.sleep(0.01)\n"
+        "    return supervise(guarded, child, lease)\n"
+        "def reported(child, number):\n"
+        "    if number == signal.SIGCONT: print('continued', flush=True)\n"
+        "    pass_on(child, number)\n"
+        f"Guarded.supervise, Child.pass_on = late, reported\n{PROGRAM}"
+    )
+    code, out, err = runs.run("job", "--at-most", "1s", python="import time; time.sleep(60)", program=program)
+    assert (code, out) == (75, "")
+    assert "was lost" in err
+
+
 def test_a_reader_that_does_not_read_keeps_nothing_alive(runs: Runs) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -121,6 +152,51 @@ def test_a_reader_that_does_not_read_keeps_nothing_alive(runs: Runs) -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_reader_that_is_behind_gets_the_line_all_the_same(runs: Runs) -> None:
+    """Standard error is a pipe that the command has filled, as with ``2>&1 | logger``."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    python = REPORTS.replace("def trap(number, frame):", "def trap(number, frame): open('ended', 'w').write('yes');")
+    program = f"from shedlock_py.cli import guarded\nguarded.REPORT_SECONDS = 20.0\n{PROGRAM}"
+    process = runs.start("job", "--at-most", "1s", python=python, program=program, stderr=writer, cwd=runs.directory)
+    os.close(writer)
+    try:
+        runs.wait_for("ended")
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # it waits for the reader
+        with os.fdopen(reader) as stderr:
+            text = stderr.read()
+    finally:
+        assert process.wait(20) == 75
+    assert "was lost: the command takes longer than --at-most 1.0s" in text
+
+
+def test_a_terminal_that_is_nearly_full_keeps_nothing_alive(runs: Runs) -> None:
+    """The kernel calls it writable, and would wait for room for the rest of a line: SIGKILL must come all the same."""
+    masters, started = [], []
+    for size in (14_950, 15_650, 16_700, 17_700, 18_800, 19_000):  # some have room for half a line, in Linux
+        master, terminal = pty.openpty()
+        masters.append(master)
+        os.set_blocking(terminal, False)
+        with suppress(BlockingIOError):
+            for _ in range(size // 50):
+                os.write(terminal, b"x" * 50)
+        os.set_blocking(terminal, True)
+        name = "\U000e0001" * 61 + str(size)[:3]  # ten bytes each, as they are printed
+        options = ("--at-most", "1s", "--grace", "500ms")
+        started.append(runs.start(name, *options, python=STUBBORN, stderr=terminal))
+        os.close(terminal)
+    try:
+        assert [process.wait(20) for process in started] == [75] * len(started)
+    finally:
+        for master in masters:
+            os.close(master)
 
 
 # A store that does not answer

@@ -37,6 +37,20 @@ def test_a_signal_is_passed_on_once_and_the_command_is_waited_for(runs: Runs, nu
     assert not runs.is_held()
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_for_the_command_alone_ends_no_other_process_of_its_group(runs: Runs, number: signal.Signals) -> None:
+    python = (
+        "import signal, subprocess\n"
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, [{number:d}])\n"
+        f"member = subprocess.Popen(['sh', '-c', 'echo ready; exec sleep 60'], "
+        f"preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, [{number:d}]))\n"
+        f"signal.sigwait([{number:d}]); member.terminate(); print(member.wait())"
+    )
+    process = runs.start_ready("job", "--at-most", "1m", python=python)
+    process.send_signal(number)
+    assert runs.end(process) == (0, f"{-signal.SIGTERM}\n", "")
+
+
 # Signals that end a process without a handler, but for faults of its own.
 NAMES = ("TERM", "INT", "ALRM", "VTALRM", "PROF", "XCPU", "ABRT", "IO", "PWR", "STKFLT", "RTMIN", "RTMAX")
 ENDING = [getattr(signal, f"SIG{name}") for name in NAMES if hasattr(signal, f"SIG{name}")]

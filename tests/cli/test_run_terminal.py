@@ -129,6 +129,18 @@ def test_a_run_inside_a_run_can_read_from_the_terminal(runs: Runs) -> None:
     assert not runs.is_held("inner")
 
 
+def test_what_follows_a_command_that_read_can_read_from_the_terminal(runs: Runs) -> None:
+    """In a script, whose shell has no job control and takes no terminal back."""
+    run = command("run", "job", "--store", runs.store, "--at-most", "1m", "--", sys.executable, "-c", ECHOES)
+    with Terminal(["sh", "-c", f"{shlex.join(run)}; read line; echo after $line"]) as terminal:
+        terminal.read_until("ready")
+        terminal.type("one\ntwo\n")
+        terminal.read_until("read two")
+        terminal.type("three\n")
+        terminal.read_until("after three")
+        assert terminal.end() == 0
+
+
 def test_ctrl_z_where_no_shell_could_continue_it(runs: Runs) -> None:
     """As in a container with a terminal: neither the kernel nor the run stops anything."""
     with on_terminal(runs, "import time; print('ready', flush=True); time.sleep(1); print('done')") as terminal:

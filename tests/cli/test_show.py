@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -126,6 +127,16 @@ def test_show(time_zone: str, store: str) -> None:
     provider_from_url(store).release(lease)
     done = run("show", "job", store=store)
     assert "state           free\nlast holder     web-1:7\n" in done.stdout
+
+
+def test_a_token_of_zero_is_not_taken_for_none(store: str) -> None:
+    """As ``ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`` leaves it."""
+    insert(store, "job", "a-host", ago=timedelta(minutes=5), hold=timedelta(hours=1))
+    with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE shedlock SET fencing_token = 0")
+    connection.close()
+    assert "  0  -  a-host" in re.sub("  +", "  ", run("list", store=store).stdout)
+    assert "fencing token   0\n" in run("show", "job", store=store).stdout
 
 
 def test_show_a_record_of_java(store: str) -> None:

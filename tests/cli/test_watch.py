@@ -8,13 +8,13 @@ import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, LockRequest, provider_from_url
+from shedlock_py import InMemoryLockProvider, LockRecord, LockRequest, provider_from_url
 from shedlock_py.cli.watch import Watch
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.redis import RedisLockProvider
@@ -107,6 +107,21 @@ def test_a_new_lock_that_ran_and_one_that_was_deleted(reads: Reads) -> None:
     reads.provider.prune(0)
     assert reads.update() == [("deleted", "job", "me")]
     assert reads.update() == []
+
+
+def test_a_lease_of_java_that_expires_after_one_that_was_released() -> None:
+    """ShedLock for Java has no claim ids: two acquisitions of one host look like one that is extended."""
+    watch, epoch = Watch(), datetime(2026, 1, 1, tzinfo=UTC)
+
+    def read(locked_at: int, lock_until: int, now: int) -> list[str]:
+        moments = (epoch + timedelta(seconds=second) for second in (locked_at, lock_until, now))
+        begin, end, read_at = moments
+        return [kind for kind, _ in watch.update([LockRecord("job", "host", begin, end, None, None, read_at)])]
+
+    assert read(0, 600, 1) == ["held"]
+    assert read(0, 60, 60) == ["released"]
+    assert read(100, 700, 101) == []
+    assert read(100, 700, 701) == ["expired"]
 
 
 def test_demoted(reads: Reads) -> None:

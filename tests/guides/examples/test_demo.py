@@ -17,6 +17,8 @@ from tests.guides.examples.scripts import PROJECT, run_python
 from tests.support.availability import missing
 from tests.support.polling import wait_until
 from tests.support.processes import descendants, is_running
+from tests.support.redis import RedisServer
+from tests.support.servers import ServerError
 
 Demos = dict[str, Future[subprocess.CompletedProcess[str]]]
 
@@ -85,6 +87,16 @@ def test_a_server_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("PATH", "/nowhere")
     assert demo.main(["--private", "redis"]) == 2
     assert capsys.readouterr() == ("", "error: redis: not installed: redis-server; run: make demo STORE=redis\n")
+
+
+def test_a_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def start(server: RedisServer) -> None:
+        raise ServerError("redis on port 20001 ended at once")
+
+    monkeypatch.setattr(RedisServer, "find_programs", dict)
+    monkeypatch.setattr(RedisServer, "start", start)
+    assert demo.main(["--private", "redis"]) == 2
+    assert capsys.readouterr() == ("starting a private redis\n", "error: redis on port 20001 ended at once\n")
 
 
 # What is left after its end

@@ -93,6 +93,43 @@ def not_run(story: Story) -> None:
     story.without("executed", "tick", 105)
 
 
+def not_even_seen(story: Story) -> None:
+    story.seen = [seen for seen in story.seen if (seen.job, seen.fire_time) != ("tick", 105)]
+
+
+def skipped_for_another_reason(story: Story) -> None:
+    """One skip with another reason is no excuse."""
+    story.without("skipped", "slow", 104)
+    story.skip("slow", 104, "two")
+    story.skip("slow", 104, "three", "already_ran")
+
+
+def died(story: Story) -> None:
+    story.add("died", "three", 110, detail="ImportError: x")
+
+
+def failed(story: Story) -> None:
+    story.add("failed", "three", 110, job="tick", fire_time=110, detail="ProviderUnreachable('x')")
+
+
+def ran_again_after_the_kill(story: Story) -> None:
+    story.without("skipped", "slow", 102)
+    story.run("slow", 102, "three", took=0.1, late=1.9)
+
+
+def overlapped_the_killed_run(story: Story) -> None:
+    story.run("slow", 103, "two", took=0.1)
+
+
+def nobody_killed(story: Story) -> None:
+    story.seen = [seen for seen in story.seen if seen.kind != "killed"]
+
+
+def killed_between_its_runs(story: Story) -> None:
+    story.add("ended", "one", 103.4, job="slow", run=11)
+    story.add("executed", "one", 103.4, job="slow", fire_time=102)
+
+
 def overlapped(story: Story) -> None:
     story.without("skipped", "slow", 110)
     story.run("slow", 110, "three")
@@ -121,6 +158,14 @@ def skips_of_a_free_lock(story: Story) -> None:
     [
         (ran_twice, "tick at 00:01:45 ran 2 times: on three, two"),
         (not_run, "tick at 00:01:45 did not run"),
+        (not_even_seen, "tick at 00:01:45 did not run"),
+        (skipped_for_another_reason, "slow at 00:01:44 did not run"),
+        (died, "three ended by itself: ImportError: x"),
+        (failed, "tick at 00:01:50 failed on three: ProviderUnreachable('x')"),
+        (ran_again_after_the_kill, "slow at 00:01:42 ran 2 times: on one, three"),
+        (overlapped_the_killed_run, "slow on two overlapped its run on one"),
+        (nobody_killed, "no replica was killed"),
+        (killed_between_its_runs, "no replica was killed"),
         (overlapped, "slow on three overlapped its run on two"),
         (nobody_took_over, "nobody took slow over from one"),
         (taken_over_too_late, "two took slow over 7.5 s after one was killed, 7.0 s are promised"),
