@@ -251,7 +251,7 @@ class Guarded:
         return f"was lost: the command takes longer than --at-most {in_words(self._request.lock_at_most_for)}"
 
     def _report(self, text: str) -> None:
-        """Write a line to standard error without waiting: a reader that stalls must not delay the end of the command."""
+        """Write a line to standard error without waiting: a stalled reader must not delay the end of the command."""
         line = printable(f"shedlock: lock {self._request.name!r} {one_line(text)}")
         self._unwritten += f"{line}\n".encode(errors="backslashreplace")
         self._flush(0)
