@@ -138,13 +138,16 @@ def _connect_pymysql(
     except OSError as error:
         message = f"Can't connect to MySQL server on {connection.host!r} ({error})"
         raise dialect.loaded_dbapi.OperationalError(2003, message) from error
+    watchdog: Watchdog | None = None
     try:
-        record.info[WATCHDOG] = Watchdog(opened.fileno())
+        watchdog = record.info[WATCHDOG] = Watchdog(opened.fileno())
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.connect(opened)
     except BaseException:
         opened.close()
+        if watchdog is not None:
+            watchdog.close()  # now: the error keeps the record, and the server would see the connection open
         raise
     return connection
 

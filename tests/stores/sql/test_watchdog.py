@@ -9,10 +9,11 @@ from contextlib import closing
 
 import pytest
 
-from shedlock_py import LockRequest, ProviderUnreachable
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._process import monotonic
 from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
 from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired
 
@@ -86,3 +87,28 @@ def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
             gc.collect()  # what cannot be closed then is a warning, which is an error here
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("driver", ["mysql+pymysql"])  # the one whose socket the provider opens
+def test_a_server_that_refuses_the_connection_sees_its_end(driver: str, name: str) -> None:
+    """While the error lives, too: in a log record, or in a cycle that the garbage collector finds much later."""
+    refusal = b"\xff\x15\x04#28000Access denied for user"
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        provider = SqlAlchemyLockProvider(f"{driver}://user@127.0.0.1:{listener.getsockname()[1]}/d", timeout="30s")
+        errors: list[ProviderError] = []
+
+        def request() -> None:
+            with pytest.raises(ProviderError, match="Access denied") as caught:
+                provider.record(name)
+            errors.append(caught.value)
+
+        thread = threading.Thread(target=request)
+        thread.start()
+        session, _ = listener.accept()
+        with closing(session):
+            session.settimeout(30)
+            session.sendall(len(refusal).to_bytes(3, "little") + b"\0" + refusal)
+            thread.join(30)
+            assert errors
+            session.settimeout(2)
+            assert session.recv(1) == b"", "closed"
