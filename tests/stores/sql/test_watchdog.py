@@ -5,6 +5,7 @@ import os
 import resource
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -56,6 +57,36 @@ def test_a_limit_without_a_thread_leaves_nothing_open(no_timer: pytest.MonkeyPat
         assert watchdog.call_off()
         watchdog.close()
         assert open_descriptors() <= before  # those of earlier tests may be closed meanwhile
+
+
+def test_a_limit_that_is_late_leaves_the_next_statement_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer had begun to call it when the reply came."""
+    calls: list[Callable[[], object]] = []
+
+    class LateTimer:
+        def schedule(self, callback: Callable[[], object], _when: float) -> None:
+            calls.append(callback)
+
+        def cancel(self, _callback: object) -> None:
+            """Too late."""
+
+    timer = LateTimer()
+    monkeypatch.setattr("shedlock_py.providers.sqlalchemy.watchdog.timer", lambda: timer)
+    near, far = socket.socketpair()
+    with closing(near), closing(far), closing(Watchdog(near.fileno())) as watchdog:
+        far.setblocking(False)
+        watchdog.set(monotonic())
+        assert not watchdog.call_off()
+        calls[0]()
+        with pytest.raises(BlockingIOError):
+            far.recv(1)
+        watchdog.set(monotonic() + 60)
+        calls[0]()
+        assert not watchdog.call_off()
+        watchdog.set(monotonic())
+        calls[0]()
+        assert watchdog.call_off()
+        assert far.recv(1) == b"", "shut down"
 
 
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
