@@ -154,8 +154,8 @@ def _connect_pymysql(
 
 def _shut(number: int) -> None:
     with suppress(OSError):
-        duplicate = socket.socket(fileno=os.dup(number))
+        shared = socket.socket(fileno=number)  # not of a duplicate: the process may have no file descriptor left
         try:
-            duplicate.shutdown(socket.SHUT_RDWR)
+            shared.shutdown(socket.SHUT_RDWR)
         finally:
-            duplicate.close()
+            shared.detach()

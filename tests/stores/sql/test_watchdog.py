@@ -120,6 +120,21 @@ def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def test_i13_a_silent_server_is_left_by_a_process_without_a_free_file_descriptor() -> None:
+    near, far = socket.socketpair()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(near), closing(far), closing(Watchdog(near.fileno())) as watchdog:
+        far.settimeout(10)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+        try:
+            watchdog.set(monotonic() + 0.05)
+            assert far.recv(1) == b"", "shut down"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert watchdog.call_off()
+        os.fstat(near.fileno())  # the driver's own is open
+
+
 @pytest.mark.parametrize("driver", ["mysql+pymysql"])  # the one whose socket the provider opens
 def test_a_server_that_refuses_the_connection_sees_its_end(driver: str, name: str) -> None:
     """While the error lives, too: in a log record, or in a cycle that the garbage collector finds much later."""
