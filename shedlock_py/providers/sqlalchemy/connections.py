@@ -138,7 +138,10 @@ class ManagedConnections(SqlConnections):
         try:
             connection = self.engine.raw_connection()
         except Exception as error:
-            if opening.watchdog is not None and opening.watchdog.call_off():
+            is_late = opening.watchdog is not None and opening.watchdog.call_off()
+            if isinstance(opening.watchdog, Watchdog):
+                opening.watchdog.close()  # now: the error keeps SQLAlchemy's record
+            if is_late:
                 raise TimedOut("a connection", sent=False) from error
             known = translated(error, self.engine.dialect, is_broken=True)
             raise known from known.__cause__
@@ -146,9 +149,9 @@ class ManagedConnections(SqlConnections):
             current_opening.reset(token)
             if opening.watchdog is not None:
                 opening.watchdog.call_off()
-        connection.detach()  # else SQLAlchemy would close it, or warn, wherever the garbage collector finds it
         if self._path is not None:
-            note_open(connection)
+            note_open(connection)  # before SQLAlchemy's record forgets it: another thread may fork
+        connection.detach()  # else SQLAlchemy would close it, or warn, wherever the garbage collector finds it
         return connection
 
     def disconnect(self, connection: PoolProxiedConnection) -> None:

@@ -138,21 +138,24 @@ def _connect_pymysql(
     except OSError as error:
         message = f"Can't connect to MySQL server on {connection.host!r} ({error})"
         raise dialect.loaded_dbapi.OperationalError(2003, message) from error
+    watchdog: Watchdog | None = None
     try:
-        record.info[WATCHDOG] = Watchdog(opened.fileno())
+        watchdog = record.info[WATCHDOG] = Watchdog(opened.fileno())
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.connect(opened)
     except BaseException:
         opened.close()
+        if watchdog is not None:
+            watchdog.close()  # now: the error keeps the record, and the server would see the connection open
         raise
     return connection
 
 
 def _shut(number: int) -> None:
     with suppress(OSError):
-        duplicate = socket.socket(fileno=os.dup(number))
+        shared = socket.socket(fileno=number)  # not of a duplicate: the process may have no file descriptor left
         try:
-            duplicate.shutdown(socket.SHUT_RDWR)
+            shared.shutdown(socket.SHUT_RDWR)
         finally:
-            duplicate.close()
+            shared.detach()

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,19 @@ def test_i1_a_listener_that_queries_the_database(
     assert record_of(other, name).remaining > timedelta(minutes=59)
     assert provider.release(lease)
     assert not record_of(other, name).is_held
+
+
+@pytest.mark.parametrize("driver", SQLITE_DRIVERS)
+@pytest.mark.parametrize("reset", ["rollback", None])
+def test_a_statement_that_failed_leaves_no_transaction(driver: str, reset: str | None, store: Store, name: str) -> None:
+    """In which SQLite's write lock would stay taken."""
+    application = Application(store, pool_reset_on_return=reset)
+    store.execute("CREATE TRIGGER refused BEFORE INSERT ON shedlock BEGIN SELECT RAISE(ABORT, 'not today'); END")
+    with pytest.raises(ProviderError, match="not today"):
+        application.provider.acquire(LockRequest(name, "1m"))
+    store.execute("DROP TRIGGER refused")
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{store.server.path}", timeout="2s")) as other:
+        assert other.release(acquired(other, name))
 
 
 def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, name: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Pool, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
@@ -133,6 +133,25 @@ def test_a_child_of_a_process_that_was_using_sqlite_is_refused(name: str, tmp_pa
     assert provider.release(acquired(provider, name))
     other.close()
     engine.dispose()
+
+
+def test_i1_a_fork_while_a_connection_leaves_the_pool_of_sqlalchemy(name: str, tmp_path: Path) -> None:
+    """Another thread forks at that moment: the child must know of the file, which the connection has open by then."""
+    provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
+
+    def child() -> None:
+        with pytest.raises(ProviderError, match=REFUSED):
+            SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db").acquire(LockRequest(name, "1m"))
+
+    def fork(*_: object) -> None:
+        in_child(child)
+
+    event.listen(Pool, "detach", fork)
+    try:
+        provider.create_schema()
+    finally:
+        event.remove(Pool, "detach", fork)
+    provider.close()
 
 
 @pytest.mark.parametrize("way", ["url", "engine", "pool", "block"])

@@ -131,6 +131,18 @@ def test_i13_it_falls_silent_once_it_has_accepted_the_connection(store: Store, n
             proxy.cut()
 
 
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2"])
+def test_i13_nobody_waits_for_first_queries_that_are_never_replied_to(store: Store, proxy: TcpProxy, name: str) -> None:
+    """SQLAlchemy lets one connection at a time send them, as long as none had a reply."""
+    provider = store.provider(proxy.address, timeout=TIMEOUT)
+    proxy.silence("version", times=1)
+    error, seconds = failed_after(lambda: provider.record(name))
+    assert seconds <= LONGEST
+    assert re.search(WAITED, str(error)), error
+    assert proxy.silent_connections == 1
+    assert provider.record(name) is None
+
+
 @contextmanager
 def stalling_after(proxy: TcpProxy, replies: int) -> Iterator[None]:
     done = threading.Event()

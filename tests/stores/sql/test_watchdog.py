@@ -5,14 +5,16 @@ import os
 import resource
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
-from shedlock_py import LockRequest, ProviderUnreachable
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._process import monotonic
 from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
 from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired
 
@@ -57,6 +59,36 @@ def test_a_limit_without_a_thread_leaves_nothing_open(no_timer: pytest.MonkeyPat
         assert open_descriptors() <= before  # those of earlier tests may be closed meanwhile
 
 
+def test_a_limit_that_is_late_leaves_the_next_statement_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer had begun to call it when the reply came."""
+    calls: list[Callable[[], object]] = []
+
+    class LateTimer:
+        def schedule(self, callback: Callable[[], object], _when: float) -> None:
+            calls.append(callback)
+
+        def cancel(self, _callback: object) -> None:
+            """Too late."""
+
+    timer = LateTimer()
+    monkeypatch.setattr("shedlock_py.providers.sqlalchemy.watchdog.timer", lambda: timer)
+    near, far = socket.socketpair()
+    with closing(near), closing(far), closing(Watchdog(near.fileno())) as watchdog:
+        far.setblocking(False)
+        watchdog.set(monotonic())
+        assert not watchdog.call_off()
+        calls[0]()
+        with pytest.raises(BlockingIOError):
+            far.recv(1)
+        watchdog.set(monotonic() + 60)
+        calls[0]()
+        assert not watchdog.call_off()
+        watchdog.set(monotonic())
+        calls[0]()
+        assert watchdog.call_off()
+        assert far.recv(1) == b"", "shut down"
+
+
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
 def test_without_its_thread_nothing_is_sent(
     driver: str, store: Store, name: str, request: pytest.FixtureRequest
@@ -86,3 +118,43 @@ def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
             gc.collect()  # what cannot be closed then is a warning, which is an error here
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_i13_a_silent_server_is_left_by_a_process_without_a_free_file_descriptor() -> None:
+    near, far = socket.socketpair()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(near), closing(far), closing(Watchdog(near.fileno())) as watchdog:
+        far.settimeout(10)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+        try:
+            watchdog.set(monotonic() + 0.05)
+            assert far.recv(1) == b"", "shut down"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert watchdog.call_off()
+        os.fstat(near.fileno())  # the driver's own is open
+
+
+@pytest.mark.parametrize("driver", ["mysql+pymysql"])  # the one whose socket the provider opens
+def test_a_server_that_refuses_the_connection_sees_its_end(driver: str, name: str) -> None:
+    """While the error lives, too: in a log record, or in a cycle that the garbage collector finds much later."""
+    refusal = b"\xff\x15\x04#28000Access denied for user"
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        provider = SqlAlchemyLockProvider(f"{driver}://user@127.0.0.1:{listener.getsockname()[1]}/d", timeout="30s")
+        errors: list[ProviderError] = []
+
+        def request() -> None:
+            with pytest.raises(ProviderError, match="Access denied") as caught:
+                provider.record(name)
+            errors.append(caught.value)
+
+        thread = threading.Thread(target=request)
+        thread.start()
+        session, _ = listener.accept()
+        with closing(session):
+            session.settimeout(30)
+            session.sendall(len(refusal).to_bytes(3, "little") + b"\0" + refusal)
+            thread.join(30)
+            assert errors
+            session.settimeout(2)
+            assert session.recv(1) == b"", "closed"
