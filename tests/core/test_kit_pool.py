@@ -19,7 +19,7 @@ from shedlock_py._process import monotonic
 from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, Lent, NotSent, TimedOut, call_within
 from tests.support.polling import wait_until
-from tests.support.signals import TooLong, raised_by
+from tests.support.signals import Interrupted, TooLong, raised_by
 from tests.support.timing import BUSY
 
 COUNT = 3
@@ -150,6 +150,21 @@ async def test_an_event_loop_closes_its_connections_at_its_end(server: Server) -
         assert all(connection.is_open() for connection in server.opened)
 
     await asyncio.to_thread(asyncio.run, main())
+    assert [connection.is_open() for connection in server.opened] == [False, False]
+
+
+async def test_a_close_that_is_cancelled_closes_all(server: Server) -> None:
+    """As by a time limit for the end of an application, while a server does not answer the end of a TLS session."""
+
+    async def end(_: Connection) -> None:
+        await asyncio.sleep(60)
+
+    pool = AsyncConnectionPool(server.connect_async, server.disconnect_async, end=end, size=COUNT, reserved=1)
+    async with connection(pool) as lent:
+        await used(pool)
+        lent.is_good = True
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(pool.close(), 0.05)
     assert [connection.is_open() for connection in server.opened] == [False, False]
 
 
@@ -286,7 +301,7 @@ def test_without_a_thread_it_is_called_without_the_limit() -> None:
 @pytest.mark.parametrize("end", ["time limit", "signal"])
 @pytest.mark.usefixtures("_alarm")
 def test_a_late_result_is_discarded(end: str) -> None:
-    pool, begun, done = WorkerPool(1, "test"), threading.Event(), threading.Event()
+    pool, begun, done, raised = WorkerPool(1, "test"), threading.Event(), threading.Event(), threading.Event()
     discarded: list[str] = []
 
     def open_late() -> str:
@@ -294,15 +309,43 @@ def test_a_late_result_is_discarded(end: str) -> None:
         done.wait(30)
         return "a connection"
 
+    def raise_once(*_: object) -> None:
+        if not raised.is_set():
+            raised.set()
+            raise TooLong
+
     def interrupt() -> None:
         begun.wait(30)
-        os.kill(os.getpid(), signal.SIGALRM)
+        # Python handles a signal that arrives just before a thread waits for a lock when the wait ends: send another.
+        while not raised.wait(0.2):
+            os.kill(os.getpid(), signal.SIGALRM)
 
+    interrupting = threading.Thread(target=interrupt)
     if end == "signal":
-        threading.Thread(target=interrupt).start()
+        signal.signal(signal.SIGALRM, raise_once)
+        interrupting.start()
     started = time.monotonic()
     with pytest.raises(TooLong if end == "signal" else TimedOut):
         call_within(pool, 30 if end == "signal" else 0.05, "a connection", open_late, discard=discarded.append)
     assert time.monotonic() - started < 20
+    raised.set()
+    if end == "signal":
+        interrupting.join()
     done.set()
     wait_until(lambda: discarded == ["a connection"], what="the late result discarded")
+
+
+class Interrupting(WorkerPool):
+    """Ctrl-C arrives when the thread has finished, and before its result is taken."""
+
+    def submit(self, function: Any) -> Future[Any]:
+        function()
+        raise Interrupted
+
+
+def test_a_late_connection_that_cannot_be_closed_hides_no_error(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shedlock_py.providers.kit.pool.WorkerPool", Interrupting)
+    pool = ConnectionPool(server.connect, server.disconnect, size=1, reserved=0, name="test")
+    with pytest.raises(Interrupted):
+        pool.connection(monotonic() + 10, is_urgent=False)
+    assert [connection.is_open() for connection in server.opened] == [False]

@@ -74,7 +74,11 @@ class AsyncConnectionPool(Generic[C]):
         """See :meth:`ConnectionPool.close`."""
         self.outdate()
         idle, self._idle = self._idle, []
-        await self._close(idle, self._end)
+        try:
+            await self._close(idle, self._end)
+        except BaseException:  # a cancellation, while one connection ended slowly
+            await self._close(idle, self._disconnect)
+            raise
 
     async def _take(self, until: float) -> Lent[C]:
         if not seconds_left(until):  # the tasks that had the permit until now gave up at the same moment

@@ -217,8 +217,11 @@ class ConnectionPool(Generic[C]):
     def _close(self, slot: Lent[C]) -> None:
         connection, slot.connection, slot._generation = slot.connection, _NONE, None
         if connection is not None:
-            with driver_errors(is_connecting=False):
-                self._disconnect(connection)
+            self._disconnect_quietly(connection)
+
+    def _disconnect_quietly(self, connection: C) -> None:
+        with driver_errors(is_connecting=False):
+            self._disconnect(connection)
 
     def _opened(self, until: float) -> C:
         def connect() -> C:
@@ -229,7 +232,7 @@ class ConnectionPool(Generic[C]):
 
         if self._workers is None:
             return connect()
-        return call_within(self._workers, seconds_left(until), CONNECTION, connect, self._disconnect)
+        return call_within(self._workers, seconds_left(until), CONNECTION, connect, self._disconnect_quietly)
 
 
 @contextmanager
