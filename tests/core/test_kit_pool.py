@@ -9,8 +9,8 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -38,10 +38,12 @@ class Server:
     def __init__(self) -> None:
         self.opened: list[Connection] = []
         self.error: Exception | None = None
+        self.begun = threading.Event()
         self.accepts = threading.Event()
         self.accepts.set()
 
     def connect(self, until: float) -> Connection:
+        self.begun.set()
         self.accepts.wait(30)
         if self.error is not None:
             raise self.error
@@ -53,6 +55,7 @@ class Server:
         raise OSError("a broken pipe")
 
     async def connect_async(self, until: float) -> Connection:
+        self.begun.set()
         await asyncio.to_thread(self.accepts.wait, 30)
         return self.connect(until)
 
@@ -129,6 +132,21 @@ async def test_connections_are_closed_and_outdated(pool: Pool) -> None:
         lent.is_good = True
     assert not in_use.is_open()
     assert (await used(pool)).is_open()
+
+
+async def test_a_connection_opened_while_another_failed_is_not_kept(pool: Pool, server: Server) -> None:
+    """Its host name may have been looked up before the server was replaced."""
+    server.accepts.clear()
+    opening = asyncio.create_task(used(pool)) if isinstance(pool, AsyncConnectionPool) else None
+    threads = ThreadPoolExecutor(1)
+    waiting = None if opening else threads.submit(lambda: asyncio.run(used(pool)))
+    await asyncio.to_thread(server.begun.wait, 30)
+    pool.outdate()
+    server.accepts.set()
+    opened = await opening if opening else await asyncio.wrap_future(waiting or Future())
+    threads.shutdown()
+    assert not opened.is_open()
+    assert await used(pool) is not opened
 
 
 async def test_i13_nothing_is_opened_when_the_time_is_over(pool: Pool, server: Server) -> None:
@@ -260,6 +278,38 @@ def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
     assert all_are_free(pool)
 
 
+def test_a_returned_connection_wakes_a_thread_that_waits(
+    threaded: ConnectionPool[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shedlock_py.providers.kit.pool._POLL_SECONDS", 60)
+    with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+        for _ in range(COUNT):
+            stack.enter_context(threaded.connection(monotonic() + 10, is_urgent=False))
+        waiting = threads.submit(take_and_return, threaded)
+        wait([waiting], 0.1)
+        assert not waiting.done()
+        stack.close()
+        assert waiting.result() < BUSY
+
+
+def test_a_thread_that_waits_replaces_a_lost_connection(threaded: ConnectionPool[Connection]) -> None:
+    lost = [threaded.connection(monotonic() + 10, is_urgent=False) for _ in range(COUNT)]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(take_and_return, threaded)
+        wait([waiting], 0.1)
+        assert not waiting.done()
+        lost.clear()
+        assert waiting.result() < BUSY
+    assert all_are_free(threaded)
+
+
+def take_and_return(pool: ConnectionPool[Connection]) -> float:
+    """The seconds until there was a connection."""
+    began = monotonic()
+    with pool.connection(began + 30, is_urgent=False):
+        return monotonic() - began
+
+
 @pytest.fixture
 def _alarm() -> Iterator[None]:
     with raised_by(signal.SIGALRM, TooLong):
@@ -343,7 +393,9 @@ class Interrupting(WorkerPool):
         raise Interrupted
 
 
-def test_a_late_connection_that_cannot_be_closed_hides_no_error(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_connection_that_cannot_be_closed_hides_no_error(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shedlock_py.providers.kit.pool.WorkerPool", Interrupting)
     pool = ConnectionPool(server.connect, server.disconnect, size=1, reserved=0, name="test")
     with pytest.raises(Interrupted):
