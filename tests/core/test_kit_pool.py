@@ -186,6 +186,22 @@ async def test_a_close_that_is_cancelled_closes_all(server: Server) -> None:
     assert [connection.is_open() for connection in server.opened] == [False, False]
 
 
+async def test_connections_end_together(server: Server) -> None:
+    """With a server that does not answer, each may take as long as its time limit."""
+    together = asyncio.Barrier(2)
+
+    async def end(connection: Connection) -> None:
+        await together.wait()
+        connection.was_closed = True
+
+    pool = AsyncConnectionPool(server.connect_async, server.disconnect_async, end=end, size=COUNT, reserved=1)
+    async with connection(pool) as lent:
+        await used(pool)
+        lent.is_good = True
+    await asyncio.wait_for(pool.close(), 10)
+    assert [connection.is_open() for connection in server.opened] == [False, False]
+
+
 async def test_some_connections_are_for_urgent_requests(pool: Pool) -> None:
     async with connection(pool), connection(pool):
         with pytest.raises(TimedOut, match="a free connection") as caught:

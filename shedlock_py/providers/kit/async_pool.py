@@ -72,11 +72,13 @@ class AsyncConnectionPool(Generic[C]):
 
     async def close(self) -> None:
         """See :meth:`ConnectionPool.close`."""
+        import asyncio
+
         self.outdate()
         idle, self._idle = self._idle, []
         try:
-            await self._close(idle, self._end)
-        except BaseException:  # a cancellation, while one connection ended slowly
+            await asyncio.gather(*(self._close([one], self._end) for one in idle))
+        except BaseException:  # a cancellation, while a connection ended slowly
             await self._close(idle, self._disconnect)
             raise
 
