@@ -294,6 +294,25 @@ def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
     assert all_are_free(pool)
 
 
+def test_a_connection_opened_just_after_another_failed_is_kept() -> None:
+    newer: list[Connection] = []
+
+    def disconnect(_: Connection) -> None:
+        """Meanwhile another request opens one."""
+        if not newer:
+            with pool.connection(monotonic() + 10, is_urgent=False) as lent:
+                newer.append(lent.connection)
+                lent.is_good = True
+
+    pool = ConnectionPool(
+        lambda _: Connection(), disconnect, size=COUNT, reserved=0, name="test", connect_in_thread=False
+    )
+    with pool.connection(monotonic() + 10, is_urgent=False):
+        pass
+    with pool.connection(monotonic() + 10, is_urgent=False) as lent:
+        assert [lent.connection] == newer
+
+
 def test_a_returned_connection_wakes_a_thread_that_waits(
     threaded: ConnectionPool[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
