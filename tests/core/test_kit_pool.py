@@ -300,16 +300,16 @@ def test_a_connection_opened_just_after_another_failed_is_kept() -> None:
     def disconnect(_: Connection) -> None:
         """Meanwhile another request opens one."""
         if not newer:
-            with pool.connection(monotonic() + 10, is_urgent=False) as lent:
+            with kept.connection(monotonic() + 10, is_urgent=False) as lent:
                 newer.append(lent.connection)
                 lent.is_good = True
 
-    pool = ConnectionPool(
+    kept = ConnectionPool(
         lambda _: Connection(), disconnect, size=COUNT, reserved=0, name="test", connect_in_thread=False
     )
-    with pool.connection(monotonic() + 10, is_urgent=False):
+    with kept.connection(monotonic() + 10, is_urgent=False):
         pass
-    with pool.connection(monotonic() + 10, is_urgent=False) as lent:
+    with kept.connection(monotonic() + 10, is_urgent=False) as lent:
         assert [lent.connection] == newer
 
 
