@@ -16,8 +16,8 @@ import pytest
 from shedlock_py import LockRecord, LockRequest, ProviderError
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
-from shedlock_py.providers.kit import Failure, ProgramProvider, TimedOut, within
-from shedlock_py.providers.memory import InMemoryLockProvider, MemoryPrograms
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, TimedOut, within
+from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider, MemoryPrograms
 from tests.support.blocked_loops import compute
 from tests.support.polling import wait_until
 
@@ -91,6 +91,35 @@ async def test_a_cancellation_is_no_time_limit(line: Line) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_a_cancelled_caller_does_not_interrupt_an_operation_that_has_begun() -> None:
+    """Else a late extension could arrive after the release, and the driver would lose its connection."""
+    memory = AsyncInMemoryLockProvider()
+    client, gate, ended = memory._client, asyncio.Event(), []
+
+    class Slow:
+        async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
+            try:
+                await gate.wait()
+                return await client.execute(command, timeout)
+            finally:
+                ended.append(gate.is_set())
+
+    lease = await memory.acquire(LockRequest("job", "1m"))
+    assert lease
+    extending = asyncio.create_task(AsyncProgramProvider(memory.programs, Slow()).extend(lease, "1h"))
+    await asyncio.sleep(0.01)
+    extending.cancel()
+    await asyncio.sleep(0.01)
+    assert ended == []
+    gate.set()
+    with suppress(asyncio.CancelledError):
+        await extending
+    assert ended == [True]
+    record = await memory.record("job")
+    assert record is not None
+    assert record.remaining.total_seconds() > 3000
 
 
 class ReadsByItself(MemoryPrograms):

@@ -9,8 +9,8 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from shedlock_py._process import monotonic
 from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, Lent, NotSent, TimedOut, call_within
 from tests.support.polling import wait_until
-from tests.support.signals import TooLong, raised_by
+from tests.support.signals import Interrupted, TooLong, raised_by
 from tests.support.timing import BUSY
 
 COUNT = 3
@@ -38,10 +38,12 @@ class Server:
     def __init__(self) -> None:
         self.opened: list[Connection] = []
         self.error: Exception | None = None
+        self.begun = threading.Event()
         self.accepts = threading.Event()
         self.accepts.set()
 
     def connect(self, until: float) -> Connection:
+        self.begun.set()
         self.accepts.wait(30)
         if self.error is not None:
             raise self.error
@@ -53,6 +55,7 @@ class Server:
         raise OSError("a broken pipe")
 
     async def connect_async(self, until: float) -> Connection:
+        self.begun.set()
         await asyncio.to_thread(self.accepts.wait, 30)
         return self.connect(until)
 
@@ -131,6 +134,21 @@ async def test_connections_are_closed_and_outdated(pool: Pool) -> None:
     assert (await used(pool)).is_open()
 
 
+async def test_a_connection_opened_while_another_failed_is_not_kept(pool: Pool, server: Server) -> None:
+    """Its host name may have been looked up before the server was replaced."""
+    server.accepts.clear()
+    opening = asyncio.create_task(used(pool)) if isinstance(pool, AsyncConnectionPool) else None
+    threads = ThreadPoolExecutor(1)
+    waiting = None if opening else threads.submit(lambda: asyncio.run(used(pool)))
+    await asyncio.to_thread(server.begun.wait, 30)
+    pool.outdate()
+    server.accepts.set()
+    opened = await opening if opening else await asyncio.wrap_future(waiting or Future())
+    threads.shutdown()
+    assert not opened.is_open()
+    assert await used(pool) is not opened
+
+
 async def test_i13_nothing_is_opened_when_the_time_is_over(pool: Pool, server: Server) -> None:
     """The threads that had a connection until now gave up at the same moment."""
     with pytest.raises(TimedOut, match="a free connection"):
@@ -150,6 +168,37 @@ async def test_an_event_loop_closes_its_connections_at_its_end(server: Server) -
         assert all(connection.is_open() for connection in server.opened)
 
     await asyncio.to_thread(asyncio.run, main())
+    assert [connection.is_open() for connection in server.opened] == [False, False]
+
+
+async def test_a_close_that_is_cancelled_closes_all(server: Server) -> None:
+    """As by a time limit for the end of an application, while a server does not answer the end of a TLS session."""
+
+    async def end(_: Connection) -> None:
+        await asyncio.sleep(60)
+
+    pool = AsyncConnectionPool(server.connect_async, server.disconnect_async, end=end, size=COUNT, reserved=1)
+    async with connection(pool) as lent:
+        await used(pool)
+        lent.is_good = True
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(pool.close(), 0.05)
+    assert [connection.is_open() for connection in server.opened] == [False, False]
+
+
+async def test_connections_end_together(server: Server) -> None:
+    """With a server that does not answer, each may take as long as its time limit."""
+    together = asyncio.Barrier(2)
+
+    async def end(connection: Connection) -> None:
+        await together.wait()
+        connection.was_closed = True
+
+    pool = AsyncConnectionPool(server.connect_async, server.disconnect_async, end=end, size=COUNT, reserved=1)
+    async with connection(pool) as lent:
+        await used(pool)
+        lent.is_good = True
+    await asyncio.wait_for(pool.close(), 10)
     assert [connection.is_open() for connection in server.opened] == [False, False]
 
 
@@ -245,6 +294,57 @@ def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
     assert all_are_free(pool)
 
 
+def test_a_connection_opened_just_after_another_failed_is_kept() -> None:
+    newer: list[Connection] = []
+
+    def disconnect(_: Connection) -> None:
+        """Meanwhile another request opens one."""
+        if not newer:
+            with kept.connection(monotonic() + 10, is_urgent=False) as lent:
+                newer.append(lent.connection)
+                lent.is_good = True
+
+    kept = ConnectionPool(
+        lambda _: Connection(), disconnect, size=COUNT, reserved=0, name="test", connect_in_thread=False
+    )
+    with kept.connection(monotonic() + 10, is_urgent=False):
+        pass
+    with kept.connection(monotonic() + 10, is_urgent=False) as lent:
+        assert [lent.connection] == newer
+
+
+def test_a_returned_connection_wakes_a_thread_that_waits(
+    threaded: ConnectionPool[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shedlock_py.providers.kit.pool._POLL_SECONDS", 60)
+    with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+        for _ in range(COUNT):
+            stack.enter_context(threaded.connection(monotonic() + 10, is_urgent=False))
+        waiting = threads.submit(take_and_return, threaded)
+        wait([waiting], 0.1)
+        assert not waiting.done()
+        stack.close()
+        assert waiting.result() < BUSY
+
+
+def test_a_thread_that_waits_replaces_a_lost_connection(threaded: ConnectionPool[Connection]) -> None:
+    lost = [threaded.connection(monotonic() + 10, is_urgent=False) for _ in range(COUNT)]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(take_and_return, threaded)
+        wait([waiting], 0.1)
+        assert not waiting.done()
+        lost.clear()
+        assert waiting.result() < BUSY
+    assert all_are_free(threaded)
+
+
+def take_and_return(pool: ConnectionPool[Connection]) -> float:
+    """The seconds until there was a connection."""
+    began = monotonic()
+    with pool.connection(began + 30, is_urgent=False):
+        return monotonic() - began
+
+
 @pytest.fixture
 def _alarm() -> Iterator[None]:
     with raised_by(signal.SIGALRM, TooLong):
@@ -286,7 +386,7 @@ def test_without_a_thread_it_is_called_without_the_limit() -> None:
 @pytest.mark.parametrize("end", ["time limit", "signal"])
 @pytest.mark.usefixtures("_alarm")
 def test_a_late_result_is_discarded(end: str) -> None:
-    pool, begun, done = WorkerPool(1, "test"), threading.Event(), threading.Event()
+    pool, begun, done, raised = WorkerPool(1, "test"), threading.Event(), threading.Event(), threading.Event()
     discarded: list[str] = []
 
     def open_late() -> str:
@@ -294,15 +394,45 @@ def test_a_late_result_is_discarded(end: str) -> None:
         done.wait(30)
         return "a connection"
 
+    def raise_once(*_: object) -> None:
+        if not raised.is_set():
+            raised.set()
+            raise TooLong
+
     def interrupt() -> None:
         begun.wait(30)
-        os.kill(os.getpid(), signal.SIGALRM)
+        # Python handles a signal that arrives just before a thread waits for a lock when the wait ends: send another.
+        while not raised.wait(0.2):
+            os.kill(os.getpid(), signal.SIGALRM)
 
+    interrupting = threading.Thread(target=interrupt)
     if end == "signal":
-        threading.Thread(target=interrupt).start()
+        signal.signal(signal.SIGALRM, raise_once)
+        interrupting.start()
     started = time.monotonic()
     with pytest.raises(TooLong if end == "signal" else TimedOut):
         call_within(pool, 30 if end == "signal" else 0.05, "a connection", open_late, discard=discarded.append)
     assert time.monotonic() - started < 20
+    raised.set()
+    if end == "signal":
+        interrupting.join()
     done.set()
     wait_until(lambda: discarded == ["a connection"], what="the late result discarded")
+
+
+class Interrupting(WorkerPool):
+    """Ctrl-C arrives when the thread has finished, and before its result is taken."""
+
+    def submit(self, function: Any) -> Future[Any]:
+        function()
+        raise Interrupted
+
+
+def test_a_late_connection_that_cannot_be_closed_hides_no_error(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shedlock_py.providers.kit.pool.WorkerPool", Interrupting)
+    pool = ConnectionPool(server.connect, server.disconnect, size=1, reserved=0, name="test")
+    with pytest.raises(Interrupted):
+        pool.connection(monotonic() + 10, is_urgent=False)
+    assert [connection.is_open() for connection in server.opened] == [False]

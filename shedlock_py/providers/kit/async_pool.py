@@ -72,9 +72,15 @@ class AsyncConnectionPool(Generic[C]):
 
     async def close(self) -> None:
         """See :meth:`ConnectionPool.close`."""
+        import asyncio
+
         self.outdate()
         idle, self._idle = self._idle, []
-        await self._close(idle, self._end)
+        try:
+            await asyncio.gather(*(self._close([one], self._end) for one in idle))
+        except BaseException:  # a cancellation, while a connection ended slowly
+            await self._close(idle, self._disconnect)
+            raise
 
     async def _take(self, until: float) -> Lent[C]:
         if not seconds_left(until):  # the tasks that had the permit until now gave up at the same moment

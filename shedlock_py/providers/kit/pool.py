@@ -166,6 +166,10 @@ class ConnectionPool(Generic[C]):
     def close(self) -> None:
         """Close the idle connections now, and the others when they are returned."""
         self.outdate()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        """Close the idle connections that are outdated."""
         for lane in (self._for_all, self._for_urgent):
             slots: list[Lent[C]] = []
             with suppress(IndexError):
@@ -212,13 +216,16 @@ class ConnectionPool(Generic[C]):
             slot._pool = _NONE
             slot._lane.put(slot)
         if is_fault:
-            self.close()
+            self._close_idle()
 
     def _close(self, slot: Lent[C]) -> None:
         connection, slot.connection, slot._generation = slot.connection, _NONE, None
         if connection is not None:
-            with driver_errors(is_connecting=False):
-                self._disconnect(connection)
+            self._disconnect_quietly(connection)
+
+    def _disconnect_quietly(self, connection: C) -> None:
+        with driver_errors(is_connecting=False):
+            self._disconnect(connection)
 
     def _opened(self, until: float) -> C:
         def connect() -> C:
@@ -229,7 +236,7 @@ class ConnectionPool(Generic[C]):
 
         if self._workers is None:
             return connect()
-        return call_within(self._workers, seconds_left(until), CONNECTION, connect, self._disconnect)
+        return call_within(self._workers, seconds_left(until), CONNECTION, connect, self._disconnect_quietly)
 
 
 @contextmanager

@@ -74,8 +74,14 @@ class MongoPrograms(StorePrograms):
             if errors.is_fire_time_too_late(error.__cause__):
                 raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance) from error.__cause__
             raise
-        record = self._to_record(document, operation, claim.request.name)
-        return record.fencing_token if record.locked_by == claim.locked_by else None
+        is_granted = document.get("lockedBy") == claim.locked_by
+        try:
+            record = self._to_record(document, operation, claim.request.name)
+        except ProviderError:
+            if is_granted:
+                yield self.undo_of(claim, is_take_over=force)
+            raise
+        return record.fencing_token if is_granted else None
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
         result = yield release(lease.name, lease.locked_by, lock_for) if releasing else extend(lease, lock_for)

@@ -164,6 +164,22 @@ def test_i12_what_is_retried_and_what_is_undone(error: Exception, requests: str)
         assert server.requests[-1] == undo(REQUEST.name, changes["lockedBy"]["$literal"], None)
 
 
+def test_i12_a_grant_in_a_document_that_is_no_lock_record_is_undone() -> None:
+    """The caller gets an error, so nobody would free it."""
+    server = Server(lambda command: grant(command) | {"lastFireTime": 2**62})
+    methods = []
+
+    def execute(command: Command | Undo) -> Any:
+        if isinstance(command, Undo):
+            methods.append(next(command.program).method)
+            return None
+        return server.execute(command)
+
+    with pytest.raises(ProviderError, match=r"its lastFireTime is"):
+        run(programs().acquire(REQUEST), execute)
+    assert methods == ["update_one"]
+
+
 def test_two_first_uses_at_once() -> None:
     met = [DuplicateKeyError("E11000", 11000)] * 3
     server = Server(lambda command: met.pop() if met else grant(command))

@@ -16,9 +16,25 @@ from shedlock_py import ConfigurationError, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider
 from shedlock_py.testing.forks import in_child
 from shedlock_py.testing.proxy import TcpProxy
-from tests.support.forks import check_fork_by_c
+from tests.stores.redis.stores import SYNC_KINDS, Store, acquired
+from tests.support.forks import check_fork_by_c, in_a_loop_of_its_own
 from tests.support.polling import wait_until
 from tests.support.redis import RedisEndpoint
+
+
+@pytest.mark.parametrize("kind", SYNC_KINDS)
+def test_fork(store: Store, proxy: TcpProxy, name: str) -> None:
+    provider = store.provider(proxy.address)
+    held = acquired(provider, f"{name}-held")
+
+    def child() -> None:
+        assert provider.acquire(LockRequest(f"{name}-held", "1m")) is None
+        assert provider.release(acquired(provider, f"child-{name}"))
+
+    for _ in range(2):
+        in_child(child)
+        assert provider.extend(held, "2m") is held
+    assert proxy.connections == 3, "the parent's connection has survived two children with one each"
 
 
 @pytest.mark.parametrize("way", ["url", "block", "asyncio"])
@@ -38,6 +54,23 @@ async def use(provider: AsyncRedisLockProvider, name: str) -> None:
 async def use_and_close(provider: AsyncRedisLockProvider, name: str) -> None:
     await use(provider, name)
     await provider.close()
+
+
+def test_fork_inside_an_event_loop(redis_server: RedisEndpoint, name: str) -> None:
+    """A child that inherits a provider with connections, on another loop in another thread."""
+
+    async def main() -> None:
+        lease = await provider.acquire(LockRequest(name, "1m"))
+        assert lease
+        in_child(lambda: in_a_loop_of_its_own(lambda: use_and_close(provider, f"child-{name}")))
+        assert await provider.extend(lease, "2m") is lease
+        assert await provider.release(lease)
+        await provider.close()
+
+    with TcpProxy(redis_server.address) as proxy:
+        provider = AsyncRedisLockProvider(redis_server.url(via=proxy.address))
+        asyncio.run(main())
+        assert proxy.connections == 2, "the parent's connection has survived"
 
 
 def test_a_user_supplied_async_client_in_a_child_is_refused(redis_server: RedisEndpoint, name: str) -> None:

@@ -95,6 +95,20 @@ def test_i12_a_reply_that_does_not_come(store: Store, other: LockProvider, name:
 
 
 @pytest.mark.parametrize("kind", URL_KINDS)
+def test_i4_a_release_without_a_reply_is_not_taken_back(
+    store: Store, other: LockProvider, proxy: TcpProxy, name: str
+) -> None:
+    provider = store.provider(proxy.address)
+    assert provider.release(acquired(provider, f"{name}-warm"))
+    lease = acquired(provider, name, "10m", lock_at_least_for="30s")
+    proxy.drop_replies_to(name, 2)
+    with pytest.raises(ProviderUnreachable):
+        provider.release(lease)
+    assert provider.extend(lease, "10m") is None
+    assert 20 < record_of(other, name).remaining.total_seconds() <= 30
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
 def test_a_lost_handshake_takes_no_lock(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider(url=f"{store.server.url(via=proxy.address)}?protocol=3")  # sends HELLO
     proxy.drop_replies_to("HELLO", MANY)

@@ -222,6 +222,15 @@ def locked_by(command: Any) -> Any:
     return call_of(command).args[0]
 
 
+def test_i1_a_server_under_two_names_is_no_majority(programs: QuorumPrograms) -> None:
+    program = programs.acquire(REQUEST)
+    next(program)
+    undo = program.send([(VOTED, 5, b"run id"), (VOTED, 5, b"run id"), SILENT])
+    assert isinstance(undo, Undo), "nothing is confirmed"
+    with pytest.raises(ProviderError, match="two of these servers are one and the same"):
+        program.send(None)
+
+
 def test_i6_trust_counts_from_before_the_second_broadcast(programs: QuorumPrograms, clock: FakeClock) -> None:
     program = programs.acquire(REQUEST)
     next(program)
