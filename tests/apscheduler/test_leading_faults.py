@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.jobstores.memory import MemoryJobStore
@@ -124,6 +125,35 @@ def test_a_session_that_postgres_has_terminated(
 
     survives(node, terminate, caplog)
     admin.execute(text(f"DROP TABLE {table}"))
+
+
+def test_a_store_that_cannot_name_its_next_run_time_stops_no_other(
+    store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Listeners also get the events of the jobs that were submitted before it failed."""
+
+    class Failing(MemoryJobStore):
+        def get_next_run_time(self) -> Any:
+            raise OSError("the connection was lost")
+
+    node = Node("me", store, Failing())
+    node.scheduler.add_jobstore(MemoryJobStore(), "other")
+    node.scheduler.add_job(work, "interval", seconds=0.2, id="job")
+    node.scheduler.add_job(work, "interval", seconds=0.2, id="other", jobstore="other")
+    begun(stack, node)
+    wait_until(lambda: len(node.times()) > 2 and len(node.times("other")) > 2, what="runs of both stores")
+    assert "the connection was lost" in caplog.text
+    assert node.elector.is_leader()
+    node.lead.stop()
+    submitted = Counter(
+        (event.job_id, time)
+        for event in node.events
+        if event.code == EVENT_JOB_SUBMITTED
+        for time in event.scheduled_run_times
+    )
+    for job in ("job", "other"):
+        assert_each_second_once(node.times(job), 0.2)
+        assert {(job, time): 1 for time in node.times(job)}.items() <= submitted.items()
 
 
 def test_an_error_of_a_job_that_uses_the_scheduler_is_its_own(store: FaultyProvider, stack: ExitStack) -> None:
