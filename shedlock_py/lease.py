@@ -158,6 +158,8 @@ class Lease:
 
     def remaining_minimum(self) -> timedelta:
         """What is left of ``lock_at_least_for``, on the holder's own clock."""
+        if not self.lock_at_least_for:
+            return timedelta(0)  # also when a clock that the user has passed was set back
         return max(timedelta(0), self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at))
 
     def begin_extension(self, lock_at_most_for: Duration) -> Extension:
@@ -168,7 +170,7 @@ class Lease:
         """End the trust. Returns for how long the store must still refuse the lock to others."""
         self._trusted_until = _NEVER
         self._latest = None  # an extension that is still under way gives no trust back
-        return self.remaining_minimum() if self.lock_at_least_for else timedelta(0)
+        return self.remaining_minimum()
 
     def end(self) -> None:
         """It was released. Final."""

@@ -64,7 +64,7 @@ class AsyncLeaderElector(Elector):
         """See :meth:`LeaderElector.stop`."""
         seconds = parse_timeout(timeout)
         task, election = self._runner, self._election
-        if not self._takes_part():
+        if task is None or not self._takes_part():  # another thread may be starting it right now
             return True
         self._request("stop")
         if self._is_in_callback():

@@ -116,7 +116,7 @@ class LeaderElector(Elector):
         """
         seconds = parse_timeout(timeout)
         thread = self._runner
-        if not self._is_here():
+        if thread is None or not self._is_here():  # another thread may be starting it right now
             return True
         self._request("stop")
         if thread is threading.current_thread() or self._is_in_callback():  # that thread calls listeners

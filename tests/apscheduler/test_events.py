@@ -22,6 +22,7 @@ from shedlock_py import (
 from shedlock_py.integrations.apscheduler import JobSkippedEvent, ShedLockExecutor
 from tests.apscheduler import jobs
 from tests.apscheduler.app import ENDS, App, ProcessPool, Task, now, running, seconds, sqlite_locks
+from tests.apscheduler.test_matrix import late_by_four
 from tests.support.polling import wait_until
 
 LOGGER = "apscheduler.executors.default"
@@ -205,6 +206,27 @@ def test_a_slow_store_does_not_turn_a_granted_run_into_a_misfire(tmp_path: Path)
         task = app.task()
         event = app.run_once(task, None, "date", run_date=due, misfire_grace_time=1)
         assert event.code == EVENT_JOB_EXECUTED
+
+
+@both_kinds
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError, asyncio.CancelledError])
+def test_each_run_time_has_its_event_whatever_the_job_raises(
+    kind: str, error: type[BaseException], tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise error("of the job")
+
+    async def fail_async() -> None:
+        fail()
+
+    with running(tmp_path, kind, lock_all=True, default_lock_at_most_for="1m") as app:
+        task = app.task()
+        app.add(task, fail_async if kind == "coroutine" else fail, args=(), **late_by_four())
+        events = app.wait(task, *ENDS, count=4)
+        assert [(event.code, type(event.exception)) for event in events] == [(EVENT_JOB_ERROR, error)] * 4
+        assert len({event.scheduled_run_time for event in events}) == 4
+        assert not app.is_held(task)
+        app.settle()
 
 
 def test_submitting_sends_no_request(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apscheduler.events import EVENT_JOB_EXECUTED
-from apscheduler.executors.pool import ProcessPoolExecutor
+from apscheduler.executors.pool import ProcessPoolExecutor, ThreadPoolExecutor
+from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPPED
@@ -151,6 +153,20 @@ def test_leadership_is_released_after_the_running_job_has_ended(
     assert ran == [("began", ""), ("ended", "")]
     stopping.join(10)
     assert leader.scheduler.state == STATE_STOPPED
+
+
+def test_a_job_that_was_submitted_runs_although_the_leader_resigns(store: FaultyProvider) -> None:
+    """It waits for a thread. The job store has it as done, so the next leader would not run it."""
+    node = Node("me", store, MemoryJobStore(), executor=partial(ShedLockExecutor, ThreadPoolExecutor(1), store.inner))
+    for job, function in (("first", wait_at_the_gate), ("waiting", note)):
+        node.scheduler.add_job(function, "date", args=() if job == "first" else (job,), id=job)
+    with node.lead:
+        wait_until(lambda: ran == [("began", "")] and not node.scheduler.get_jobs(), what="both were submitted")
+        node.elector.resign()
+        assert not node.elector.is_leader()
+        gate.set()
+        wait_until(lambda: len(ran) == 3, what="the job that waited")
+        assert node.times("waiting")
 
 
 def test_elector_of_the_executor_sends_no_request(store: FaultyProvider) -> None:

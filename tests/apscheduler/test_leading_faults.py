@@ -9,21 +9,23 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.debug import DebugExecutor
+from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
-from sqlalchemy import text
+from sqlalchemy import NullPool, text
 
 from shedlock_py import ConfigurationError, LeaderElector
 from shedlock_py.integrations.apscheduler import lead
@@ -124,6 +126,74 @@ def test_a_session_that_postgres_has_terminated(
 
     survives(node, terminate, caplog)
     admin.execute(text(f"DROP TABLE {table}"))
+
+
+def test_what_is_due_when_the_leadership_ends_in_a_pass_is_left_to_the_next_leader(
+    store: FaultyProvider, stack: ExitStack, tmp_path: Path
+) -> None:
+    """The scheduler has read the due jobs, and has not submitted them. They stay in the job store as they are."""
+    passes: list[list[Any]] = []
+    """The due jobs that each pass has read."""
+    submitted_in: list[int] = []
+    resigned_in: list[int] = []
+
+    class Watched(ThreadPoolExecutor):
+        def submit_job(self, job: Any, run_times: Any) -> None:
+            submitted_in.append(len(passes))
+            super().submit_job(job, run_times)
+
+    class Resigning(SQLAlchemyJobStore):
+        def get_due_jobs(self, now: Any) -> Any:
+            due = super().get_due_jobs(now)
+            passes.append([(job.id, job.next_run_time) for job in due])
+            if len(due) == 2 and not resigned_in:
+                resigned_in.append(len(passes))
+                node.elector.resign()
+            return due
+
+    engine_options = {"poolclass": NullPool}
+    node = Node("me", store, Resigning(f"sqlite:///{tmp_path}/jobs.db", engine_options=engine_options))
+    node.scheduler.add_executor(Watched())
+    first = datetime.now(UTC) + timedelta(seconds=0.5)
+    for job in ("job", "other"):
+        node.scheduler.add_job(work, "interval", seconds=0.2, id=job, next_run_time=first)
+    begun(stack, node)
+    wait_until(lambda: len(node.times("job")) > 3 and len(node.times("other")) > 3, what="runs when it leads again")
+    node.lead.stop()
+    assert resigned_in, "a pass read both jobs"
+    assert resigned_in[0] not in submitted_in
+    for job, due in passes[resigned_in[0] - 1]:
+        assert due in node.times(job)
+        assert_each_second_once(node.times(job), 0.2)
+
+
+def test_a_store_that_cannot_name_its_next_run_time_stops_no_other(
+    store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Listeners also get the events of the jobs that were submitted before it failed."""
+
+    class Failing(MemoryJobStore):
+        def get_next_run_time(self) -> Any:
+            raise OSError("the connection was lost")
+
+    node = Node("me", store, Failing())
+    node.scheduler.add_jobstore(MemoryJobStore(), "other")
+    node.scheduler.add_job(work, "interval", seconds=0.2, id="job")
+    node.scheduler.add_job(work, "interval", seconds=0.2, id="other", jobstore="other")
+    begun(stack, node)
+    wait_until(lambda: len(node.times()) > 2 and len(node.times("other")) > 2, what="runs of both stores")
+    assert "the connection was lost" in caplog.text
+    assert node.elector.is_leader()
+    node.lead.stop()
+    submitted = Counter(
+        (event.job_id, time)
+        for event in node.events
+        if event.code == EVENT_JOB_SUBMITTED
+        for time in event.scheduled_run_times
+    )
+    for job in ("job", "other"):
+        assert_each_second_once(node.times(job), 0.2)
+        assert {(job, time): 1 for time in node.times(job)}.items() <= submitted.items()
 
 
 def test_an_error_of_a_job_that_uses_the_scheduler_is_its_own(store: FaultyProvider, stack: ExitStack) -> None:

@@ -139,9 +139,9 @@ def test_modify_and_reschedule(app: App) -> None:
     assert task.runs == 2
 
 
-def late_by_four(**options: Any) -> dict[str, Any]:
+def late_by_four(late: float = 0.5, **options: Any) -> dict[str, Any]:
     """Options of a job that is due for four run times at once, and never again."""
-    start = now() - seconds(3.5)
+    start = now() - seconds(3 + late)
     trigger = IntervalTrigger(seconds=1, start_date=start, end_date=start + seconds(3), timezone="UTC")
     return {"trigger": trigger, "next_run_time": start, "coalesce": False} | options
 
@@ -175,6 +175,16 @@ def test_only_the_run_times_that_misfired_are_missed(app: App) -> None:
     assert codes[:2] == [EVENT_JOB_MISSED] * 2
     assert codes[3] == EVENT_JOB_EXECUTED
     assert task.runs == codes.count(EVENT_JOB_EXECUTED)
+
+
+def test_each_run_time_that_misfired_has_its_event(app: App) -> None:
+    task = app.task()
+    options = late_by_four(10, misfire_grace_time=1)
+    app.add(task, **options)
+    events = app.wait(task, *ENDS, count=4)
+    assert [event.code for event in events] == [EVENT_JOB_MISSED] * 4
+    assert [event.scheduled_run_time for event in events] == [options["next_run_time"] + seconds(i) for i in range(4)]
+    assert task.runs == 0
 
 
 def test_i5_the_job_does_not_run_when_the_store_is_down(app: App) -> None:

@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import AsyncLeaderElector, LeadershipStopped, ProviderFailed, leader_only
+from shedlock_py import (
+    AsyncLeaderElector,
+    LeadershipStarted,
+    LeadershipStopped,
+    ProviderFailed,
+    configure,
+    leader_only,
+)
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.election.electors import DURATIONS, LONG
@@ -172,6 +179,31 @@ def test_a_callback_that_calls_sys_exit_ends_the_program_and_the_leadership() ->
         loop.run_until_complete(asyncio.sleep(0))
         # The sync callback ended the elector's own task, so that the lease has to expire.
         assert (loop.run_until_complete(elector.leader()) is None) is is_released
+    loop.close()
+
+
+def test_ctrl_c_in_a_listener_keeps_no_callback_from_being_called() -> None:
+    loop = asyncio.new_event_loop()
+    called: list[str] = []
+    callbacks: dict[str, Any] = {
+        "on_started_leading": lambda: called.append("started"),
+        "on_stopped_leading": lambda: called.append("stopped"),
+    }
+
+    def leave(event: object) -> None:
+        if isinstance(event, LeadershipStarted | LeadershipStopped):
+            raise KeyboardInterrupt
+
+    elector = AsyncLeaderElector(AsyncFaultyProvider(), "election", **callbacks, **LONG)
+    with configure(listeners=[leave]):
+        loop.run_until_complete(elector.start())
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.wait_for(asyncio.sleep(20), 20))
+    assert called == ["started", "stopped"]
+    assert not elector.is_leader()
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
     loop.close()
 
 

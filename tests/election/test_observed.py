@@ -333,6 +333,42 @@ def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
     world.lead_alone(late)
 
 
+@pytest.mark.parametrize("operation", ["acquire", "extend"])
+def test_i6_a_leader_trusts_its_lease_from_before_the_request(world: World, operation: str) -> None:
+    """The reply takes a second, and the store may have granted the lease right at its begin."""
+    node = world.node("slow", takeover="expired")
+    if operation == "extend":
+        world.lead_with(node)
+    until_request(operation, node, world)
+    sent_at, command = world.clock(), node.next
+    reply = getattr(world.store, operation)(*command.args)
+    world.clock.advance(DEADLINE / 2)
+    node.next = node.program.send(reply)
+    world.clock.advance(DEADLINE / 2 - 0.01)
+    assert world.leaders() == ["slow"]
+    world.clock.advance(sent_at + DEADLINE + 0.01 - world.clock())
+    assert world.leaders() == []
+
+
+def test_a_lease_is_not_released_while_a_callback_runs(world: World) -> None:
+    """The node resigns, and cannot renew until the callback returns: the lease ends by itself."""
+    node = world.node("busy")
+    world.lead_with(node)
+    is_busy = True
+    node.election.is_busy = lambda: is_busy
+    lease = node.election.lease
+    assert lease is not None
+    node.wake("resign")
+    node.is_cut_off = True
+    world.pass_time(DEADLINE + RETRY, node)
+    assert node.election.lease is None
+    assert lease.is_lost()
+    is_busy = False
+    node.is_cut_off = False
+    world.pass_time(RETRY, node)
+    assert "release" not in node.requested
+
+
 def test_nodes_that_cannot_reach_the_store_back_off_each_for_another_time(world: World) -> None:
     nodes = [world.node(f"node-{number}") for number in range(50)]
     for node in nodes:
@@ -343,7 +379,7 @@ def test_nodes_that_cannot_reach_the_store_back_off_each_for_another_time(world:
         pauses = [node.next.until - world.clock() for node in nodes]
         assert min(pauses) >= shortest
         assert max(pauses) <= longest
-        assert len({round(pause / longest, 1) for pause in pauses}) >= 5
+        assert len({round(pause / RETRY, 1) for pause in pauses}) >= 5
         world.clock.advance(LEASE)
 
 

@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import threading
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -42,6 +43,62 @@ def test_stop_in_a_listener_returns_at_once(make_elector: MakeElector, store: Fa
         wait_until(lambda: stopped == [False], what="stop() returned")
         assert elector.stop("10s")
     assert is_released(store)
+
+
+def test_a_callback_of_a_former_start_delays_no_release(make_elector: MakeElector, store: FaultyProvider) -> None:
+    called: list[int] = []
+    may_end = threading.Event()
+
+    def hang_at_first() -> None:
+        called.append(len(called))
+        if len(called) == 1:
+            may_end.wait(60)
+
+    elector = make_elector(on_started_leading=hang_at_first)
+    try:
+        lead(elector)
+        wait_until(lambda: called, what="the first call")
+        store.fail()
+        assert elector.stop("10s"), "it cannot renew, and its lease expires"
+        store.recover()
+        lead(elector)
+        assert elector.stop("10s")
+        assert is_released(store)
+    finally:
+        may_end.set()
+
+
+def test_an_elector_starts_in_a_child_although_a_thread_of_the_parent_is_inside_it(
+    make_elector: MakeElector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child inherits locks as they are at the fork, and no thread that could release them."""
+    is_inside, may_go_on = threading.Event(), threading.Event()
+
+    def clock() -> float:
+        if threading.current_thread().name == "inside":
+            is_inside.set()
+            may_go_on.wait(60)
+        return monotonic()
+
+    monkeypatch.setattr("shedlock_py.election.base.monotonic", clock)
+    elector = make_elector(**LONG)
+    lead(elector)
+    thread = threading.Thread(target=elector.wait_until_leader, args=("10s",), name="inside")
+    thread.start()
+    assert is_inside.wait(10)
+
+    def child() -> None:
+        for _ in range(8):  # or the elector's thread may get the identity of the one that holds a lock
+            threading.Thread(target=may_go_on.wait, daemon=True).start()
+        elector.start()
+        assert not elector.wait_until_leader("100ms"), "the parent leads"
+        assert elector.stop("10s")
+
+    try:
+        in_child(child)
+    finally:
+        may_go_on.set()
+        thread.join()
 
 
 def test_a_listener_that_calls_sys_exit_does_not_end_a_leadership(
