@@ -1,5 +1,6 @@
 """Ways to put a ShedLockExecutor into a scheduler, and what is refused at the start."""
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -267,3 +268,19 @@ def test_a_worker_process_finds_the_decorators_own_provider(tmp_path: Path) -> N
         event = app.run_once(task, jobs.locked_by_nobody, "date", run_date=now())
         assert event.code == EVENT_JOB_ERROR
         assert app.provider.record(task.lock) is None
+
+
+class TaggingExecutor(DebugExecutor):
+    """Sets an attribute of its own on each job, and pickles the job, as an executor with worker processes does."""
+
+    def _do_submit_job(self, job: Any, run_times: Any) -> None:
+        job.tag = "batch"
+        assert pickle.loads(pickle.dumps(job)).id == job.id
+        super()._do_submit_job(job, run_times)
+
+
+def test_an_inner_executor_may_set_attributes_on_a_job(tmp_path: Path) -> None:
+    executor = ShedLockExecutor(TaggingExecutor(), SHARED)
+    scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
+    with started(scheduler, shared_provider, tmp_path) as app:
+        assert app.run_once(app.task()).code == EVENT_JOB_EXECUTED

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -58,7 +58,8 @@ class JobProxy:
         logging.getLogger(self.logger_name).addFilter(_is_about_a_job)  # here, so that worker processes add it, too
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JobProxy, tuple(vars(self).values())
+        # By the fields: an inner executor may have set attributes of its own on the job.
+        return JobProxy, tuple(getattr(self, field.name) for field in fields(self))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.job, name)
