@@ -35,7 +35,7 @@ class GuardedFunction(Generic[P, R_co, A_co]):
     """
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Run the function if its lock is free; otherwise return what ``on_skip`` says."""
+        """Run the function if its lock is free; otherwise return what ``on_skip`` gives."""
         raise NotImplementedError
 
     def attempt(self, *args: P.args, **kwargs: P.kwargs) -> A_co:

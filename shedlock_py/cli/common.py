@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 OK = 0
 NO = 1  # no such lock, not held, a check failed
 USAGE = 64
-UNAVAILABLE = 69  # the store failed or did not answer
+UNAVAILABLE = 69  # the store failed or did not reply
 SOFTWARE = 70  # a mistake in shedlock_py itself
 IO_ERROR = 74  # the output cannot be written, as on a full disk
 LOST = 75  # ``shedlock run``: the lease was lost, and the command was ended

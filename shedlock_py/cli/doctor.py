@@ -55,7 +55,7 @@ class Check:
 @store_option
 @json_option
 def doctor(store: str | None, as_json: bool) -> None:
-    """Check the store: whether it answers, its schema and clock, and all that is done to a lock.
+    """Check the store: whether it replies, its schema and clock, and all that is done to a lock.
 
     Tries it on the lock "shedlock-doctor", whose record stays, and changes no other.
 
@@ -109,7 +109,7 @@ def _checks(provider: LockProvider) -> Iterator[Check]:
     try:
         with _collecting(warnings):
             provider.record(NAME)
-        yield Check(check, "ok", "it answers")
+        yield Check(check, "ok", "it replies")
         if not getattr(provider, "is_shared", True):
             yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
         check = "acquire"
@@ -136,7 +136,7 @@ def _checks(provider: LockProvider) -> Iterator[Check]:
     except ProviderError as error:
         if error.hint is not None and check in (REACH, "acquire"):  # the store is reached, but not set up
             if check == REACH:
-                yield Check(check, "ok", "it answers")
+                yield Check(check, "ok", "it replies")
             check = "schema"
         yield _failed(check, error)
 
@@ -178,7 +178,7 @@ def _probes(provider: LockProvider, lease: Lease) -> Iterator[Check]:
         return record is not None and record.is_held and record.locked_by == lease.locked_by
 
     is_recorded = is_ours(provider.record(NAME))
-    yield expect("acquire", is_recorded, "granted, and the record says so", "granted, but not in the record")
+    yield expect("acquire", is_recorded, "granted, and the record shows it", "granted, but not in the record")
     second = provider.acquire(REQUEST)
     yield expect("refuse", second is None, "a second holder is refused", "granted to two holders at once")
     before = provider.record(NAME)

@@ -245,7 +245,7 @@ class Guarded:
             case "revoked":
                 return "was freed or taken over by force"
             case "unreachable":
-                return "was lost: the store has not answered for so long that others may get the lock"
+                return "was lost: the store has not replied for so long that others may get the lock"
             case _ if self._keep_alive:
                 return "was lost: it could not be extended"
         return f"was lost: the command takes longer than --at-most {in_words(self._request.lock_at_most_for)}"

@@ -131,7 +131,7 @@ def run(
       that of COMMAND; 128+N if signal N ended it
       0    skipped (--skip-exit-code N: that)
       64   wrong usage
-      69   the store failed or did not answer; COMMAND did not run
+      69   the store failed or did not reply; COMMAND did not run
       70   a mistake in shedlock_py itself
       75   the lease was lost, and COMMAND was ended
       78   configuration: the store's URL, a missing package
@@ -145,10 +145,7 @@ def run(
     try:
         request = LockRequest(name, at_most if is_active() else LONGEST, at_least, holder or None, fire_time)
     except ConfigurationError as error:
-        text = str(error)
-        if text.startswith("lock_at_"):  # of the durations: else it may quote a lock or a holder of such a name
-            text = text.replace("lock_at_most_for", "--at-most").replace("lock_at_least_for", "--at-least")
-        raise click.UsageError(text, ctx) from error
+        raise click.UsageError(_with_options(str(error)), ctx) from error
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
     from shedlock_py.cli.guarded import Guarded
 
@@ -168,6 +165,13 @@ def run(
     except CannotStart as error:
         fail(str(error), error.code)
     sys.exit(skip_exit_code if isinstance(done, Skipped) else done)
+
+
+def _with_options(text: str) -> str:
+    """An error of :class:`LockRequest` with the names of the options."""
+    if not text.startswith("lock_at_"):  # not of the durations: it may quote a lock or a holder of such a name
+        return text
+    return text.replace("lock_at_most_for", "--at-most").replace("lock_at_least_for", "--at-least")
 
 
 def _reason(skipped: Skipped, provider: LockProvider | None) -> str:

@@ -18,7 +18,7 @@ from shedlock_py.record import LockRecord
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The lock names in the store, if it is known and answers; a shell must show no error."""
+    """The lock names in the store, if it is known and replies; a shell must show no error."""
     store = ctx.params.get("store") or os.environ.get("SHEDLOCK_STORE")
     names: list[str] = []
     logging.disable()

@@ -38,7 +38,7 @@ def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> No
 
     A live table on a terminal. Elsewhere one line for each change: held (when the watch began), acquired, released,
     expired, demoted (an election), ran (acquired and free again between two reads), deleted, failed (the store did not
-    answer, or with an error), recovered (it answers again). With --json each is a JSON object on a line of its own.
+    reply, or with an error), recovered (it replies again). With --json each is a JSON object on a line of its own.
 
     The bar shows what is left of the time from acquisition to expiry or, where an extension was seen, since the newest
     extension.
@@ -102,7 +102,7 @@ class _LiveTable:
         self._live = live
         self._out = out
         self._watch = Watch()
-        self._table: Table | Text = Text("no answer from the store yet")
+        self._table: Table | Text = Text("no reply from the store yet")
         self._read_at = ""
 
     def update(self, records: Sequence[LockRecord]) -> None:

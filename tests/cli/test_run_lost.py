@@ -231,7 +231,7 @@ def test_a_server_that_stands_still_ends_a_command_that_is_kept_alive_in_time(ru
     assert took < 3.0  # no longer than a whole lease
     could_not, was_lost, *_ = err.splitlines()
     assert could_not.startswith("shedlock: lock 'job' could not be extended, trying again: ")
-    assert "was lost: the store has not answered for so long that others may get the lock" in was_lost
+    assert "was lost: the store has not replied for so long that others may get the lock" in was_lost
 
 
 def test_a_server_that_comes_back_in_time_ends_nothing(runs: Runs) -> None:

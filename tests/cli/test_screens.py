@@ -106,7 +106,7 @@ def test_watch_shows_that_the_store_is_away() -> None:
         server.stop()
         with Terminal(command("watch", "--every", "100ms"), columns=120, SHEDLOCK_STORE=server.url()) as terminal:
             terminal.read_until(
-                lambda text: re.search(r"records: .*; trying again\s+no answer from the store yet", text)
+                lambda text: re.search(r"records: .*; trying again\s+no reply from the store yet", text)
             )
             server.start()
             terminal.read_until(lambda text: re.search(r"0 of 0 locks held at .*\s+no locks", text))

@@ -27,8 +27,8 @@ PAIRS = [
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
         for method in (*FACADE, "undo", "forget_fire_time", "close")
     ),
-    ("providers/mongodb/clients.py", "Client.close", "AsyncClient.close"),
-    ("providers/mongodb/clients.py", "Client._execute", "AsyncClient._execute"),
+    ("providers/mongodb/clients.py", "CollectionClient.close", "AsyncCollectionClient.close"),
+    ("providers/mongodb/clients.py", "CollectionClient._execute", "AsyncCollectionClient._execute"),
     ("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider.verify", "AsyncSqlAlchemyLockProvider.verify"),
     ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
     ("providers/redis/quorum/provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),

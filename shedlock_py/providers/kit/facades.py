@@ -27,7 +27,7 @@ _NO_TIME_LEFT = "the requests before the next one"
 class StoreClient(Protocol):
     """Carries a command out for :class:`ProgramProvider`.
 
-    It may also have ``close()``, and ``shown``: what the provider's ``repr`` says about the store.
+    It may also have ``close()``, and ``shown``: what the provider's ``repr`` shows of the store.
     """
 
     def execute(self, command: Any, timeout: float | None, /) -> Any:

@@ -122,7 +122,7 @@ class _AnyClient:
         return _collection_of(self._clients.get().get_default_database(DATABASE), self._name)
 
 
-class Client(_AnyClient):
+class CollectionClient(_AnyClient):
     """For threads."""
 
     _is_async = False
@@ -143,7 +143,7 @@ class Client(_AnyClient):
             client.close()
 
 
-class AsyncClient(_AnyClient):
+class AsyncCollectionClient(_AnyClient):
     """For asyncio."""
 
     _is_async = True

@@ -11,7 +11,7 @@ from pymongo.database import Database
 
 from shedlock_py.durations import Duration
 from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider
-from shedlock_py.providers.mongodb.clients import COLLECTION, AsyncClient, Client
+from shedlock_py.providers.mongodb.clients import COLLECTION, AsyncCollectionClient, CollectionClient
 from shedlock_py.providers.mongodb.programs import MongoPrograms
 
 
@@ -40,7 +40,7 @@ class MongoLockProvider(ProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
     ) -> None:
-        client = Client(database_or_collection_or_url, collection, timeout, fire_time_tolerance)
+        client = CollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance)
         super().__init__(MongoPrograms(client.full_name, expire_after, client.passwords, **client.limits), client)
 
 
@@ -60,5 +60,5 @@ class AsyncMongoLockProvider(AsyncProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
     ) -> None:
-        client = AsyncClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance)
+        client = AsyncCollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance)
         super().__init__(MongoPrograms(client.full_name, expire_after, client.passwords, **client.limits), client)

@@ -45,7 +45,7 @@ def is_temporary(error: BaseException) -> bool:
     """Whether the server replied that it cannot carry the command out now.
 
     It refuses the first write of a script, so nothing was done. It may be a former primary: the name of the host may
-    already stand for another server.
+    already name another server.
     """
     if isinstance(error, _TEMPORARY_ERRORS):
         return True

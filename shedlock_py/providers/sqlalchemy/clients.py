@@ -29,7 +29,7 @@ class _Client:
 
     engine: Any
     shown = ""
-    """What the provider's ``repr`` says."""
+    """What the provider's ``repr`` shows."""
 
     def dialect(self) -> Dialect:
         """That of an engine that has connected."""

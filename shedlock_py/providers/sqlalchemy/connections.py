@@ -223,7 +223,7 @@ class UserConnections(SqlConnections):
                 connection.commit()
             except Exception:
                 with suppress(Exception):
-                    connection.rollback()  # the application may have told its pool not to
+                    connection.rollback()  # the pool of the application may not do it
                 raise
             return reply
         driver: Any = connection.dbapi_connection

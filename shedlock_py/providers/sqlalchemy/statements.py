@@ -55,7 +55,7 @@ class Statements:
         now = self.clock.now
         this_claim = "name = :name AND locked_by = :locked_by"
         # A late copy of an acquire can be granted again, with a later token, after the lease has ended. An extension
-        # must not match that record. (Without the column for tokens the two cannot be told apart.)
+        # must not match that record. (Without the column for tokens the two look alike.)
         this_lease = f"{this_claim} AND fencing_token = :fencing_token" if extra_columns else this_claim
         hold = "UPDATE {{table}} SET lock_until = {{until}} WHERE {which} AND lock_until > {now}"
         self.extend = self._compile(hold.format(which=this_lease, now=now), "count")

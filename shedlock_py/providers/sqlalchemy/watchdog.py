@@ -70,7 +70,7 @@ class Watchdog:
 
 
 class LoopWatchdog:
-    """A watchdog for psycopg and asyncpg on asyncio. A cancelled task would ask the silent server to cancel, too."""
+    """A watchdog for psycopg and asyncpg on asyncio. Cancelling a task would send the silent server another request."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver

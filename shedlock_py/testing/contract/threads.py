@@ -31,12 +31,12 @@ def at_once(count: int, work: Callable[[int], T]) -> list[T]:
 class ThreadsContract(ContractBase):
     def test_i1_fuzz(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         """Two counters, each behind a lock and otherwise unprotected, come out exact."""
-        rounds = 6
+        repetitions = 6
         counters = {f"{name}/a": 0, f"{name}/b": 0}
 
         def work(index: int) -> None:
             replica = (provider, other)[index % 2]
-            for number in range(rounds):
+            for number in range(repetitions):
                 lock = f"{name}/{'ab'[(number + index // 2) % 2]}"
                 lease = eventually(lambda: replica.acquire(LockRequest(lock, LONG)), "a grant")
                 value = counters[lock]
@@ -45,7 +45,7 @@ class ThreadsContract(ContractBase):
                 assert replica.release(lease) is True
 
         at_once(THREADS, work)
-        assert sum(counters.values()) == THREADS * rounds
+        assert sum(counters.values()) == THREADS * repetitions
 
     def test_i1_one_winner_at_the_first_use_of_a_name(
         self, provider: LockProvider, other: LockProvider, name: str

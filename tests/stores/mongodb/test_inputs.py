@@ -13,7 +13,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from shedlock_py import ConfigurationError, LockRequest, ProviderError
 from shedlock_py import ProviderUnreachable as Unreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
-from shedlock_py.providers.mongodb.clients import Client
+from shedlock_py.providers.mongodb.clients import CollectionClient
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
@@ -105,7 +105,7 @@ def test_a_name_that_no_name_server_knows() -> None:
 
 def test_what_the_url_says_wins() -> None:
     def options(url: str) -> Any:
-        return Client(url, "shedlock", None, None).collection().database.client.options
+        return CollectionClient(url, "shedlock", None, None).collection().database.client.options
 
     defaults = options("mongodb://h")
     assert (defaults.server_selection_timeout, defaults.retry_writes) == (5, False)

@@ -37,7 +37,7 @@ class Majority:
         return len(results(replies)) >= self.count
 
     def may_have_done(self, replies: Sequence[Any]) -> bool:
-        """Whether a majority may have done what the request says (1, not 0), counting the silent servers."""
+        """Whether a majority may have done what was requested (1, not 0), counting the silent servers."""
         return replies.count(0) <= self.size - self.count
 
     def required(self, operation: str, lock_name: str | None, on_each: OnEach) -> Program[QuorumCommand, Any, Any]:
