@@ -152,15 +152,30 @@ def open_fire_times(of_job: Iterable[Observation], replica: str) -> list[int]:
     return sorted(fire_time for fire_time in submitted - known if fire_time is not None)
 
 
-def was_busy(job: JobPlan, fire_time: int, of_job: Iterable[Observation], runs: Iterable[Run]) -> bool:
-    """Whether nobody ran this fire time because a run was in progress, or the lease of a dead one: skip, not queue."""
-    skips = [seen for seen in of_job if seen.fire_time == fire_time and seen.kind == "skipped"]
-    held = [seen.at for seen in skips if seen.detail == "held"]
+def was_busy(job: JobPlan, fire_time: int, of_job: Sequence[Observation], runs: Iterable[Run]) -> bool:
+    """Whether this fire time did not run because of an earlier one: skip, not queue.
+
+    The lock was held by a run in progress, or by the lease of a dead one; or APScheduler refused a second instance of
+    the job while the first one was under way, as where the disk of the store is slow.
+    """
     busy = [
         (run.started - SLACK, (run.started + job.lock_at_most_for if run.was_killed else run.ended) + SLACK)
         for run in runs
     ]
-    return len(skips) == len(held) > 0 and all(any(start <= at <= end for start, end in busy) for at in held)
+    ended = {(seen.replica, seen.fire_time): seen.at for seen in of_job if seen.kind in OUTCOMES}
+    under_way = [
+        (seen.replica, seen.at, ended.get((seen.replica, seen.fire_time), math.inf) + SLACK)
+        for seen in of_job
+        if seen.kind == "submitted" and seen.fire_time is not None and seen.fire_time < fire_time
+    ]
+
+    def is_excused(seen: Observation) -> bool:
+        if seen.kind == "not run":
+            return any(replica == seen.replica and start <= seen.at <= end for replica, start, end in under_way)
+        return seen.detail == "held" and any(start <= seen.at <= end for start, end in busy)
+
+    outcomes = [seen for seen in of_job if seen.fire_time == fire_time and seen.kind in OUTCOMES]
+    return bool(outcomes) and all(map(is_excused, outcomes))
 
 
 def find_take_over(slow: JobPlan, observations: Sequence[Observation]) -> TakeOver | None:

@@ -85,6 +85,25 @@ def test_a_story_in_which_all_is_well(story: Story) -> None:
     assert in_words(verdict)[-1] == "Every promise was kept."
 
 
+def refuse(story: Story, took: float) -> None:
+    """APScheduler refuses 105 on every replica; their attempts at 104 took so long."""
+    story.seen = [seen for seen in story.seen if (seen.job, seen.fire_time) not in {("tick", 104), ("tick", 105)}]
+    for replica in ("two", "three"):
+        story.add("submitted", replica, 104, job="tick", fire_time=104)
+        story.add("not run", replica, 105, job="tick", fire_time=105)
+    story.add("executed", "two", 104 + took, job="tick", fire_time=104)
+    story.add("skipped", "three", 104 + took, job="tick", fire_time=104, detail="already_ran")
+
+
+def test_a_slow_store_breaks_no_promise(story: Story) -> None:
+    refuse(story, took=1.5)
+    assert story.judge().broken == []
+
+
+def refused_without_need(story: Story) -> None:
+    refuse(story, took=0.1)
+
+
 def ran_twice(story: Story) -> None:
     story.run("tick", 105, "two", late=0.5)
 
@@ -159,6 +178,7 @@ def skips_of_a_free_lock(story: Story) -> None:
         (ran_twice, "tick at 00:01:45 ran 2 times: on three, two"),
         (not_run, "tick at 00:01:45 did not run"),
         (not_even_seen, "tick at 00:01:45 did not run"),
+        (refused_without_need, "tick at 00:01:45 did not run"),
         (skipped_for_another_reason, "slow at 00:01:44 did not run"),
         (died, "three ended by itself: ImportError: x"),
         (failed, "tick at 00:01:50 failed on three: ProviderUnreachable('x')"),
