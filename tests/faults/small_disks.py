@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
 from tests.faults.fleet import TIMEOUT
@@ -183,6 +184,14 @@ def mariadb_log(store: Store) -> Iterator[Small]:
 def _full_binary_log(server: MariaDbServer, directory: Path) -> Iterator[None]:
     """Nobody waits for the minute to be over: the server is killed and started again when there is room."""
     with filled(directory):
+        # The last page of the log's file has room for some commits more: until one of them hangs.
+        limits = {"read_timeout": 1}
+        engine = create_engine(server.url("mysql+pymysql"), connect_args=limits, isolation_level="AUTOCOMMIT")
+        with suppress(OperationalError), engine.connect() as connection:
+            connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS filler (number BIGINT)")
+            while True:
+                connection.exec_driver_sql("INSERT INTO filler VALUES (1)")
+        engine.dispose()
         yield
         server.kill()
     server.start()
