@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from reprlib import repr as short_repr
 
-from shedlock_py.durations import LONGEST, MILLISECOND, Duration, parse_duration
+from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 
 LONGEST_NAME = 64
@@ -17,8 +17,6 @@ TRUST_MARGIN = 0.01
 """The part of a lease that its holder does not trust, because clocks run at different speeds."""
 SLACK = 0.002
 """Seconds that are subtracted as well, because stores round their clock to the millisecond."""
-SHORTEST = timedelta(milliseconds=3)
-"""Of a shorter lease, nothing would be left to trust."""
 
 _UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters and lone surrogates: none of them is printable."""
@@ -91,15 +89,9 @@ class LockRequest:
         fire_time: datetime | None = None,
         template: str | None = None,
     ) -> None:
-        at_most, at_least = lock_at_most_for, lock_at_least_for
-        if not (  # as a guard gives them, which has parsed and checked them before
-            (type(at_most) is timedelta and type(at_least) is timedelta)
-            and (SHORTEST <= at_most <= LONGEST and timedelta(0) <= at_least <= at_most)
-            and not (at_most % MILLISECOND or at_least % MILLISECOND)
-        ):
-            at_most = parse_duration(at_most, "lock_at_most_for")
-            at_least = parse_duration(at_least, "lock_at_least_for", zero=True)
-            check_hold_times(at_most, at_least)
+        at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
+        at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
+        check_hold_times(at_most, at_least)
         if fire_time is not None:
             moment: object = fire_time
             if not isinstance(moment, datetime) or moment.utcoffset() is None:
@@ -129,7 +121,7 @@ def validate_prefix(prefix: object, what: str = "prefix") -> str:
 
 def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
     """:raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease."""
-    if at_most < SHORTEST:
+    if trust_ends(0.0, at_most) <= 0:
         raise ConfigurationError(
             f"lock_at_most_for ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
             f"{TRUST_MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"

@@ -173,7 +173,7 @@ def _cancelling(fleet: Fleet, pair: Any, standby: Standby[Any], trial: int) -> C
 
     standby.link.stall()
     fleet.wait(cancel, "a commit that waits for the standby and is cancelled")
-    fleet.run_for(0.05)  # whoever takes it for granted has said so by now, or will in a moment
+    fleet.run_for(0.05)  # a worker that takes it for granted has recorded that by then
     return cancelled
 
 
