@@ -23,20 +23,20 @@ class AptError(RuntimeError):
 
 
 def unpack(suite: str, package: str, target: Path) -> None:
-    """Unpack a package and all that it depends on. Shows progress on the standard error."""
+    """Unpack a package and all that it depends on into an empty folder. Shows progress on the standard error."""
     if missing := [program for program in ("apt-get", "dpkg") if shutil.which(program) is None]:
         raise AptError(f"{package} comes from Debian {suite}, and there is no {' and no '.join(missing)} here")
-    with tempfile.TemporaryDirectory(prefix=".apt-", dir=target.parent) as directory:
-        work = Path(directory)
-        apt = _apt(work, suite)
-        _run([*apt, "update"], f"cannot read the package list of Debian {suite}")
-        install = [*apt, "install", package]
-        uris = _run([*install, "--print-uris"], f"Debian {suite} has no {package}")
-        sizes = {name: int(size) for name, size in re.findall(r"(?m)^'\S+' (\S+) (\d+) ", uris)}
-        archives = work / "cache" / "archives"
-        _download([*install, "--download-only"], archives, sum(sizes.values()))
-        for name in sizes:
-            _run(["dpkg", "-x", str(archives / name), str(target)], f"cannot unpack {name}")
+    work = target / ".apt"
+    apt = _apt(work, suite)
+    _run([*apt, "update"], f"cannot read the package list of Debian {suite}")
+    install = [*apt, "install", package]
+    uris = _run([*install, "--print-uris"], f"Debian {suite} has no {package}")
+    sizes = {name: int(size) for name, size in re.findall(r"(?m)^'\S+' (\S+) (\d+) ", uris)}
+    archives = work / "cache" / "archives"
+    _download([*install, "--download-only"], archives, sum(sizes.values()))
+    for name in sizes:
+        _run(["dpkg", "-x", str(archives / name), str(target)], f"cannot unpack {name}")
+    shutil.rmtree(work)
     for name in UNUSED:
         shutil.rmtree(target / "usr" / "share" / name, ignore_errors=True)
 

@@ -21,8 +21,12 @@ def record(product: str, version: str) -> None:
     _met.add((product, version))
 
 
-def met() -> dict[str, list[str]]:
-    """Versions by product, both sorted."""
+def met() -> frozenset[tuple[str, str]]:
+    """Product and version of each server that this process met; pytest's main process knows those of its workers."""
+    return frozenset(_met)
+
+
+def by_product() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for product, version in sorted(_met):
         found.setdefault(product, []).append(version)
@@ -44,7 +48,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _met:
         terminalreporter.section("servers of this run")
-        for product, versions in met().items():
+        for product, versions in by_product().items():
             terminalreporter.line(f"{product} {', '.join(versions)}")
     if path := os.environ.get(VARIABLE):
-        Path(path).write_text(json.dumps(met(), indent=2) + "\n")
+        Path(path).write_text(json.dumps(by_product(), indent=2) + "\n")
