@@ -248,6 +248,8 @@ def _holds(attempts: list[Operation], leases: list[LeaseHistory], history: Histo
         slower = rules.drift * (until - lease.acquire.started) if rules.drift else 0.0
         yield lease.acquire.started, until + slower, lease.died < INFINITY
     for attempt in attempts:
+        if attempt.arrived > attempt.started:  # whatever became of it, a late copy may find the name free
+            yield attempt.arrived, attempt.arrived + attempt.at_most * (1 + rules.drift), False
         if attempt.outcome not in ("granted", "skipped"):  # the store may have granted it, or may have to wait for it
             arrives = arrivals.of_failed(attempt, deaths.get(attempt.worker, INFINITY))
             longest = max(attempt.at_most, rules.vote)

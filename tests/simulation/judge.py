@@ -45,7 +45,7 @@ class Judge:
     def judge(self, until: float) -> list[Violation]:
         """The violations that became known since the last call, of operations before ``until``."""
         recorder = self._recorder
-        operations = sorted([*recorder.ended, *recorder.under_way.values()], key=_begin)
+        operations = sorted([*recorder.ended.values(), *recorder.under_way.values()], key=_begin)
         report = self._judge(History(tuple(operations), tuple(recorder.marks)), self._rules)
         found = {
             Violation(finding.rule, finding.at, finding.name, finding.text, finding.rule in self._may_break)
@@ -62,11 +62,14 @@ class Judge:
     def _forget(self, before: float) -> None:
         recorder = self._recorder
         claims = {operation.claim for operation in recorder.under_way.values()}
-        claims |= {operation.claim for operation in recorder.ended if _end(operation) >= before}
+        claims |= {operation.claim for operation in recorder.ended.values() if _end(operation) >= before}
         claims.discard("")
-        kept = [operation for operation in recorder.ended if operation.claim in claims or _end(operation) >= before]
-        recorder.ended = kept
-        workers = {operation.worker for operation in (*kept, *recorder.under_way.values())}
+        recorder.ended = {
+            number: operation
+            for number, operation in recorder.ended.items()
+            if operation.claim in claims or _end(operation) >= before
+        }
+        workers = {operation.worker for operation in (*recorder.ended.values(), *recorder.under_way.values())}
         recorder.marks = [mark for mark in recorder.marks if mark.after >= before or mark.worker in workers]
 
 

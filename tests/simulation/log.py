@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 from typing import Any
 
 from shedlock_py import Lease
@@ -29,7 +30,7 @@ class Recorder:
     """The history in the form of ``tests.faults.history``, in memory. Its clock is virtual time."""
 
     def __init__(self) -> None:
-        self.ended: list[Operation] = []
+        self.ended: dict[int, Operation] = {}
         self.under_way: dict[int, Operation] = {}
         self.marks: list[Mark] = []
         self._number = 0
@@ -54,8 +55,19 @@ class Recorder:
             begun.worker, begun.kind, begun.name, begun.started, at, outcome, claim, token, begun.at_most,
             begun.at_least, begun.trusted_before, trusted_until, begun.keep_alive, begun.fire_time, error,
         )  # fmt: skip
-        self.ended.append(operation)
+        self.ended[number] = operation
         return operation
+
+    def note(self, operation: Operation) -> None:
+        """An operation that took no time."""
+        self._number += 1
+        self.ended[self._number] = operation
+
+    def arrived(self, number: int, at: float) -> None:
+        """A copy of a request of that operation has reached the store."""
+        operation = self.ended.get(number)
+        if operation is not None:
+            self.ended[number] = replace(operation, arrived=at)
 
     def mark(self, kind: str, worker: str, before: float, after: float) -> None:
         self.marks.append(Mark(kind, worker, before, after))
@@ -63,4 +75,4 @@ class Recorder:
     def died(self, worker: str) -> None:
         """Operations of a process that has died stay as they are: they never end."""
         for number in [number for number, operation in self.under_way.items() if operation.worker == worker]:
-            self.ended.append(self.under_way.pop(number))
+            self.ended[number] = self.under_way.pop(number)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from shedlock_py.providers.kit import Failure, TimedOut
-from tests.faults.history import DISTURBED
 from tests.simulation.dice import Dice
 from tests.simulation.log import Recorder
 from tests.simulation.schedule import EVERY_NODE
@@ -87,12 +86,15 @@ class Network:
             return list(self._links.values())
         return [self._links[node]] if node in self._links else []
 
-    async def request(self, process: Process, command: Any, seconds: float | None) -> Any:
-        """The store's reply, within ``seconds`` of the process's clock."""
+    async def request(self, process: Process, command: Any, seconds: float | None, operation: int) -> Any:
+        """The store's reply, within ``seconds`` of the process's clock.
+
+        :param operation: the number of the recorded operation that it is a part of.
+        """
         world, link, signal = self._world, self.link(process), Signal()
         number = self._numbers[process.number] = self._numbers.get(process.number, 0) + 1
         dice = Dice(process.seed ^ 0x5EED, number)
-        message = _Message(self, process, link, command, signal, dice)
+        message = _Message(self, process, link, command, signal, dice, operation)
         if seconds is not None:
             process.call_at(process.clock() + seconds, message.time_out)
         now = world.now
@@ -127,19 +129,26 @@ class Network:
 class _Message:
     """A request, and its reply."""
 
-    __slots__ = ("_command", "_dice", "_life", "_link", "_name", "_network", "_sent_at", "process", "signal")
+    __slots__ = ("_command", "_dice", "_life", "_link", "_network", "_operation", "process", "signal")
 
     def __init__(
-        self, network: Network, process: Process, link: Link, command: Any, signal: Signal, dice: Dice
+        self,
+        network: Network,
+        process: Process,
+        link: Link,
+        command: Any,
+        signal: Signal,
+        dice: Dice,
+        operation: int,
     ) -> None:
         self._network = network
+        self._operation = operation
         self.process = process
-        self._name, self._life = process.name, process.life
+        self._life = process.life
         self._link = link
         self._command = command
         self.signal = signal
         self._dice = dice
-        self._sent_at = network._world.now
 
     def delay(self) -> float:
         dice, link = self._dice, self._link
@@ -162,7 +171,7 @@ class _Message:
         is_late = self.signal.is_done or self.process.life != self._life
         if is_late:
             network._counts["late request"] += 1
-            network._recorder.mark(DISTURBED, self._name, self._sent_at, now)
+        network._recorder.arrived(self._operation, now)
         error, reply = None, None
         try:
             reply = server.execute(self._command)

@@ -14,7 +14,7 @@ from shedlock_py._program import Program, run_async
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
-from tests.faults.history import DISTURBED, NEVER, Operation
+from tests.faults.history import NEVER, Operation
 from tests.faults.recording import OUTCOMES
 from tests.simulation.log import Recorder
 from tests.simulation.network import Network
@@ -45,30 +45,24 @@ class SimulatedProvider:
 
         If the operation then gets a lease, the lease is undone.
         """
-        process, recorder = self._process, self._recorder
-        acquiring = process.spawn(self.run(self.programs.acquire(request)))
-        operation = self._of_request("acquire", request, keep_alive)
-        if recorder is None:
-            lease: Lease | None = await _result_of(acquiring)
-            return lease
+        process, operation = self._process, self._of_request("acquire", request, keep_alive)
+        number = self._begin(operation)
+        acquiring = process.spawn(self.run(self.programs.acquire(request), number))
         try:
-            lease = await self._noted(operation, _result_of(acquiring), None)
+            lease: Lease | None = await self._noted(number, operation, _result_of(acquiring), None)
         except Cancelled:
-            process.spawn(self._undo_abandoned(acquiring, operation))
+            process.spawn(self._undo_abandoned(acquiring, number))
             raise
         return lease
 
-    async def _undo_abandoned(self, acquiring: Task, operation: Operation) -> None:
+    async def _undo_abandoned(self, acquiring: Task, number: int) -> None:
         try:
             lease = await _result_of(acquiring)
             if lease is not None:
                 self._log.counts["abandoned and undone"] += 1
-                await self.run(self.programs.undo(lease))
+                await self.run(self.programs.undo(lease), number)
         except ProviderError:
             pass
-        process = self._process
-        if self._recorder is not None:
-            self._recorder.mark(DISTURBED, process.name, operation.started, process.world.now)
 
     async def take_over(self, request: LockRequest) -> Lease:
         lease: Lease = await self._claim("take_over", request, self.programs.take_over(request), False)
@@ -82,11 +76,6 @@ class SimulatedProvider:
 
     async def release(self, lease: Lease) -> bool:
         is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), self.programs.release(lease), lease)
-        return is_done
-
-    async def undo(self, lease: Lease) -> bool:
-        """Recorded as a release, which it is to everybody else."""
-        is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), self.programs.undo(lease), lease)
         return is_done
 
     async def record(self, name: str) -> LockRecord | None:
@@ -108,7 +97,8 @@ class SimulatedProvider:
 
     # How they are carried out
 
-    async def run(self, program: Program[Any, Any, T]) -> T:
+    async def run(self, program: Program[Any, Any, T], number: int = 0) -> T:
+        """:param number: of the recorded operation that the program is a part of."""
         clock, network, process = self._process.clock, self._network, self._process
         timeout = self.programs.timeout or DEFAULT_TIMEOUT.total_seconds()
         until = clock() + timeout
@@ -116,17 +106,17 @@ class SimulatedProvider:
         async def execute(command: Any) -> Any:
             seconds = max(0.0, until - clock())
             if isinstance(command, Undo):
-                return await self._undo_in_background(command, seconds)
+                return await self._undo_in_background(command, seconds, number)
             if seconds == 0:
                 raise TimedOut("the requests before the next one", sent=False)
-            return await network.request(process, command, seconds)
+            return await network.request(process, command, seconds, number)
 
         return await run_async(program, execute)
 
-    async def _undo_in_background(self, command: Undo, seconds: float) -> None:
+    async def _undo_in_background(self, command: Undo, seconds: float, number: int) -> None:
         """The caller waits only as long as its own operation may take."""
         self._log.counts["undone in the background"] += 1
-        undo = self._process.spawn(self.run(command.program))
+        undo = self._process.spawn(self.run(command.program, number))
         await self._process.first(undo.ended, seconds)
 
     # What is recorded
@@ -153,15 +143,16 @@ class SimulatedProvider:
         )  # fmt: skip
 
     async def _recorded(self, operation: Operation, program: Program[Any, Any, Any], lease: Lease | None) -> Any:
-        return await self._noted(operation, self.run(program), lease)
+        number = self._begin(operation)
+        return await self._noted(number, operation, self.run(program, number), lease)
 
-    async def _noted(self, operation: Operation, carried_out: Awaitable[Any], lease: Lease | None) -> Any:
-        recorder, world = self._recorder, self._process.world
-        if recorder is None:
-            return await carried_out
+    def _begin(self, operation: Operation) -> int:
+        self._log.add(operation.started, operation.worker, "{} {} …", operation.kind, operation.name)
+        return 0 if self._recorder is None else self._recorder.begin(operation)
+
+    async def _noted(self, number: int, operation: Operation, carried_out: Awaitable[Any], lease: Lease | None) -> Any:
+        world, has_died = self._process.world, False
         kind, name = operation.kind, operation.name
-        number = recorder.begin(operation)
-        self._log.add(world.now, self._process.name, "{} {} …", kind, name)
         outcome, error = "cancelled", ""
         try:
             reply = await carried_out
@@ -170,16 +161,15 @@ class SimulatedProvider:
                 lease = reply
             return reply
         except GeneratorExit:
-            number = 0  # the process has died
+            has_died = True
             raise
         except ProviderError as failure:
             outcome, error = "error", str(failure.__cause__ or failure)
             raise
-        except Cancelled:
-            raise
         finally:
-            if number:
-                recorder.end(number, world.now, outcome, lease, self._trust(lease), error)
+            if not has_died:
+                if self._recorder is not None:
+                    self._recorder.end(number, world.now, outcome, lease, self._trust(lease), error)
                 self._log.counts[f"{kind} {outcome}"] += 1
                 token = "" if lease is None else lease.fencing_token
                 self._log.add(world.now, self._process.name, "{} {}: {} {} {}", kind, name, outcome, token, error)

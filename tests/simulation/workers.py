@@ -165,7 +165,7 @@ class Worker:
     def _note(self, kind: str, lease: Lease, outcome: str, trusted: float) -> None:
         """Something that takes no time."""
         now, process = self.process.world.now, self.process
-        self.recorder.ended.append(
+        self.recorder.note(
             Operation(
                 process.name, kind, lease.name, now, now, outcome, lease.claim_id, lease.fencing_token,
                 trusted_before=trusted, trusted_until=trusted,
