@@ -1,40 +1,41 @@
 """What ``make test`` leaves to ``make test-all``: tests that show the same fact through another driver or client.
 
-Such a test has the mark ``matrix`` and runs with ``--matrix`` only. Tests that are parametrised over drivers need no
-mark: where one runs on its store's usual driver too, it is of the matrix with the others.
+A test with the mark ``matrix`` runs with ``--matrix`` only. Parametrised tests need no mark: a variant is of the matrix
+if it is not a usual one and the same test runs on a usual one too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 import pytest
 
 OTHER_DRIVERS = ("psycopg2", "psycopg_async", "mysqldb", "aiomysql")
-"""Drivers besides the usual ones: psycopg and asyncpg, pymysql and asyncmy."""
+"""The usual ones are psycopg and asyncpg, pymysql and asyncmy."""
+USUAL_QUORUMS = ((3, "sync"), (5, "async"))
+"""Each size and each kind of client once."""
 
 
 def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The tests of ``make test``, and those of the matrix."""
     items = list(items)
-    on_usual_driver = {_subject(item) for item in items if not _is_on_other_driver(item)}
+    variants = {item: _variant(item) for item in items}
+    on_usual_one = {subject for subject, is_usual in variants.values() if is_usual}
     chosen: list[pytest.Item] = []
     matrix: list[pytest.Item] = []
     for item in items:
-        is_repeated = _is_on_other_driver(item) and _subject(item) in on_usual_driver
+        subject, is_usual = variants[item]
+        is_repeated = not is_usual and subject in on_usual_one
         (matrix if is_repeated or item.get_closest_marker("matrix") else chosen).append(item)
     return chosen, matrix
 
 
-def _driver(item: pytest.Item) -> str:
-    callspec = getattr(item, "callspec", None)
-    return "" if callspec is None else str(callspec.params.get("driver", ""))
-
-
-def _is_on_other_driver(item: pytest.Item) -> bool:
-    return _driver(item).partition("+")[2] in OTHER_DRIVERS
-
-
-def _subject(item: pytest.Item) -> tuple[str, str]:
-    """The test function, and the kind of database it runs on."""
-    return item.nodeid.partition("[")[0], _driver(item).partition("+")[0]
+def _variant(item: pytest.Item) -> tuple[Hashable, bool]:
+    """What all variants of a test have in common, and whether this one is usual."""
+    parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    test, kind = item.nodeid.partition("[")[0], parameters.get("kind")
+    database, _, driver = str(parameters.get("driver", "")).partition("+")
+    if "size" in parameters and kind in ("sync", "async"):
+        return (test, kind), (parameters["size"], kind) in USUAL_QUORUMS
+    return (test, database), driver not in OTHER_DRIVERS
