@@ -8,10 +8,12 @@ The statements for PostgreSQL and MySQL cannot run here. The contract tries what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 from shedlock_py.providers.kit import StorePrograms
+
+NAMES = ("sql", "redis", "mongodb", "memory")
 
 
 class ModelStore(Protocol):
@@ -36,33 +38,24 @@ class ModelStore(Protocol):
         ...
 
 
-def _sql() -> ModelStore:
-    from tests.simulation.stores.sql import SqlModelStore
+def open_store(name: str) -> ModelStore:
+    """A new, empty model store: one of :data:`NAMES`."""
+    # Late: each needs its driver, and "redis" a Lua.
+    match name:
+        case "sql":
+            from tests.simulation.stores.sql import SqlModelStore
 
-    return SqlModelStore()
+            return SqlModelStore()
+        case "redis":
+            from tests.simulation.stores.redis import RedisModelStore
 
+            return RedisModelStore()
+        case "mongodb":
+            from tests.simulation.stores.mongodb import MongoModelStore
 
-def _redis() -> ModelStore:
-    from tests.simulation.stores.redis import RedisModelStore
+            return MongoModelStore()
+        case "memory":
+            from tests.simulation.stores.memory import MemoryModelStore
 
-    return RedisModelStore()
-
-
-def _mongodb() -> ModelStore:
-    from tests.simulation.stores.mongodb import MongoModelStore
-
-    return MongoModelStore()
-
-
-def _memory() -> ModelStore:
-    from tests.simulation.stores.memory import MemoryModelStore
-
-    return MemoryModelStore()
-
-
-MODEL_STORES: dict[str, Callable[[], ModelStore]] = {
-    "sql": _sql,
-    "redis": _redis,
-    "mongodb": _mongodb,
-    "memory": _memory,
-}
+            return MemoryModelStore()
+    raise ValueError(name)
