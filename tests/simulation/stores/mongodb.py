@@ -14,7 +14,7 @@ from bson import Int64
 from pymongo.errors import OperationFailure
 from pymongo.results import DeleteResult, UpdateResult
 
-from shedlock_py.providers.kit import parse_limits
+from shedlock_py.providers.kit import StorePrograms, parse_limits
 from shedlock_py.providers.mongodb.programs import Command, MongoPrograms
 from tests.simulation.stores.times import EPOCH
 
@@ -27,7 +27,7 @@ class MongoModelStore:
 
     def __init__(self) -> None:
         limits = parse_limits(None, None, {}, is_managed=False)
-        self.programs = MongoPrograms("test.shedlock", "30d", **limits)
+        self.programs: StorePrograms = MongoPrograms("test.shedlock", "30d", **limits)
         self._documents: dict[str, Document] = {}
 
     def execute(self, command: Command, now_us: int) -> Any:
@@ -52,11 +52,12 @@ class MongoModelStore:
         projection: Document,
         return_document: bool,
         collation: object,
-    ) -> Document:
-        found = self._matching(filter, now)
-        document = found[0] if found else {"_id": filter["_id"]}
-        assert upsert
+    ) -> Document | None:
         assert return_document  # the document after the update
+        found = self._matching(filter, now)
+        if not found and not upsert:
+            return None
+        document = found[0] if found else {"_id": filter["_id"]}
         after = self._documents[document["_id"]] = _updated(document, update, now)
         return {field: after[field] for field in after if field == "_id" or field in projection}
 
@@ -198,7 +199,8 @@ def _to_long(value: Any) -> Any:
         case int() | float():
             return Int64(int(value))
         case str():
-            raise OperationFailure(f"Failed to parse number '{value}' in $convert with no onError value", 241)
+            text = f"Failed to parse number '{value}' in $convert with no onError value: Did not consume whole string."
+            raise OperationFailure(text, 241)
     if _is_absent(value):
         return None
     raise OperationFailure(f"Unsupported conversion from {type(value).__name__} to long in $convert", 241)

@@ -10,6 +10,7 @@ from typing import Any
 import lupa.lua51
 from redis.exceptions import ResponseError
 
+from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.redis.clients import AnyClient
 from shedlock_py.providers.redis.commands import Call, Command, Scan, Script
 from shedlock_py.providers.redis.programs import RedisPrograms
@@ -21,7 +22,7 @@ class RedisModelStore:
     """A Redis server that knows hashes only."""
 
     def __init__(self, key_prefix: str = "shedlock") -> None:
-        self.programs = RedisPrograms(key_prefix, AnyClient({}))
+        self.programs: StorePrograms = RedisPrograms(key_prefix, AnyClient({}))
         self._hashes: dict[bytes, Hash] = {}
         self._expiry: dict[bytes, int] = {}
         """When keys expire, in milliseconds since 1970."""
@@ -140,7 +141,7 @@ def _reply(value: Any) -> Any:
     if lupa.lua51.lua_type(value) == "table":
         if value[b"err"] is not None:
             raise ResponseError(value[b"err"].decode())
-        replies = []
+        replies: list[Any] = []
         while (item := value[len(replies) + 1]) is not None:
             replies.append(_reply(item))
         return replies

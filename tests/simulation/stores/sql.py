@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from shedlock_py._program import run
+from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.sqlalchemy.errors import translated
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlPrograms, SqlReply
 from tests.simulation.stores.times import EPOCH
@@ -21,8 +22,8 @@ class SqlModelStore:
     """Each ``'now'`` of a statement is a call of :meth:`_now` instead. SQLite does all else."""
 
     def __init__(self) -> None:
-        self._dialect = SQLiteDialect_pysqlite(dbapi=sqlite3)  # type: ignore[no-untyped-call]  # of SQLAlchemy
-        self.programs = SqlPrograms(self._dialect, "shedlock", None, True, lambda: self._dialect)
+        self._dialect = SQLiteDialect_pysqlite(dbapi=sqlite3)
+        self.programs: StorePrograms = SqlPrograms(self._dialect, "shedlock", None, True, lambda: self._dialect)
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=64)
         self._connection.create_function("model_now", 0, self._now)
         self._sql: dict[str, str] = {}
