@@ -22,7 +22,8 @@ RECORDED = Path(__file__).parent / "redis-kill-9.jsonl"
 @pytest.fixture(autouse=True)
 def tlc() -> None:
     try:
-        find_jar(), find_java()
+        find_jar()
+        find_java()
     except TlcFailed as error:
         missing(str(error), "make servers")
 
@@ -80,7 +81,8 @@ def test_an_altered_history_is_refused(history: History, promise: str) -> None:
 
 def _second_grant(first: Operation) -> Operation:
     """Of another worker, a moment after ``first`` was granted: before any release can have arrived."""
-    assert first.ended is not None and first.token is not None
+    assert first.ended is not None
+    assert first.token is not None
     return replace(
         first,
         worker="another",

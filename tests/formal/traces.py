@@ -20,7 +20,7 @@ from tests.formal.tlc import TlcFailed, check
 
 KINDS = ("acquire", "extend", "release", "force_release", "check")
 TOLERANCE = 2000
-"""Microseconds: so much earlier or later than by the holder's clock a store may end a lease. SQLite has milliseconds."""
+"""Microseconds: so much earlier or later than by the holder's clock a store may end a lease. Some count in ms."""
 REACHED = re.compile(r'^<<"reached", (\d+)>>', re.MULTILINE)
 CONFIG = f"""\
 SPECIFICATION TraceSpec
