@@ -1,7 +1,8 @@
 ----------------------------- MODULE TraceLease -----------------------------
 (* Is a recorded history a behaviour of Lease.tla in which all promises hold? tests/formal/traces.py writes the      *)
 (* module Recorded: when each operation began, when and how it ended. When the store executed it, in between, was    *)
-(* not observed: TLC tries. The history is accepted if TLC reaches its end, and refused if no choice leads there.    *)
+(* not observed: TLC tries when anything else happened, and the moments from which a lease would end just then.      *)
+(* The history is accepted if TLC reaches its end, and refused if no choice leads there.                             *)
 EXTENDS Lease, Sequences, Recorded
 VARIABLES next,   \* the next event
           now,    \* microseconds since the first event
@@ -24,8 +25,9 @@ Freed == freed' = IF record.left > 0 /\ record'.left = 0 THEN now' ELSE freed
 TraceInit == Init /\ next = 1 /\ now = 0 /\ live = {} /\ done = {} /\ freed = 0
 
 (* What was observed.                                                                                                *)
+Moment == Event.op = 0 /\ next' = next + 1 /\ UNCHANGED <<vars, now, live, done, freed>>  \* nothing: a time to try
 Begin == LET o == Event.op c == Op(o).claim IN
-    /\ Event.begins /\ next' = next + 1 /\ live' = IF Op(o).kind = "check" THEN live ELSE live \union {o}
+    /\ o > 0 /\ Event.begins /\ next' = next + 1 /\ live' = IF Op(o).kind = "check" THEN live ELSE live \union {o}
     /\ CASE Op(o).kind = "acquire" -> Acquire(c)
          [] Op(o).kind = "extend" -> Extend(c, Op(o).for)
          [] Op(o).kind = "release" -> Release(c)
@@ -69,7 +71,7 @@ Time == LET gap == Event.at - now ticks == IF record.left > 0 THEN Min(gap, reco
     gap > 0 /\ Pass(ticks, {}) /\ now' = now + ticks /\ Freed /\ UNCHANGED <<next, live, done>>
 
 TraceNext == /\ next <= Len(Events)
-             /\ Time \/ Store \/ Undo \/ Receive \/ Early \/ (Event.at = now /\ (Begin \/ End))
+             /\ Time \/ Store \/ Undo \/ Receive \/ Early \/ (Event.at = now /\ (Moment \/ Begin \/ End))
 TraceSpec == TraceInit /\ [][TraceNext]_traced
 Promises == /\ I1_MutualExclusion /\ I2_OwnWritesOnly /\ I4_MinimumHold /\ I6_TheHolderKnowsFirst /\ I7_TokensGrow
             /\ (next > TLCGet(1) => TLCSet(1, next) /\ PrintT(<<"reached", next>>))

@@ -46,7 +46,7 @@ class NotModelled(Exception):
 
 @dataclass(frozen=True)
 class Event:
-    """An operation that begins or ends, in microseconds since the history began."""
+    """An operation that begins or ends, in microseconds since the history began. 0: none, but a moment to try."""
 
     at: int
     operation: int
@@ -69,7 +69,8 @@ class Trace:
         """By claim id; and by worker, for acquires that were skipped: nothing is left of such a claim."""
         self._sends: dict[int, int] = {}
         self._rows = [self._row(operation) for operation in self.operations]
-        self.events = sorted(self._events(), key=lambda event: (event.at, not event.begins))
+        observed = list(self._events())
+        self.events = sorted([*observed, *self._moments(observed)], key=lambda event: (event.at, not event.begins))
 
     def module(self) -> str:
         """The module Recorded."""
@@ -96,6 +97,8 @@ class Trace:
     def describe(self, number: int) -> str:
         """The event of that number, for people."""
         event = self.events[number - 1]
+        if event.operation == 0:
+            return f"{event.at / 1e6:.6f} s"
         operation = self.operations[event.operation - 1]
         what = "begins" if event.begins else f"ends: {operation.outcome}"
         return f"{event.at / 1e6:.6f} s: {operation.kind} of {operation.worker}, token {operation.token}, {what}"
@@ -143,6 +146,20 @@ class Trace:
             yield Event(self.microseconds(operation.started), number, True)
             if operation.ended is not None:
                 yield Event(self.microseconds(operation.ended), number, False)
+
+    def _moments(self, observed: list[Event]) -> Iterator[Event]:
+        """When a grant or an extension may have been executed, so that what it grants ends at an observed event."""
+        moments: set[int] = set()
+        for operation in self.operations:
+            if operation.kind not in ("acquire", "extend") or operation.outcome in ("skipped", "lost"):
+                continue
+            begin, end = (
+                self.microseconds(operation.started),
+                self.microseconds(min(operation.end, operation.started + 5)),
+            )
+            for length in {round(operation.at_most * 1e6), self.at_least}:
+                moments |= {event.at - length for event in observed if begin < event.at - length < end}
+        yield from (Event(moment, 0, True) for moment in moments)
 
 
 @dataclass(frozen=True)
