@@ -21,6 +21,7 @@ from tests.stores.sql.stores import (
     Store,
     acquired,
     carry_out,
+    on_mysql_and_mariadb,
     record_of,
     run_program,
 )
@@ -120,7 +121,7 @@ def test_i1_a_take_over_replaces_exactly_the_record_that_was_read(
 
 
 @pytest.mark.parametrize("extra_columns", [True, False])
-@pytest.mark.parametrize("driver", ["mysql+pymysql"])
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
 @pytest.mark.parametrize("mode", ["", "SIMULTANEOUS_ASSIGNMENT"])
 def test_i6_what_was_extended_meanwhile_is_not_cut_short(
     store: Store, mode: str, extra_columns: bool, name: str
