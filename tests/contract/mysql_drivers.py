@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
     EventLoopContract,
@@ -22,6 +24,7 @@ class Pymysql(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, ProcessC
     driver = "mysql+pymysql"
 
 
+@pytest.mark.matrix
 class Mysqlclient(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, ForkContract):
     driver = "mysql+mysqldb"
 
@@ -30,6 +33,7 @@ class Asyncmy(MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, Pro
     driver = "mysql+asyncmy"
 
 
+@pytest.mark.matrix
 class Aiomysql(MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, EventLoopContract):
     driver = "mysql+aiomysql"
 
@@ -40,6 +44,7 @@ class UsersEngine(MySqlOrMariaDb, SqlNetworkContract):
     test_i2_a_claim_that_is_granted_again_is_not_its_lease = None  # type: ignore[assignment]  # nothing commits it
 
 
+@pytest.mark.matrix
 class PymysqlUsersEngine(UsersEngine, LockProviderContract, ForkContract):
     driver = "mysql+pymysql"
 
