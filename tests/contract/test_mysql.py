@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.contract import mysql_drivers as on
 from tests.contract.sql import SqlServerContract
 
@@ -25,10 +27,13 @@ class TestAiomysql(MySql, on.Aiomysql): ...
 class TestPymysqlUsersEngine(MySql, on.PymysqlUsersEngine): ...
 
 
+@pytest.mark.matrix  # MariaDB has the same code
 class TestMysqlclientUsersEngine(MySql, on.MysqlclientUsersEngine): ...
 
 
+@pytest.mark.matrix  # MariaDB has the same code
 class TestAiomysqlUsersEngine(MySql, on.AiomysqlUsersEngine): ...
 
 
+@pytest.mark.matrix  # MariaDB has the same code
 class TestWithoutExtraColumns(MySql, on.WithoutExtraColumns): ...
