@@ -64,7 +64,7 @@ demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, on
 test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)
 	$(BIN)/python $(PYTEST) $(ARGS)
 
-test-all: servers $(VENV)/.test ## run them with all drivers, servers, Pythons and APSchedulers, and write docs/tested-with.md (ARGS="--only redis")
+test-all: servers-all $(VENV)/.test ## run them with all drivers, servers, Pythons and APSchedulers, and write docs/tested-with.md (ARGS="--only redis")
 	$(BIN)/python $(MATRIX) $(ARGS)
 
 test-apscheduler-3.10: servers $(VENV)/.test ## run the APScheduler tests on APScheduler 3.10.4: a row of test-all

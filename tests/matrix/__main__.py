@@ -22,7 +22,6 @@ from tests.matrix.environments import (
     PAGE,
     TREE,
     Environment,
-    NotTriedError,
     SetupError,
     build_wheel,
     copy_tests,
@@ -30,10 +29,12 @@ from tests.matrix.environments import (
 )
 from tests.matrix.results import Result, load, save
 from tests.matrix.rows import ROWS, Row
+from tests.support import versions
+from tests.support.fetching import MissingError, is_ci
 
 LONGEST = 90 * 60.0
 REPORT_EVERY = 60.0  # seconds, where there is no terminal
-VERSIONS = "SHEDLOCK_TEST_VERSIONS"
+SECANTUS = {"SHEDLOCK_TEST_SECANTUS_PYTHON": sys.executable}
 FAILED_TESTS, NO_TESTS = 1, 5  # statuses of pytest
 
 
@@ -75,8 +76,7 @@ def finish(results: dict[str, Result], state: str, *, is_part: bool) -> int:
     passed, failed = report.counts(results)
     print(f"{passed} passed, {failed} failed")
     not_tried = [name for name, result in results.items() if not result.tried]
-    is_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
-    return int(failed > 0 or (is_ci and bool(not_tried)))
+    return int(failed > 0 or (is_ci() and bool(not_tried)))
 
 
 def run(row: Row, wheel: Path, result: Result, arguments: list[str], title: str) -> Result:
@@ -90,7 +90,7 @@ def run(row: Row, wheel: Path, result: Result, arguments: list[str], title: str)
         print(f"    the environment is there ({made:.0f} s); the log is {_log(row)}", flush=True)
         began = time.monotonic()
         _test(row, environment, result, arguments, title)
-    except NotTriedError as error:
+    except MissingError as error:
         result.tried, result.trouble = False, str(error)
     except SetupError as error:
         result.trouble = str(error)
@@ -99,21 +99,21 @@ def run(row: Row, wheel: Path, result: Result, arguments: list[str], title: str)
 
 
 def _test(row: Row, environment: Environment, result: Result, arguments: list[str], title: str) -> None:
-    junit, versions = BUILD / f"{row.name}.xml", BUILD / f"{row.name}.servers.json"
+    junit, met = BUILD / f"{row.name}.xml", BUILD / f"{row.name}.servers.json"
     junit.unlink(missing_ok=True)
-    versions.unlink(missing_ok=True)
+    met.unlink(missing_ok=True)
     words = ["-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={junit}", *row.tests, *arguments]
     command = [environment.python, *(row.command or words)]
     path = f"{environment.directory / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    variables = {**os.environ, "PATH": path, **row.servers, VERSIONS: str(versions)}
+    variables = {**os.environ, "PATH": path, **row.servers, **SECANTUS, versions.VARIABLE: str(met)}
     variables.pop("PYTHONPATH", None)
     status = _follow(command, variables, _log(row), title)
     if row.command:
         result.passed = int(status == 0)
     elif junit.exists():
         result.read_report(junit)
-    if versions.exists():
-        result.servers = json.loads(versions.read_text())
+    if met.exists():
+        result.servers = json.loads(met.read_text())
     if status not in (0, FAILED_TESTS) or (status and not result.failed):
         ends = [line for line in _log(row).read_text(errors="replace").splitlines() if line.strip()]
         result.trouble = f"ended with status {status}: {ends[-1] if ends else 'no output'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.matrix.rows import Row
+from tests.support import fetching
 
 PROJECT = Path(__file__).parents[2]
 BUILD = PROJECT / "build" / "matrix"
@@ -20,11 +22,9 @@ TREE = BUILD / "tree"
 ENVIRONMENTS = PROJECT / ".venv-matrix"
 PACKAGE = "shedlock_py"
 PAGE = "docs/tested-with.md"
+SERVERS = ("SecantusDB",)
+"""Servers that pip installs: they run on the interpreter of `.venv` in every row."""
 PACKAGED = (f"{PACKAGE}/", "pyproject.toml", "README.md", "LICENSE")
-
-
-class NotTriedError(RuntimeError):
-    """There is no such interpreter here."""
 
 
 class SetupError(RuntimeError):
@@ -86,12 +86,12 @@ class Environment:
     def make(self, wheel: Path) -> None:
         """Create it unless it is there, and install the wheel.
 
-        :raises NotTriedError: there is no such interpreter.
+        :raises MissingError: there is no such interpreter.
         :raises SetupError: pip cannot install the wheel.
         """
-        interpreter = find_python(self.row.python)
+        interpreter = fetching.python(self.row.python)
         stamp = self.directory / "matrix.json"
-        wanted = {"python": _output(interpreter, "-VV"), "requirements": self._requirements()}
+        wanted = {"python": _output(interpreter, "-VV"), "requirements": self._requirements() + self._built()}
         made = json.loads(stamp.read_text()) if stamp.exists() else {}
         if made.get("wanted") == wanted:
             self.left_out = made["left_out"]
@@ -116,11 +116,16 @@ class Environment:
         return found
 
     def _requirements(self) -> list[str]:
-        groups = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-        native = [] if self.row.floors else group("test-native", groups["dependency-groups"])
-        extras = groups["project"]["optional-dependencies"]
+        project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+        extras = project["project"]["optional-dependencies"]
         optional = [item for name, items in extras.items() if name != "all" for item in items]
-        return [*optional, *group("test", groups["dependency-groups"]), *native, *self.row.packages]
+        tools = [item for item in group("test", project["dependency-groups"]) if not item.startswith(SERVERS)]
+        return [*optional, *tools, *self.row.packages]
+
+    def _built(self) -> list[str]:
+        """What pip builds from source."""
+        groups = tomllib.loads((PROJECT / "pyproject.toml").read_text())["dependency-groups"]
+        return [] if self.row.floors else group("test-native", groups)
 
     def _install_requirements(self) -> None:
         requirements, constraint = self._requirements(), []
@@ -128,15 +133,17 @@ class Environment:
             floors = self.directory / "floors.txt"
             floors.write_text(_output(sys.executable, "-m", "scripts.floors", cwd=PROJECT))
             constraint = ["--constraint", str(floors)]
+        one_by_one = self._built()
         try:
             self._pip(*constraint, *requirements)
         except SetupError:
-            # One of them has no wheel for this interpreter and does not build. Which one?
-            for requirement in requirements:
-                try:
-                    self._pip(*constraint, *self.row.packages, requirement)
-                except SetupError as error:
-                    self.left_out[requirement] = str(error).splitlines()[-1]
+            one_by_one += requirements  # pip cannot install one of them on this interpreter: which one?
+        for requirement in one_by_one:
+            try:
+                self._pip(*constraint, *self.row.packages, requirement)
+            except SetupError as error:
+                reasons = re.findall(r"fatal error: .*|(?m:^ERROR: .*)", str(error))
+                self.left_out[requirement] = f"pip has no wheel and cannot build it ({(reasons or [str(error)])[0]})"
 
     def _pip(self, *arguments: str) -> None:
         """With the pip that runs us: an unpacked interpreter has none."""
@@ -152,18 +159,6 @@ def group(name: str, groups: dict[str, list[str | dict[str, str]]]) -> list[str]
     return found
 
 
-def find_python(version: str) -> str:
-    """:raises NotTriedError: there is none."""
-    if sys.version_info[:2] == tuple(map(int, version.split("."))):
-        return sys.executable
-    from_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
-    for candidate in (shutil.which(f"python{version}"), *map(str, reversed(from_pyenv))):
-        # pyenv has a stand-in in $PATH also for versions that it does not have.
-        if candidate and subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return candidate
-    raise NotTriedError(f"no Python {version} here")
-
-
 def _output(*command: str, cwd: Path | None = None) -> str:
     return _run(*command, cwd=cwd).strip()
 
@@ -172,5 +167,5 @@ def _run(*command: str, cwd: Path | None = None) -> str:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cwd, check=False)
     if done.returncode:
         errors = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise SetupError("\n".join(errors[-20:]) or f"{command[0]} ended with {done.returncode}")
+        raise SetupError("\n".join(errors[-200:]) or f"{command[0]} ended with {done.returncode}")
     return done.stdout

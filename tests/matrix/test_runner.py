@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.matrix import report
-from tests.matrix.environments import PACKAGED, PROJECT, Environment, NotTriedError, digest, files, find_python
+from tests.matrix.environments import PACKAGED, PROJECT, Environment, digest, files
 from tests.matrix.results import Result
 from tests.matrix.rows import ROWS, Row
+from tests.support.fetching import MissingError
 
 TESTS = """
 import pytest
@@ -114,9 +115,7 @@ def test_the_classifiers_name_the_pythons_that_are_tried() -> None:
 
 
 def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotTriedError, match=r"no Python 3\.99"):
-        find_python("3.99")
-    with pytest.raises(NotTriedError):
+    with pytest.raises(MissingError, match=r"Python 3\.99: not installed"):
         Environment(Row("never", "", "3.99")).make(tmp_path)
 
 
