@@ -123,3 +123,28 @@ def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_the_files_of_the_clone_are_known() -> None:
     assert {"pyproject.toml", "tests/matrix/rows.py", "shedlock_py/guard.py"} <= set(files())
     assert digest(*PACKAGED) not in (digest(), digest("pyproject.toml"))
+
+
+MISSING = """
+import pytest
+
+@pytest.mark.parametrize("driver", ["mysql+no_such_driver", "sqlite+sqlite3", "sqlite"])
+def test_it(driver): pass
+
+class TestContract:
+    driver = "mysql+no_such_driver"
+    def test_it(self): raise ValueError
+"""
+
+
+def test_a_driver_that_cannot_be_imported_skips_its_tests(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((PROJECT / "tests" / "conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = matrix\npythonpath = {PROJECT}")
+    (tmp_path / "test_it.py").write_text(MISSING)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    found = result()
+    found.read_report(tmp_path / "report.xml")
+    assert found.passed == 2
+    assert found.skipped == {"no driver no_such_driver: No module named 'no_such_driver'": 2}
