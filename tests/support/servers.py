@@ -133,7 +133,8 @@ class MariaDbServer(_MySqlLikeServer):
 class MySqlServer(_MySqlLikeServer):
     """MySQL. Root runs it as root: Debian's account "mysql" comes with MariaDB's package only.
 
-    It speaks no TLS, so that tests can read the wire. Passwords are encrypted with its RSA key.
+    It speaks no TLS, so that tests can read the wire; clients encrypt passwords with its RSA key. Without its
+    performance schema, as MariaDB, it needs half the time to start and half the memory.
     """
 
     product = "mysql"
@@ -146,18 +147,17 @@ class MySqlServer(_MySqlLikeServer):
 
     def command(self, port: int) -> list[str]:
         return [
-            *self._mysqld(), *self._options(port), "--secure-file-priv=", "--mysqlx=OFF", "--auto-generate-certs=OFF",
+            *self._mysqld(), *self._options(port), "--secure-file-priv=", "--mysqlx=OFF",
             "--innodb-buffer-pool-size=64M",
-            "--sync-binlog=0",  # the binary log survives SIGKILL, too
+            "--sync-binlog=0",  # the binary log survives SIGKILL all the same
         ]  # fmt: skip
 
     def _mysqld(self) -> list[str]:
         mysqld = self._programs["mysqld"]
         usr = Path(mysqld[-1]).parents[1]
         user = ["--user=root"] if os.geteuid() == 0 else []
-        directories = [
-            f"--basedir={usr}",
-            f"--lc-messages-dir={usr}/share/mysql",
-            f"--plugin-dir={usr}/lib/mysql/plugin",
-        ]
-        return [*mysqld, "--no-defaults", *directories, "--innodb-redo-log-capacity=16M", *user]
+        return [
+            *mysqld, "--no-defaults", *user, f"--basedir={usr}", f"--lc-messages-dir={usr}/share/mysql",
+            f"--plugin-dir={usr}/lib/mysql/plugin", "--innodb-redo-log-capacity=16M", "--auto-generate-certs=OFF",
+            "--performance-schema=OFF",
+        ]  # fmt: skip

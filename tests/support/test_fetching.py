@@ -49,7 +49,7 @@ class FakeSource(Source):
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Root's cache has to be open to other users, and pytest's folders are not.
-    monkeypatch.setattr(fetching.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CI", raising=False)
     return tmp_path / "log"
@@ -138,7 +138,7 @@ def test_a_cache_that_only_root_can_enter_is_refused(tmp_path: Path, monkeypatch
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
-    monkeypatch.setattr(fetching.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(MissingError, match=r"only root can enter .*: set XDG_CACHE_HOME elsewhere"):
         fetch("valkey")
 
