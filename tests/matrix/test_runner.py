@@ -108,10 +108,12 @@ def test_no_two_rows_have_one_name_and_rows_of_one_environment_the_same_packages
     assert all(wanted[row.environment] == (row.python, row.packages, row.floors) for row in ROWS)
 
 
-def test_the_classifiers_name_the_pythons_that_are_tried() -> None:
+def test_every_python_that_is_advertised_is_tried() -> None:
     tried = {f'"Programming Language :: Python :: {row.python}"' for row in ROWS}
     project = (PROJECT / "pyproject.toml").read_text()
-    assert {line.strip().rstrip(",") for line in project.splitlines() if ":: Python :: 3." in line} == tried
+    advertised = {line.strip().rstrip(",") for line in project.splitlines() if ":: Python :: 3." in line}
+    assert advertised <= tried
+    assert len(advertised) >= 3
 
 
 def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
