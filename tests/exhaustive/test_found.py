@@ -1,4 +1,4 @@
-"""What the model found in shedlock_py: the same steps, on real stores."""
+"""What the search found in shedlock_py: the same steps, on real stores."""
 
 from __future__ import annotations
 
