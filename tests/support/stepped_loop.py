@@ -51,6 +51,6 @@ def run_stepped(main: Callable[[SteppedLoop], Any], monkeypatch: pytest.MonkeyPa
     loop = SteppedLoop()
     with monkeypatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
         for module in CLOCK_READERS:  # each has imported the function by name
-            assert module.monotonic is _process.monotonic  # type: ignore[attr-defined]  # not exported
+            assert module.monotonic is _process.monotonic
             patch.setattr(module, "monotonic", loop.clock)
         return runner.run(main(loop))
