@@ -157,7 +157,7 @@ KINDS: dict[str, Kind] = {
     "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 140),
     "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 120),
     "elections": Kind('electors with takeover="expired"', _ELECTIONS, 130),
-    "observed": Kind('electors with takeover="observed", and jumps of the store\'s clock', _ELECTIONS | {"jump": 6.0}, 150),
+    "observed": Kind('electors with takeover="observed", and a clock that jumps', _ELECTIONS | {"jump": 6.0}, 150),
     "jumping locks": Kind(
         "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 120,
         "a jump of the store's clock ends leases early, or late", FORWARD | BACK,
