@@ -2,12 +2,13 @@
 
 import os
 import re
+import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pymongo import MongoClient
@@ -16,7 +17,9 @@ from pymongo.errors import PyMongoError
 from tests.support.availability import missing, private_server
 from tests.support.database import Address, ExternalLife, Server
 from tests.support.ports import LOOPBACK
-from tests.support.servers import ServerProcess
+from tests.support.releases import Installed, Release
+from tests.support.server_process import ServerProcess
+from tests.support.versions import record
 
 VARIABLE = "SHEDLOCK_TEST_MONGODB_URL"
 
@@ -49,7 +52,8 @@ class PrivateMongoServer(ServerProcess, MongoServer):
 
     product = "mongodb"
     programs = ("secantusd-py",)
-    search_in = str(Path(sys.executable).parent)
+    interpreter = os.environ.get("SHEDLOCK_TEST_SECANTUS_PYTHON", sys.executable)  # it does not run on every Python
+    releases: ClassVar[Mapping[str, Release]] = {"installed": Installed(str(Path(interpreter).parent))}
 
     def __init__(self, *arguments: str, userinfo: str = "") -> None:
         super().__init__()
@@ -62,6 +66,10 @@ class PrivateMongoServer(ServerProcess, MongoServer):
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"mongodb://{self.userinfo}{host}:{port}/{database}{'?' if query else ''}{query}"
 
+    def version(self) -> tuple[str, str]:
+        command = [self.interpreter, "-c", "import importlib.metadata as m; print(m.version('SecantusDB'))"]
+        return "SecantusDB", subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     def restart_with(self, *arguments: str) -> None:
         self.stop()
         self.arguments = arguments
@@ -73,7 +81,7 @@ class PrivateMongoServer(ServerProcess, MongoServer):
     def command(self, port: int) -> list[str]:
         program = str(Path(__file__).with_name("secantus_server.py"))
         options = [f"--host={LOOPBACK}", f"--port={port}", f"--storage-path={self.data}", "--enable-test-commands"]
-        return [sys.executable, program, *options, *self.arguments]
+        return [self.interpreter, program, *options, *self.arguments]
 
     def answers(self) -> bool:
         host, port = self.address
@@ -100,6 +108,10 @@ class ExternalMongoServer(ExternalLife, MongoServer):
     def address(self) -> Address:
         return self._address
 
+    def version(self) -> tuple[str, str]:
+        with self.connect() as client:
+            return "MongoDB", str(client.server_info()["version"])
+
     def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
         hosts = f"{via[0]}:{via[1]}" if via else self._hosts
         query = [f"{name}={value}" for name, value in options.items()]
@@ -113,8 +125,7 @@ def mongodb_endpoint() -> Iterator[MongoServer]:
     if url := os.environ.get(VARIABLE):
         external = ExternalMongoServer(url)
         try:
-            with external.connect() as client:
-                client.admin.command("ping")
+            record(*external.version())
         except PyMongoError as error:
             missing(
                 f"the server that {VARIABLE} names does not answer ({error})", "docker compose up -d --wait mongodb"
