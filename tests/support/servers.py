@@ -137,7 +137,7 @@ class _MySqlLikeServer(PrivateServer):
             f"--datadir={self.data}", f"--tmpdir={self.directory}", f"--socket={self.directory}/socket",
             f"--pid-file={self.directory}/pid", f"--bind-address={LOOPBACK}", f"--port={port}",
             f"--init-file={self._init_file}", "--skip-name-resolve", "--character-set-server=utf8mb4",
-            "--collation-server=utf8mb4_general_ci", "--max-connections=200",
+            "--max-connections=200",
             "--innodb-flush-log-at-trx-commit=2",  # survives SIGKILL, which 0 would not
             "--default-time-zone=+05:30",
         ]  # fmt: skip
@@ -160,7 +160,7 @@ class MariaDbServer(_MySqlLikeServer):
     def command(self, port: int) -> list[str]:
         return [
             *self._programs["mariadbd"], "--no-defaults", *self._options(port),
-            "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M",
+            "--collation-server=utf8mb4_general_ci", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M",
         ]  # fmt: skip
 
 
