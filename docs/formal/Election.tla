@@ -10,7 +10,7 @@ CONSTANTS Nodes, None,
           Mode,       \* takeover: "expired" or "observed"
           Drift,      \* so many ticks a node's clock may miss; nodes wait longer by as much
           Jump, Jumps, \* by how much, and how often, the store's clock may jump, forwards or back
-          Sends, Terms \* so many requests each node may send, and so many leases are looked at
+          Sends, Requests, Terms \* bounds: requests of each node, of all nodes, and leases that are granted
 VARIABLES record,     \* in the store: holder, token, left (until the lease ends; 0 or less: it is free), released
           tokens,     \* the last two fencing tokens that the store has granted
           sent,       \* requests. None is ever removed: the store may execute each late, twice, or never
@@ -109,6 +109,6 @@ Spec == Init /\ [][Next]_vars
 (* The promises.                                                                                                     *)
 AtMostOneLeader == Cardinality({n \in Nodes : Leads(n)}) <= 1
 I7_TermsGrow == tokens = <<0, 0>> \/ tokens[1] < tokens[2]
-Bounded == tokens[2] <= Terms
+Bounded == tokens[2] <= Terms /\ Cardinality(sent) <= Requests
 Symmetry == Permutations(Nodes)  \* a state is looked at once, whoever is who
 =============================================================================

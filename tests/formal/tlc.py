@@ -59,7 +59,9 @@ def check(module: str, config: str, *, extra: dict[str, str] | None = None, time
         for other, text in (extra or {}).items():
             (directory / f"{other}.tla").write_text(text)
         (directory / "checked.cfg").write_text(config)
-        command = [find_java(), "-XX:+UseSerialGC", "-Xmx1500m", "-cp", str(find_jar()), "tlc2.TLC", "-nowarning"]
+        # TLC unpacks modules of its own into the temporary directory, and removes them: one of its own for each run.
+        java = [find_java(), f"-Djava.io.tmpdir={directory}", "-XX:+UseSerialGC", "-Xmx1500m"]
+        command = [*java, "-cp", str(find_jar()), "tlc2.TLC", "-nowarning"]
         command += ["-workers", "1", "-deadlock", "-metadir", "states", "-config", "checked.cfg", module]
         try:
             done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=timeout, check=False)
