@@ -18,7 +18,7 @@ from shedlock_py.config import emit
 from shedlock_py.context import ActiveLease
 from shedlock_py.errors import as_exception
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed, logger
-from shedlock_py.lease import Lease
+from shedlock_py.lease import Clock, Lease
 from shedlock_py.options import OnLost
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import SLACK, TRUST_MARGIN
@@ -41,10 +41,12 @@ class HeartbeatPlan:
 
     def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float] | None = None) -> None:
         """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
-        from random import SystemRandom  # late: half a millisecond
+        if random is None:
+            from random import SystemRandom  # late: half a millisecond
 
-        # SystemRandom, because the module's generator is in the same state in all children that C code forks.
-        self._random = random or SystemRandom().random
+            # SystemRandom, because the module's generator is in the same state in all children that C code forks.
+            random = SystemRandom().random
+        self._random = random
         self.extended(lock_at_most_for, now)
 
     def sent(self, lock_at_most_for: timedelta, now: float) -> None:
@@ -67,9 +69,21 @@ class HeartbeatPlan:
 class BaseKeepAlive:
     """What is known about the lease of a running task, and what to do next."""
 
-    def __init__(self, active: ActiveLease, keep_alive: bool, on_lost: OnLost) -> None:
-        """:param keep_alive: whether to send heartbeats, or only to watch for the end of the lease."""
+    def __init__(
+        self,
+        active: ActiveLease,
+        keep_alive: bool,
+        on_lost: OnLost,
+        *,
+        clock: Clock = monotonic,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """:param keep_alive: whether to send heartbeats, or only to watch for the end of the lease.
+        :param clock: the monotonic clock that the lease counts on.
+        :param random: see :class:`HeartbeatPlan`.
+        """
         self._active = active
+        self._clock = clock
         self._lease = active.lease
         self._sends = keep_alive
         self._on_lost = on_lost
@@ -83,7 +97,7 @@ class BaseKeepAlive:
         # While the task itself extends the lease, no heartbeat begins: it might shorten the lease again.
         self._pauses = 0
         self._is_over = False  # the task has ended, or its lease
-        self._plan = HeartbeatPlan(self._lock_for, self._extended_at())
+        self._plan = HeartbeatPlan(self._lock_for, self._extended_at(), random)
 
     def wake(self) -> None:
         """Do what is due, and wait for nothing."""
@@ -93,8 +107,8 @@ class BaseKeepAlive:
                 # The task itself may have tried to extend the lease.
                 is_revoked = lease.is_lost() and not self._in_flight and not self._is_queued
                 self._lose("revoked" if is_revoked else self._why_untrusted())
-            elif not self._is_over and self._sends and monotonic() >= self._plan.due:
-                self._plan.sent(lease.lock_at_most_for, monotonic())
+            elif not self._is_over and self._sends and self._clock() >= self._plan.due:
+                self._plan.sent(lease.lock_at_most_for, self._clock())
                 if not self._is_queued and not self._pauses and self._in_flight < MAX_IN_FLIGHT:
                     self._is_queued = True
                     try:
@@ -136,7 +150,7 @@ class BaseKeepAlive:
             self._is_queued = False
             if not is_wanted:
                 return
-            self._plan.sent(self._lease.lock_at_most_for, monotonic())
+            self._plan.sent(self._lease.lock_at_most_for, self._clock())
             self._in_flight += 1
             trusted_until = self._lease.trusted_until
         extended: Lease | None = None
@@ -160,14 +174,14 @@ class BaseKeepAlive:
                 self._extended()
                 self._events.append(LockExtended(self._lease.name, self._lease))
             else:
-                self._lose("revoked" if monotonic() < trusted_until else self._why_untrusted())
+                self._lose("revoked" if self._clock() < trusted_until else self._why_untrusted())
 
     def _extended(self) -> None:
         self._is_queued = False
         self._plan.extended(self._lease.lock_at_most_for, self._extended_at())
         # While an earlier, shorter extension is in doubt, the trust window is shorter than the lease: do not hurry.
         seconds = self._lease.trusted_for().total_seconds()
-        self._plan.due = max(self._plan.due, monotonic() + seconds / HeartbeatPlan.HEARTBEATS / 2)
+        self._plan.due = max(self._plan.due, self._clock() + seconds / HeartbeatPlan.HEARTBEATS / 2)
 
     def _extended_at(self) -> float:
         """When the request was sent from which the trust window counts; its reply may have taken long."""
@@ -175,7 +189,7 @@ class BaseKeepAlive:
         return lease.trusted_until - lease.lock_at_most_for.total_seconds() * (1 - TRUST_MARGIN) + SLACK
 
     def _failed(self, error: Exception) -> None:
-        self._plan.failed(self._lease.lock_at_most_for, monotonic())
+        self._plan.failed(self._lease.lock_at_most_for, self._clock())
         self._events.append(ProviderFailed(self._lease.name, "extend", error, self._lease))
 
     def _why_untrusted(self) -> LostReason:

@@ -34,17 +34,26 @@ CLAIM_ID_BYTES = 16
 _NEVER = float("-inf")
 
 
-class Claim:
-    """One acquisition while its request is under way. Make it before the first byte is sent: it reads the clock."""
+def random_claim_id() -> str:
+    """A new claim id from the system's random numbers, which a forked child does not repeat."""
+    return os.urandom(CLAIM_ID_BYTES).hex()
 
-    def __init__(self, request: LockRequest, clock: Clock) -> None:
+
+class Claim:
+    """One acquisition while its request is under way. Make it before the first byte is sent: it reads the clock.
+
+    :param new_claim_id: returns a claim id that was never used before; a simulation passes one that is repeatable.
+    """
+
+    def __init__(self, request: LockRequest, clock: Clock, new_claim_id: Callable[[], str] = random_claim_id) -> None:
         self.request = request
         self._clock = clock
+        self._new_claim_id = new_claim_id
         self.renew()
 
     def renew(self) -> None:
         """Take a new claim id. A request with the former one may reach the store late, and matches nothing."""
-        self.claim_id = os.urandom(CLAIM_ID_BYTES).hex()
+        self.claim_id = self._new_claim_id()
         self.locked_by = f"{self.request.holder}#{self.claim_id}"
         self._sent_at = self._clock()
 

@@ -66,6 +66,8 @@ class Rules:
     """The same after a disturbance, which ends when nothing is under way any more."""
     vote: float = 0.0
     """A quorum: how long its servers wait for a claim that they voted for, whatever became of it."""
+    drift: float = 0.0
+    """By which part a holder's clock and the store's may run faster or slower than the clock of the history."""
     prompt: float = INFINITY
     """A quorum: what took less has heard every server that is there.
 
@@ -133,7 +135,7 @@ def check(history: History, rules: Rules | None = None) -> Report:
             *_writes([operation for operation in operations if operation.kind == "write"]),
             *_minimum_holds(leases, rules),
             *_trust(operations),
-            *(finding for lease in leases for finding in (*_trust_windows(lease), *_keep_alives(lease))),
+            *(finding for lease in leases for finding in (*_trust_windows(lease, rules), *_keep_alives(lease))),
         ]
         report.findings += [finding for finding in found if finding.rule not in rules.off]
         report.takeovers += _takeovers(leases, history)
@@ -212,7 +214,7 @@ def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding
     known = sorted(leases, key=lambda lease: lease.known_at)
     ends = [lease.known_at for lease in known]
     for lease in leases:
-        until = lease.acquire.started + lease.acquire.at_least - rules.resolution
+        until = lease.acquire.started + lease.acquire.at_least * (1 - rules.drift) - rules.resolution
         for later in known[bisect_right(ends, lease.acquire.started) : bisect_left(ends, until)]:
             if later.acquire.started > lease.known_at or (later.token or 0) > (lease.token or 0):
                 early = (until - later.known_at) * 1000
@@ -242,11 +244,16 @@ def _holds(attempts: list[Operation], leases: list[LeaseHistory], history: Histo
     arrivals = Arrivals(history, late=rules.late, grace=rules.grace)
     deaths = {mark.worker: mark.after for mark in history.marks if mark.kind == "killed"}
     for lease in leases:
-        yield lease.acquire.started, lease.held_until(arrivals, rules.prompt), lease.died < INFINITY
+        until = lease.held_until(arrivals, rules.prompt)
+        slower = rules.drift * (until - lease.acquire.started) if rules.drift else 0.0
+        yield lease.acquire.started, until + slower, lease.died < INFINITY
     for attempt in attempts:
+        if attempt.arrived > attempt.started:  # whatever became of it, a late copy may find the name free
+            yield attempt.arrived, attempt.arrived + attempt.at_most * (1 + rules.drift), False
         if attempt.outcome not in ("granted", "skipped"):  # the store may have granted it, or may have to wait for it
             arrives = arrivals.of_failed(attempt, deaths.get(attempt.worker, INFINITY))
-            yield attempt.started, arrives + max(attempt.at_most, rules.vote), attempt.ended is None
+            longest = max(attempt.at_most, rules.vote)
+            yield attempt.started, arrives + longest * (1 + rules.drift), attempt.ended is None
         elif attempt.outcome == "skipped" and attempt.end - attempt.started >= rules.prompt:
             yield attempt.started, attempt.end, False
 
@@ -268,9 +275,10 @@ def _trust(operations: Iterable[Operation]) -> Iterator[Finding]:
             yield Finding("trust", check.name, text, check.started)
 
 
-def _trust_windows(lease: LeaseHistory) -> Iterator[Finding]:
+def _trust_windows(lease: LeaseHistory, rules: Rules) -> Iterator[Finding]:
+    allowance = ROUNDING + rules.drift * max([lease.acquire.at_most, *(extend.at_most for extend in lease.extends)])
     for operation, trusted, given in lease.trust_limits():
-        if trusted > given + ROUNDING:
+        if trusted > given + allowance:
             text = f"{lease} was trusted {(trusted - given) * 1000:.3f} ms longer than the store can have given it"
             yield Finding("trust window", lease.name, text, operation.end)
 

@@ -69,6 +69,8 @@ class Operation:
     fire_time: float | None = None
     """That of the acquire, if it had one: seconds since 1970."""
     error: str = ""
+    arrived: float = NEVER
+    """When a copy of its requests reached the store after it had ended, where that is known: in a simulation."""
 
     @property
     def end(self) -> float:

@@ -30,13 +30,15 @@ class Arrivals:
         disturbances = self._met_by(operation, end)
         if any(end <= mark.after for mark in disturbances):
             return self._over(disturbances)
-        return end + self._late
+        return max(end + self._late, operation.arrived)
 
     def of_answered(self, operation: Operation) -> float:
         """Where connections break, a driver sends a request twice, and the first copy may arrive last."""
-        return max(operation.end, self._over(self._met_by(operation, operation.end)))
+        return max(operation.end, operation.arrived, self._over(self._met_by(operation, operation.end)))
 
     def _met_by(self, operation: Operation, end: float) -> list[Mark]:
+        if not self._disturbances:
+            return []
         return [
             mark
             for mark in self._disturbances
@@ -133,7 +135,7 @@ class LeaseHistory:
         given = self._given(self.acquire)
         yield self.acquire, self.acquire.trusted_until, given
         answers = [given]
-        for extend in self.extends:
+        for extend in sorted(self.extends, key=lambda extend: extend.end):  # heartbeats may overtake each other
             if extend.ended is None:
                 continue
             is_alone = all(o is extend or o.started > extend.end or o.end < extend.started for o in self.extends)

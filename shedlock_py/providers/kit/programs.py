@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -11,7 +11,7 @@ from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.lease import Claim, Clock, Lease
+from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
 from shedlock_py.record import LockRecord
@@ -46,6 +46,8 @@ class StorePrograms(ABC):
         passwords: Iterable[str] = (),
     ) -> None:
         self.clock = clock
+        self.new_claim_id: Callable[[], str] = random_claim_id
+        """Where claims get their ids from. A simulation sets another source, whose ids it can repeat."""
         self.timeout = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
         """In seconds."""
         self.fire_time_tolerance = fire_time_tolerance
@@ -146,11 +148,11 @@ class StorePrograms(ABC):
 
     def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:
         operation = Operation(self, "acquire", request.name)
-        return self._claimed(operation, Claim(request, self.clock), None, force=False)
+        return self._claimed(operation, Claim(request, self.clock, self.new_claim_id), None, force=False)
 
     def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
         """Read the record, and replace exactly what was read."""
-        claim = Claim(request, self.clock)
+        claim = Claim(request, self.clock, self.new_claim_id)
         operation = Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):
             before = yield from operation.carry_out(self.read_before_take_over(request.name))

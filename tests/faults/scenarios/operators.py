@@ -123,9 +123,11 @@ def met_leases(history: History, late: float) -> dict[str, list[Met]]:
     for lease in history.of("acquire", "take_over", outcome="granted"):
         for action in actions:
             has_answer = action.outcome in ("done", "free", "granted")
-            until = action.end if has_answer else action.end + late
+            until = action.end if has_answer else max(action.end + late, action.arrived)
             is_meant = action.name == lease.name and action.claim != lease.claim
-            if is_meant and lease.started <= until and action.started <= released.get(lease.claim, INFINITY):
+            # After a release, what is left of the minimum hold ends as well.
+            latest = max(released.get(lease.claim, INFINITY), lease.started + lease.at_least)
+            if is_meant and lease.started <= until and action.started <= latest:
                 is_certain = has_answer and lease.end < action.started
                 met.setdefault(lease.claim, []).append(Met(action, is_certain))
     return met

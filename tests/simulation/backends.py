@@ -1,0 +1,61 @@
+"""The stores of the simulation: each carries the commands of real programs out, at a time that the world gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from shedlock_py.providers.kit import Failure, RecordCommand, RecordPrograms, Records, StorePrograms
+from tests.simulation.network import NetworkError
+from tests.simulation.world import Process
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Backend(Protocol):
+    """A store. A model store of ``tests.simulation.stores`` is one."""
+
+    programs: StorePrograms
+
+    def execute(self, command: Any, now_us: int) -> Any: ...
+
+
+class MemoryBackend:
+    """The programs of the in-memory store."""
+
+    def __init__(self) -> None:
+        self.programs: StorePrograms = _MemoryPrograms()
+        self._records = Records()
+
+    def execute(self, command: RecordCommand, now_us: int) -> Any:
+        return command(self._records, _EPOCH + timedelta(microseconds=now_us))
+
+
+class _MemoryPrograms(RecordPrograms):
+    def classify(self, error: Exception) -> Failure:
+        return Failure.NOT_A_STORE_ERROR
+
+
+def open_backend(name: str) -> Backend:
+    """The store with that name: "memory", or a model store."""
+    if name == "memory":
+        return MemoryBackend()
+    from tests.simulation import stores  # late: these need their drivers
+
+    opened: Backend = stores.open_store(name)
+    return opened
+
+
+def programs_of(backend: Backend, process: Process) -> StorePrograms:
+    """The store's programs with the clock and the claim ids of ``process``."""
+    programs = copy.copy(backend.programs)
+    programs.clock = process.clock
+    programs.new_claim_id = process.new_claim_id
+    programs.classify = _with_network_errors(programs.classify)  # type: ignore[method-assign]  # of this copy
+    return programs
+
+
+def _with_network_errors(classify: Callable[[Exception], Failure]) -> Callable[[Exception], Failure]:
+    return lambda error: error.failure if isinstance(error, NetworkError) else classify(error)

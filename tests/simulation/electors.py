@@ -1,0 +1,186 @@
+"""Processes that take part in an election: the real election programs, in virtual time, and their judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from random import Random
+from typing import Any
+
+from shedlock_py import LockRecord, ProviderError
+from shedlock_py._program import run_async
+from shedlock_py.election.demotion import Demotion, leader_of
+from shedlock_py.election.program import PENDING, Command, Do, Election, Intent, Wait
+from shedlock_py.election.settings import ElectionSettings
+from shedlock_py.events import Event, LeadershipStarted, LeadershipStopped
+from tests.simulation.provider import SimulatedProvider
+from tests.simulation.schedule import Violation
+from tests.simulation.world import Process, Signal, World
+
+NAME = "election"
+
+
+def draw_settings(random: Random, takeover: str) -> dict[str, Any]:
+    """Durations that the library accepts."""
+    lease = round(5 * 8 ** random.random(), 2)  # 5 s to 40 s
+    deadline = round(lease * random.uniform(0.5, 0.899), 2)
+    retry = round(deadline / random.uniform(2.5, 8), 2)
+    return {"lease_duration": lease, "renew_deadline": deadline, "retry_period": retry, "takeover": takeover}
+
+
+class Contest:
+    """One election as an observer sees it: who leads, who works, and whether a promise was broken."""
+
+    def __init__(self, world: World, calm_since: Callable[[float], float], may_break: frozenset[str]) -> None:
+        """:param calm_since: since when nothing goes wrong any more, at a moment; infinity: something does."""
+        self._may_break = may_break
+        self._world = world
+        self._calm_since = calm_since
+        self.electors: list[Elector] = []
+        self.violations: list[Violation] = []
+        self.patience = 0.0
+        """Seconds in which a leader is elected when nothing goes wrong."""
+        self._last_term = 0
+        self._led_at = 0.0
+        self._seen: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """After each step of a node: at most one node leads."""
+        now = self._world.now
+        leaders = tuple([elector.name for elector in self.electors if elector.election.is_leader()])
+        if leaders:
+            self._led_at = now
+            if len(leaders) > 1 and leaders != self._seen:
+                self._violated("two leaders", f"{' and '.join(leaders)} lead at the same time")
+        elif self._led_at + self.patience < now and self._calm_since(now) + self.patience < now:
+            self._violated("no leader", f"for {now - self._led_at:.0f} s, although nothing goes wrong")
+            self._led_at = now
+        self._seen = leaders
+
+    def started(self, elector: Elector, term: int) -> None:
+        if term <= self._last_term:
+            self._violated("token", f"{elector.name} leads in term {term}, after term {self._last_term}")
+        self._last_term = max(term, self._last_term)
+        for other in self.electors:
+            if other is not elector and other.calls and self._world.now < other.works_until:
+                self._violated("works", f"{elector.name} leads, and {other.name} still works in its callbacks")
+        self.check()
+
+    def _violated(self, rule: str, text: str) -> None:
+        self._world.log.add(self._world.now, "world", "VIOLATION {}: {}", rule, text)
+        self.violations.append(Violation(rule, self._world.now, NAME, text, rule in self._may_break))
+
+
+class Elector:
+    """The elector of one process, as ``LeaderElector`` is one in threads."""
+
+    def __init__(
+        self, process: Process, provider: SimulatedProvider, contest: Contest, settings: dict[str, Any]
+    ) -> None:
+        self.process = process
+        self.name = process.name
+        self.provider = provider
+        self.contest = contest
+        self.settings = ElectionSettings.parse(NAME, holder=process.machine, **settings)
+        self.calls = 0
+        self.works_until = 0.0
+        """Until when, in virtual time, the lease protects callbacks of a leader that has resigned."""
+        self._is_woken = False
+        self._waits: Signal | None = None
+        self._log = process.world.log
+        self.election = Election(
+            self.settings, process.clock, process.random.random, self._notify, self._call, lambda: self.calls > 0
+        )
+
+    async def run(self) -> None:
+        await run_async(self.election.run(), self._execute)
+        self.election.is_over = True
+        self._add("has left the election")
+
+    def request(self, intent: Intent) -> None:
+        self._add("is to " + intent.replace("_", " "))
+        self.election.intents.add(intent)
+        self._wake()
+
+    def die(self) -> None:
+        """The process is gone: its election object is never asked again."""
+        self.election.is_over = True
+        self.calls = 0
+
+    async def demote(self, cooldown: float) -> None:
+        """As ``Elector.demote`` does."""
+        try:
+            former: LockRecord | None = leader_of(await self.provider.record(NAME))
+            if former is not None:
+                demotion = Demotion(former.holder, timedelta(seconds=cooldown))
+                await self.provider.take_over(demotion.request(NAME, self.settings.renew_deadline))
+                self._add(f"has demoted {former.holder}")
+        except ProviderError:
+            pass
+
+    # The election program
+
+    async def _execute(self, command: Command) -> Any:
+        self.contest.check()
+        match command:
+            case Wait(until):
+                if not self._is_woken:
+                    self._waits = Signal()
+                    self.process.call_at(until, self._waits.set)
+                    await self._waits
+                    self._waits = None
+                self._is_woken = False
+                return None
+            case Do(operation, args, seconds):
+                return await self._do(operation, args, seconds)
+
+    async def _do(self, operation: str, args: tuple[Any, ...], seconds: float | None) -> Any:
+        carried_out = getattr(self.provider, operation)(*args)
+        sent_at = self.process.clock()
+        if seconds is None:
+            reply = await carried_out
+        else:
+            task = self.process.spawn(carried_out)
+            if not await self.process.first(task.ended, seconds):
+                self._add(f"{operation}: no reply yet")
+                return PENDING
+            reply = await task.ended
+        if operation != "record":
+            self._add(f"{operation}: {'done' if reply else 'refused'}")
+        if operation in ("acquire", "take_over", "extend") and reply is not None:
+            deadline = sent_at + self.settings.renew_deadline.total_seconds()
+            self.works_until = self.process.to_world(deadline)
+        return reply
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        if self._waits is not None:
+            self._waits.set()
+
+    def _notify(self, event: Event) -> None:
+        self._log.counts[type(event).__name__] += 1
+        match event:
+            case LeadershipStarted(_, _, term):
+                self._add(f"leads, term {term}")
+                self.contest.started(self, term or 0)
+                self._call()
+            case LeadershipStopped(_, _, _, reason):
+                self._add(f"leads no more: {reason}")
+                if reason != "resigned":
+                    self.works_until = 0.0
+                self._call()
+
+    def _call(self) -> None:
+        """Call the callbacks, which take a while."""
+        self.calls += 1
+        dice = self.process.dice()
+        seconds = self.settings.retry_period.total_seconds() * 2 * dice() ** 4
+        self.process.call_at(self.process.clock() + seconds, partial(self._return, dice))
+
+    def _return(self, _: object) -> None:
+        self.calls -= 1
+        self._wake()
+
+    def _add(self, text: str) -> None:
+        self._log.add(self.process.world.now, self.name, "{}", text)

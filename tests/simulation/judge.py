@@ -1,0 +1,81 @@
+"""Judges the history of a simulation with the checker of ``tests.faults``, one window of time after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.faults.checker import Report, Rules, check
+from tests.faults.history import History, Operation
+from tests.faults.scenarios import fire_times, operators
+from tests.simulation.log import Recorder
+from tests.simulation.network import LATEST
+from tests.simulation.schedule import KINDS, Violation
+
+MARGIN = 2 * LATEST
+"""Seconds for which operations may have an effect after they have ended, and so belong to the next window as well."""
+DRIFT = 0.01
+"""More than the difference in speed of two clocks in a simulation within the limits."""
+_INFINITY = float("inf")
+
+
+def _forced(history: History, rules: Rules) -> Report:
+    """As if nobody had acted by force."""
+    return check(operators.as_acquires(history), rules)
+
+
+_JUDGES: dict[str, Callable[[History, Rules], Report]] = {
+    "operators": operators.judge,
+    "fire times": fire_times.judge,
+    "forced releases": _forced,
+}
+
+
+class Judge:
+    """Finds violations in the history that a recorder collects, and lets the recorder forget what is judged."""
+
+    def __init__(self, recorder: Recorder, kind: str, *, drifts: bool) -> None:
+        """:param drifts: whether clocks run at different speeds."""
+        self._recorder = recorder
+        self._judge = _JUDGES.get(kind, check)
+        self._may_break = KINDS[kind].may_break
+        self._rules = Rules(drift=DRIFT if drifts else 0.0)
+        self._judged_until = -_INFINITY
+        self.violations: list[Violation] = []
+
+    def judge(self, until: float) -> list[Violation]:
+        """The violations that became known since the last call, of operations before ``until``."""
+        recorder = self._recorder
+        operations = sorted([*recorder.ended.values(), *recorder.under_way.values()], key=_begin)
+        report = self._judge(History(tuple(operations), tuple(recorder.marks)), self._rules)
+        found = {
+            Violation(finding.rule, finding.at, finding.name, finding.text, finding.rule in self._may_break)
+            for finding in report.findings
+            if self._judged_until <= finding.at < until
+        }
+        self._judged_until = until
+        if until < _INFINITY:
+            self._forget(until - MARGIN)
+        new = sorted(found, key=lambda violation: (violation.at, violation.rule, violation.text))
+        self.violations += new
+        return new
+
+    def _forget(self, before: float) -> None:
+        recorder = self._recorder
+        claims = {operation.claim for operation in recorder.under_way.values()}
+        claims |= {operation.claim for operation in recorder.ended.values() if _end(operation) >= before}
+        claims.discard("")
+        recorder.ended = {
+            number: operation
+            for number, operation in recorder.ended.items()
+            if operation.claim in claims or _end(operation) >= before
+        }
+        workers = {operation.worker for operation in (*recorder.ended.values(), *recorder.under_way.values())}
+        recorder.marks = [mark for mark in recorder.marks if mark.after >= before or mark.worker in workers]
+
+
+def _begin(operation: Operation) -> float:
+    return operation.started
+
+
+def _end(operation: Operation) -> float:
+    return operation.started if operation.ended is None else operation.ended

@@ -1,0 +1,78 @@
+"""What happened in a simulation: the history for the checker, and lines for people."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import replace
+from typing import Any
+
+from shedlock_py import Lease
+from tests.faults.history import NEVER, Mark, Operation
+from tests.simulation.schedule import Entry
+
+
+class EventLog:
+    """The lines of the timeline. They are formatted when they are read only, because there are millions."""
+
+    def __init__(self, keep: int | None) -> None:
+        """:param keep: so many of the last lines; None: all."""
+        self._lines: deque[tuple[float, str, str, tuple[Any, ...]]] = deque(maxlen=keep)
+        self.counts: Counter[str] = Counter()
+
+    def add(self, at: float, who: str, text: str, *values: Any) -> None:
+        self._lines.append((at, who, text, values))
+
+    def entries(self) -> list[Entry]:
+        return [Entry(at, who, text.format(*values)) for at, who, text, values in self._lines]
+
+
+class Recorder:
+    """The history in the form of ``tests.faults.history``, in memory. Its clock is virtual time."""
+
+    def __init__(self) -> None:
+        self.ended: dict[int, Operation] = {}
+        self.under_way: dict[int, Operation] = {}
+        self.marks: list[Mark] = []
+        self._number = 0
+
+    def begin(self, operation: Operation) -> int:
+        self._number += 1
+        self.under_way[self._number] = operation
+        return self._number
+
+    def end(
+        self,
+        number: int,
+        at: float,
+        outcome: str,
+        lease: Lease | None = None,
+        trusted_until: float = NEVER,
+        error: str = "",
+    ) -> Operation:
+        begun = self.under_way.pop(number)
+        claim, token = (begun.claim, begun.token) if lease is None else (lease.claim_id, lease.fencing_token)
+        operation = Operation(
+            begun.worker, begun.kind, begun.name, begun.started, at, outcome, claim, token, begun.at_most,
+            begun.at_least, begun.trusted_before, trusted_until, begun.keep_alive, begun.fire_time, error,
+        )  # fmt: skip
+        self.ended[number] = operation
+        return operation
+
+    def note(self, operation: Operation) -> None:
+        """An operation that took no time."""
+        self._number += 1
+        self.ended[self._number] = operation
+
+    def arrived(self, number: int, at: float) -> None:
+        """A copy of a request of that operation has reached the store."""
+        operation = self.ended.get(number)
+        if operation is not None:
+            self.ended[number] = replace(operation, arrived=at)
+
+    def mark(self, kind: str, worker: str, before: float, after: float) -> None:
+        self.marks.append(Mark(kind, worker, before, after))
+
+    def died(self, worker: str) -> None:
+        """Operations of a process that has died stay as they are: they never end."""
+        for number in [number for number, operation in self.under_way.items() if operation.worker == worker]:
+            self.ended[number] = self.under_way.pop(number)

@@ -1,0 +1,194 @@
+"""The network between the processes and the store, and what goes wrong on it.
+
+Each message has dice of its own, by the seed of its sender and its number. So messages that no fault meets arrive after
+the same delay when a fault is dropped from the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shedlock_py.providers.kit import Failure, TimedOut
+from tests.simulation.dice import Dice
+from tests.simulation.log import Recorder
+from tests.simulation.schedule import EVERY_NODE
+from tests.simulation.world import Process, Signal, World
+
+QUICK = 0.003
+"""Seconds for a message on a network without faults, at most."""
+SLOW = 8.0
+"""Seconds for a message during the fault "slow", at most."""
+LATEST = 600.0
+"""Seconds after which the second copy of a request arrives, at the latest."""
+FIRST_LATE = 0.01
+LEVELS = ("loss", "slow", "duplicate", "break")
+
+
+class NetworkError(Exception):
+    """What a driver would raise. ``failure`` is what the store's programs take it for."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.name)
+        self.failure = failure
+
+
+class Server:
+    """The server of the store: it carries commands out, when it is there, at the time of its own clock."""
+
+    def __init__(self, world: World, execute: Callable[[Any, int], Any]) -> None:
+        self._world = world
+        self._execute = execute
+        self._jumped = 0
+        self.is_down_until = 0.0
+        self.stalls_until = 0.0
+
+    def now(self) -> int:
+        """The store's clock, in microseconds since 1970."""
+        return 1_800_000_000_000_000 + round(self._world.now * 1_000_000) + self._jumped
+
+    def jump(self, seconds: float) -> None:
+        self._jumped += round(seconds * 1_000_000)
+
+    def execute(self, command: Any) -> Any:
+        return self._execute(command, self.now())
+
+
+class Link:
+    """What is wrong with the messages of one process."""
+
+    __slots__ = ("break_", "cut_until", "cuts", "duplicate", "holds", "loss", "slow")
+
+    def __init__(self) -> None:
+        self.loss = self.slow = self.duplicate = self.break_ = 0.0
+        self.cut_until = 0.0
+        self.cuts = "both"
+        self.holds = False
+
+
+class Network:
+    """Carries requests to the server and replies back."""
+
+    def __init__(self, world: World, server: Server, recorder: Recorder) -> None:
+        self._world = world
+        self._server = server
+        self._recorder = recorder
+        self._links: dict[int, Link] = {}
+        self._numbers: dict[int, int] = {}
+        self._counts = world.log.counts
+
+    def link(self, process: Process) -> Link:
+        return self._links.setdefault(process.number, Link())
+
+    def links(self, node: int) -> list[Link]:
+        """Of the node with that number, or of all."""
+        if node == EVERY_NODE:
+            return list(self._links.values())
+        return [self._links[node]] if node in self._links else []
+
+    async def request(self, process: Process, command: Any, seconds: float | None, operation: int) -> Any:
+        """The store's reply, within ``seconds`` of the process's clock.
+
+        :param operation: the number of the recorded operation that it is a part of.
+        """
+        world, link, signal = self._world, self.link(process), Signal()
+        number = self._numbers[process.number] = self._numbers.get(process.number, 0) + 1
+        dice = Dice(process.seed ^ 0x5EED, number)
+        message = _Message(self, process, link, command, signal, dice, operation)
+        if seconds is not None:
+            process.call_at(process.clock() + seconds, message.time_out)
+        now = world.now
+        delay = message.delay()
+        if now < self._server.is_down_until:
+            self._counts["refused"] += 1
+            world.at(now + delay, signal.fail, NetworkError(Failure.NOT_DONE), process=process)
+        elif now < link.cut_until and link.cuts != "replies":
+            self._counts["cut"] += 1
+            if link.holds:
+                world.at(link.cut_until + delay, message.arrive)
+        elif dice() < link.loss:
+            self._counts["lost request"] += 1
+        else:
+            world.at(now + delay, message.arrive)
+        self._disturb(message, link, dice)
+        return await signal
+
+    def _disturb(self, message: _Message, link: Link, dice: Dice) -> None:
+        now, world = self._world.now, self._world
+        breaks, doubles = dice(), dice()
+        if breaks < link.break_:
+            # Before or after the request was carried out. What is under way may arrive yet.
+            self._counts["broken"] += 1
+            error = NetworkError(Failure.CONNECTION_LOST)
+            world.at(now + dice() * 4 * QUICK, message.signal.fail, error, process=message.process)
+        if doubles < link.duplicate:
+            self._counts["duplicated"] += 1
+            world.at(now + FIRST_LATE * (LATEST / FIRST_LATE) ** dice(), message.arrive)
+
+
+class _Message:
+    """A request, and its reply."""
+
+    __slots__ = ("_command", "_dice", "_life", "_link", "_network", "_operation", "process", "signal")
+
+    def __init__(
+        self,
+        network: Network,
+        process: Process,
+        link: Link,
+        command: Any,
+        signal: Signal,
+        dice: Dice,
+        operation: int,
+    ) -> None:
+        self._network = network
+        self._operation = operation
+        self.process = process
+        self._life = process.life
+        self._link = link
+        self._command = command
+        self.signal = signal
+        self._dice = dice
+
+    def delay(self) -> float:
+        dice, link = self._dice, self._link
+        quick = QUICK * dice()
+        return quick + SLOW * dice() * dice() if link.slow and dice() < link.slow else quick
+
+    def time_out(self) -> None:
+        if not self.signal.is_done:
+            self._network._counts["timed out"] += 1
+            self.signal.fail(TimedOut("a reply", sent=True))
+
+    def arrive(self) -> None:
+        """At the store."""
+        network, world, link = self._network, self._network._world, self._link
+        server, now = network._server, world.now
+        if now < server.stalls_until or now < server.is_down_until:
+            if now < server.stalls_until:
+                world.at(server.stalls_until + QUICK * self._dice(), self.arrive)
+            return
+        is_late = self.signal.is_done or self.process.life != self._life
+        if is_late:
+            network._counts["late request"] += 1
+        network._recorder.arrived(self._operation, now)
+        error, reply = None, None
+        try:
+            reply = server.execute(self._command)
+        except Exception as raised:
+            error = raised
+        if is_late:
+            return
+        delay = self.delay()
+        if now < link.cut_until and link.cuts != "requests":
+            network._counts["cut"] += 1
+            if not link.holds:
+                return
+            delay += link.cut_until - now
+        elif self._dice() < link.loss:
+            network._counts["lost reply"] += 1
+            return
+        if error is None:
+            world.at(now + delay, self.signal.set, reply, process=self.process)
+        else:
+            world.at(now + delay, self.signal.fail, error, process=self.process)

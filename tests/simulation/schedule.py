@@ -1,0 +1,211 @@
+"""What goes wrong in one simulation, as data: it is drawn before anything runs, so that faults can be dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+EVERY_NODE = -1
+"""The node of a fault that all nodes feel, or that only the store has."""
+
+NETWORK = ("loss", "slow", "duplicate", "break", "partition", "hold", "outage", "stall")
+PROCESSES = ("crash", "pause", "deploy")
+FAULTS: dict[str, str] = {
+    "loss": "a part of the requests and replies is lost",
+    "slow": "a part of the requests and replies is late",
+    "duplicate": "a part of the requests arrives a second time, up to ten minutes later",
+    "break": "connections break while a reply is awaited",
+    "partition": "nothing gets through, in one direction or in both",
+    "hold": "nothing gets through until the end, and then everything",
+    "outage": "the store refuses connections",
+    "stall": "the store carries nothing out until the end, and then everything",
+    "crash": "the process is gone, and starts again at the end",
+    "pause": "the process stands still (SIGSTOP, garbage collection, a migrated machine)",
+    "deploy": "the process ends in order, and starts again at the end",
+    "give up": "the callers of the operations that are under way give up",
+    "jump": "the store's clock jumps",
+    "drift": "the node's clock runs faster or slower, all the time",
+    "force release": "an operator frees a lock by force",
+    "take over": "an operator or a node takes a lock over",
+    "delete": "an operator deletes lock records",
+    "prune": "an operator prunes lock records",
+    "demote": "an operator demotes the leader",
+    "resign": "the leader resigns",
+}
+OPERATORS = ("force release", "take over", "delete", "prune")
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """One thing that goes wrong.
+
+    :ivar at: seconds of virtual time.
+    :ivar node: the number of a node, or :data:`EVERY_NODE`.
+    :ivar size: a probability, seconds, or a factor, as the kind needs.
+    """
+
+    at: float
+    kind: str
+    node: int
+    length: float = 0.0
+    size: float = 0.0
+
+    def __str__(self) -> str:
+        where = "all nodes" if self.node == EVERY_NODE else f"node {self.node}"
+        return f"{self.at:.3f} s: {self.kind} ({where}) for {self.length:.3f} s, size {self.size:.4g}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    seed: int
+    hours: float
+    kind: str
+    faults: tuple[Fault, ...]
+    nodes: int = 4
+    """How many nodes take part. Faults of other nodes do nothing."""
+    store: str = "memory"
+    """Which store's programs run: a name of ``stores.STORES``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the timeline. ``node`` is the name of a node, "store", "operator" or "world"."""
+
+    at: float
+    node: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.at:14.6f}  {self.node:10}  {self.text}"
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A promise that was broken.
+
+    :ivar is_documented: this kind of schedule goes beyond a limit of the library that is documented.
+    """
+
+    rule: str
+    at: float
+    name: str
+    text: str
+    is_documented: bool = False
+
+
+@dataclass
+class Outcome:
+    hours: float
+    events: int = 0
+    violations: list[Violation] = field(default_factory=list)
+    """Those that break a promise come first."""
+    timeline: list[Entry] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def broken(self) -> list[Violation]:
+        """The violations that no documented limit explains."""
+        return [violation for violation in self.violations if not violation.is_documented]
+
+
+class Mutant(Protocol):
+    """A fault in the library, planted while the block runs."""
+
+    def planted(self) -> AbstractContextManager[None]: ...
+
+
+OnProgress = Callable[[float, int], None]
+"""Called after each simulated hour with the hours and the events so far."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of schedule.
+
+    :ivar faults: how often each fault is drawn, compared with the others.
+    :ivar per_hour: how many faults there are in an hour.
+    :ivar limit: the documented limit that the schedule goes beyond; empty for a schedule within all limits.
+    :ivar may_break: rules that it may break because of that.
+    """
+
+    text: str
+    faults: dict[str, float]
+    per_hour: float
+    limit: str = ""
+    may_break: frozenset[str] = frozenset()
+
+
+_USUAL = dict.fromkeys((*NETWORK, *PROCESSES), 1.0) | {"deploy": 0.3, "outage": 0.6, "stall": 0.6, "pause": 2.0}
+_LOCKS = _USUAL | {"give up": 2.0, "prune": 0.3, "drift": 0.1}
+_ELECTIONS = _USUAL | {"resign": 1.0, "demote": 0.6, "take over": 0.6, "drift": 0.1, "prune": 0.2}
+FORWARD = frozenset({"overlap", "refused write", "minimum hold"})
+"""Rules that a store breaks whose clock is set forward."""
+BACK = frozenset({"crash bound", "grant lost"})
+"""Rules that a store breaks whose clock is set back."""
+_LEADERS = frozenset({"two leaders", "no leader", "works"})
+
+KINDS: dict[str, Kind] = {
+    "locks": Kind("workers with and without keep-alive", _LOCKS, 40),
+    "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 50),
+    "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 40),
+    "elections": Kind('electors with takeover="expired"', _ELECTIONS, 40),
+    "observed": Kind('electors with takeover="observed", on a store whose clock jumps', _ELECTIONS | {"jump": 4.0}, 45),
+    "jumping locks": Kind(
+        "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 50,
+        "a jump of the store's clock ends leases early, or late", FORWARD | BACK,
+    ),
+    "jumping elections": Kind(
+        'electors with takeover="expired", on a store whose clock jumps', _ELECTIONS | {"jump": 6.0}, 45,
+        'a jump of the store\'s clock; takeover="observed" is for that', _LEADERS,
+    ),
+    "drifting locks": Kind(
+        "workers whose clocks are 5 % slow", _LOCKS, 40,
+        "clocks may differ in speed by 1 %", FORWARD | BACK | {"trust window"},
+    ),
+    "drifting elections": Kind(
+        "electors whose clocks are 25 % slow", _ELECTIONS, 40,
+        "clocks may differ in speed by 10 %", _LEADERS,
+    ),
+    "forced releases": Kind(
+        "operators who act by force, judged as if nobody did",
+        _LOCKS | {"force release": 6.0, "take over": 6.0}, 50,
+        "a lock that is released or taken over by force has two holders until the first one notices",
+        FORWARD | BACK,
+    ),
+}  # fmt: skip
+LIMITS = tuple(kind for kind, facts in KINDS.items() if facts.limit)
+"""Kinds that go beyond a documented limit: they must break promises."""
+NODES = {"fire times": 4, "elections": 3, "observed": 3, "jumping elections": 3, "drifting elections": 3}
+
+_SIZES: dict[str, tuple[float, float]] = {
+    "loss": (0.05, 0.6), "slow": (0.2, 1.0), "duplicate": (0.1, 1.0), "break": (0.05, 0.7), "partition": (0.0, 3.0),
+    "drift": (-0.004, 0.004),
+}  # fmt: skip
+_DRIFTS = {"drifting locks": 0.95, "drifting elections": 0.75}
+
+
+def draw(seed: int, hours: float, kind: str, *, store: str = "memory") -> Schedule:
+    """The schedule of one simulation. The same arguments always give the same one."""
+    facts, random = KINDS[kind], Random(f"{kind}/{seed}")
+    nodes = NODES.get(kind, 4)
+    kinds, weights = list(facts.faults), list(facts.faults.values())
+    faults = []
+    for _ in range(round(facts.per_hour * hours)):
+        name = random.choices(kinds, weights)[0]
+        at = round(random.uniform(0, hours * 3600), 3)
+        node = EVERY_NODE if name in ("outage", "stall", "jump") else random.randrange(nodes)
+        if name in NETWORK and random.random() < 0.25:
+            node = EVERY_NODE
+        length = round(10 ** random.uniform(-0.7, 2.1), 3)  # 0.2 s to 126 s
+        size = round(random.uniform(*_SIZES.get(name, (0.0, 1.0))), 4)
+        if name == "jump":
+            size = round(random.choice((-1, 1)) * 10 ** random.uniform(-1, 4), 3)  # up to almost three hours
+        if name == "drift":
+            at = 0.0
+        faults.append(Fault(at, name, node, length, size))
+    if kind in _DRIFTS:
+        faults += [Fault(0.0, "drift", node, 0.0, _DRIFTS[kind] - 1) for node in range(nodes)]
+    return Schedule(seed, hours, kind, tuple(sorted(faults)), nodes, store)

@@ -1,0 +1,272 @@
+"""One simulation: the world of a schedule, its faults, and the verdict."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import accumulate
+from random import Random
+
+from shedlock_py import LockRequest, ProviderError
+from shedlock_py.events import logger
+from tests.simulation.backends import open_backend, programs_of
+from tests.simulation.electors import Contest, Elector, draw_settings
+from tests.simulation.judge import Judge
+from tests.simulation.log import EventLog, Recorder
+from tests.simulation.network import LEVELS, Network, Server
+from tests.simulation.provider import SimulatedProvider
+from tests.simulation.schedule import EVERY_NODE, KINDS, Fault, Mutant, OnProgress, Outcome, Schedule
+from tests.simulation.workers import Job, Resource, Worker
+from tests.simulation.world import Cancelled, Process, Task, World
+
+HOUR = 3600.0
+TIMELINE = 400
+"""So many of the last lines of the timeline an outcome has, unless more are requested."""
+STOP_SECONDS = 10.0
+"""A process that is to end is killed after that long."""
+_OPERATOR = 100
+_INFINITY = float("inf")
+
+
+def simulate(
+    schedule: Schedule,
+    *,
+    mutant: Mutant | None = None,
+    on_progress: OnProgress | None = None,
+    timeline: int | None = TIMELINE,
+    stops_early: bool = True,
+) -> Outcome:
+    """Run a schedule, and judge what happened.
+
+    :param mutant: a fault in the library, for the time of the simulation.
+    :param timeline: so many lines of the timeline to keep, the last ones; None: all.
+    :param stops_early: stop after the hour in which a promise was broken.
+    """
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        with nullcontext() if mutant is None else mutant.planted():
+            return Simulation(schedule, timeline).run(on_progress, stops_early=stops_early)
+    finally:
+        logger.disabled = was_disabled
+
+
+class Node:
+    """A machine that runs one process after the other."""
+
+    def __init__(self, process: Process, start: Callable[[Node], None]) -> None:
+        self.process = process
+        self._start = start
+        self.mains: list[Task] = []
+        self.workers: list[Worker] = []
+        self.elector: Elector | None = None
+
+    def start(self) -> None:
+        self.mains, self.workers = [], []
+        self._start(self)
+
+
+class Simulation:
+    """The world of one schedule."""
+
+    def __init__(self, schedule: Schedule, timeline: int | None) -> None:
+        self.schedule = schedule
+        self.log = EventLog(timeline)
+        self.world = World(schedule.seed, self.log)
+        self.recorder = Recorder()
+        self._backend = open_backend(schedule.store)
+        self._server = Server(self.world, self._backend.execute)
+        self._network = Network(self.world, self._server, self.recorder)
+        self._resource = Resource()
+        random = Random(f"{schedule.kind}/{schedule.seed}/settings")
+        self._is_election = schedule.kind in ("elections", "observed", "jumping elections", "drifting elections")
+        is_cron = schedule.kind == "fire times"
+        self.jobs = [Job.draw(random, name, is_cron=is_cron) for name in ("billing", "report")]
+        self.settings = draw_settings(random, "observed" if schedule.kind == "observed" else "expired")
+        self.contest = Contest(self.world, _calm_since(schedule.faults), KINDS[schedule.kind].may_break)
+        self.contest.patience = 4 * self.settings["lease_duration"] + 10 * self.settings["retry_period"] + 40.0
+        self._nodes = [self._node(number) for number in range(schedule.nodes)]
+        self._operator = Process(self.world, _OPERATOR, "operator")
+        self._by_hand = self._provider(self._operator)
+        self._judge = Judge(self.recorder, schedule.kind, drifts=any(each.kind == "drift" for each in schedule.faults))
+
+    def _node(self, number: int) -> Node:
+        process = Process(self.world, number, f"node-{number}")
+        return Node(process, self._start_elector if self._is_election else self._start_workers)
+
+    def _provider(self, process: Process) -> SimulatedProvider:
+        programs = programs_of(self._backend, process)
+        self._network.link(process)
+        return SimulatedProvider(process, programs, self._network, None if self._is_election else self.recorder)
+
+    def _start_workers(self, node: Node) -> None:
+        provider = self._provider(node.process)
+        for job in self.jobs:
+            worker = Worker(node.process, provider, self.recorder, self._resource, job)
+            node.workers.append(worker)
+            node.mains.append(node.process.spawn(worker.run()))
+
+    def _start_elector(self, node: Node) -> None:
+        elector = Elector(node.process, self._provider(node.process), self.contest, self.settings)
+        if node.elector is not None:
+            self.contest.electors.remove(node.elector)
+        node.elector = elector
+        self.contest.electors.append(elector)
+        node.mains.append(node.process.spawn(elector.run()))
+
+    def run(self, on_progress: OnProgress | None, *, stops_early: bool) -> Outcome:
+        end = self.schedule.hours * HOUR
+        for fault in self.schedule.faults:
+            if fault.kind == "drift" and fault.node < len(self._nodes):
+                self._nodes[fault.node].process.set_rate(1.0 + fault.size)
+                self.log.counts["drift"] += 1
+            elif fault.at < end:
+                self.world.at(fault.at, self._begin, fault)
+        for node in self._nodes:
+            self.world.at(0.0, node.start)
+        hour, outcome = 0, Outcome(0.0)
+        while outcome.hours < self.schedule.hours:
+            hour += 1
+            outcome.hours = min(float(hour), self.schedule.hours)
+            self.world.run_until(outcome.hours * HOUR)
+            is_last = outcome.hours >= self.schedule.hours
+            found = self._judge.judge(_INFINITY if is_last else outcome.hours * HOUR)
+            if on_progress is not None:
+                on_progress(outcome.hours, self.world.events)
+            violations = [*self.contest.violations, *found]
+            if stops_early and any(not each.is_documented for each in violations):
+                break
+        outcome.events = self.world.events
+        found = [*self.contest.violations, *self._judge.violations]
+        outcome.violations = sorted(found, key=lambda each: (each.is_documented, each.at))
+        outcome.counts = self.log.counts
+        outcome.timeline = self.log.entries()
+        return outcome
+
+    # Faults
+
+    def _begin(self, fault: Fault) -> None:
+        if fault.node >= len(self._nodes):
+            return
+        self.log.counts[fault.kind] += 1
+        self.log.add(self.world.now, "world", "fault {}", fault)
+        if fault.kind in LEVELS:
+            self._add_level(fault, fault.size)
+            self.world.at(fault.at + fault.length, self._add_level, fault, -fault.size)
+            return
+        match fault.kind:
+            case "partition" | "hold":
+                for link in self._network.links(fault.node):
+                    link.cut_until = fault.at + fault.length
+                    link.holds = fault.kind == "hold"
+                    link.cuts = "both" if link.holds else ("both", "requests", "replies")[min(int(fault.size), 2)]
+            case "outage":
+                self._server.is_down_until = fault.at + fault.length
+            case "stall":
+                self._server.stalls_until = fault.at + fault.length
+            case "jump":
+                self._server.jump(fault.size)
+            case "crash" | "pause" | "deploy" | "give up":
+                self._hit(fault)
+            case "resign" | "take over" | "demote" if self._is_election:
+                self._act(fault)
+            case _:
+                self._operator.spawn(self._act_by_force(fault))
+
+    def _add_level(self, fault: Fault, size: float) -> None:
+        name = "break_" if fault.kind == "break" else fault.kind
+        for link in self._network.links(fault.node):
+            setattr(link, name, getattr(link, name) + size)
+
+    def _hit(self, fault: Fault) -> None:
+        """Something happens to processes."""
+        for node in self._nodes if fault.node == EVERY_NODE else [self._nodes[fault.node]]:
+            process = node.process
+            if not process.is_alive:
+                continue
+            match fault.kind:
+                case "crash":
+                    self._kill(node)
+                    self.world.at(fault.at + fault.length, self._revive, node, process.life)
+                case "pause":
+                    process.pause(fault.length)
+                case "give up":
+                    for task in node.mains:
+                        if not self._is_election:
+                            task.interrupt(Cancelled())
+                case "deploy":
+                    self._stop(node)
+                    self.world.at(fault.at + STOP_SECONDS, self._end, node, process.life, fault.length)
+
+    def _stop(self, node: Node) -> None:
+        """SIGTERM: an elector leaves its election, and tasks are interrupted."""
+        if node.elector is not None:
+            node.elector.request("stop")
+        for worker, task in zip(node.workers, node.mains, strict=False):
+            worker.is_stopping = True
+            task.interrupt(Cancelled())
+
+    def _end(self, node: Node, life: int, pause: float) -> None:
+        if node.process.life == life:
+            self._kill(node)
+            self.world.at(self.world.now + pause, self._revive, node, node.process.life)
+
+    def _kill(self, node: Node) -> None:
+        process, now = node.process, self.world.now
+        self.log.add(now, process.name, "is gone")
+        self.recorder.mark("killed", process.name, now, now)
+        self.recorder.died(process.name)
+        if node.elector is not None:
+            node.elector.die()
+        process.die()
+
+    def _revive(self, node: Node, life: int) -> None:
+        if node.process.life == life and not node.process.is_alive:
+            node.process.revive()
+            self.log.add(self.world.now, node.process.name, "starts")
+            node.start()
+
+    def _act(self, fault: Fault) -> None:
+        """An operator of an election, through a node."""
+        node = self._nodes[max(fault.node, 0)]
+        if node.elector is None or not node.process.is_alive:
+            return
+        if fault.kind == "demote":
+            node.process.spawn(node.elector.demote(fault.size * 30))
+        elif fault.kind == "resign":
+            node.elector.request("resign")
+        elif not node.elector.election.is_leader():
+            node.elector.request("take_over")
+
+    async def _act_by_force(self, fault: Fault) -> None:
+        job, provider = self.jobs[fault.node % len(self.jobs)], self._by_hand
+        try:
+            match fault.kind:
+                case "force release":
+                    await provider.force_release(job.name)
+                case "delete":
+                    await provider.force_release(job.name)
+                    await provider.prune(0)
+                case "prune":
+                    await provider.prune(HOUR / 2 if job.fires_every else 0)
+                case "take over":
+                    lease = await provider.take_over(LockRequest(job.name, job.at_most, job.at_least, "operator"))
+                    await self._operator.sleep(fault.length / 10)
+                    await provider.release(lease)
+        except ProviderError:
+            pass  # it is in the history
+
+
+def _calm_since(faults: tuple[Fault, ...]) -> Callable[[float], float]:
+    """Since when nothing goes wrong, at a moment; infinity while something does."""
+    waits = {"deploy": STOP_SECONDS, "demote": 30.0}
+    spans = sorted((fault.at, fault.at + fault.length + waits.get(fault.kind, 0.0)) for fault in faults)
+    begins = [begin for begin, _ in spans]
+    ends = list(accumulate((end for _, end in spans), max))
+
+    def calm_since(now: float) -> float:
+        before = bisect_right(begins, now)
+        end = ends[before - 1] if before else 0.0
+        return end if end <= now else _INFINITY
+
+    return calm_since

@@ -1,0 +1,231 @@
+"""Processes that acquire locks: workers, cron jobs, and operators who act by force."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from shedlock_py import Lease, LockRequest, ProviderError
+from shedlock_py._process import OwningProcess
+from shedlock_py._program import run_async
+from shedlock_py.context import ActiveLease
+from shedlock_py.keepalive import STOP_SECONDS, BaseKeepAlive
+from tests.faults.history import Operation
+from tests.simulation.dice import Dice
+from tests.simulation.log import Recorder
+from tests.simulation.provider import SimulatedProvider
+from tests.simulation.world import Cancelled, Process, Signal
+
+EPOCH = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
+"""The wall clock when a simulation begins, and that of the store."""
+CHECKS = 15
+"""So often a task checks its lease in the time of one lease."""
+_OWNER = OwningProcess()
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same on all nodes. Durations are seconds."""
+
+    name: str
+    at_most: float
+    at_least: float
+    fires_every: float = 0.0
+    """A cron job: each multiple of this is a fire time."""
+
+    @classmethod
+    def draw(cls, random: Random, name: str, *, is_cron: bool) -> Job:
+        at_most = round(4 * 20 ** random.random(), 1)  # 4 s to 80 s
+        if is_cron:
+            return cls(name, at_most, 0.0, fires_every=float(random.choice((15, 30, 60, 120))))
+        at_least = random.choice((0.0, 0.0, round(at_most * random.random(), 3)))
+        return cls(name, at_most, at_least)
+
+
+class Resource:
+    """What jobs write to. It accepts no fencing token that is smaller than one it has seen."""
+
+    def __init__(self) -> None:
+        self._greatest: dict[str, int] = {}
+
+    def write(self, name: str, token: int) -> bool:
+        if token < self._greatest.get(name, 0):
+            return False
+        self._greatest[name] = token
+        return True
+
+
+class Worker:
+    """Runs one job on one node, again and again."""
+
+    def __init__(
+        self, process: Process, provider: SimulatedProvider, recorder: Recorder, resource: Resource, job: Job
+    ) -> None:
+        self.process = process
+        self.provider = provider
+        self.recorder = recorder
+        self.resource = resource
+        self.job = job
+        self.is_stopping = False
+        self._request = LockRequest(job.name, job.at_most, job.at_least, process.machine)
+        self._skew = process.random.uniform(-20, 20)
+        self._fired = int((process.world.now + self._skew) // job.fires_every) if job.fires_every else 0
+
+    async def run(self) -> None:
+        while not self.is_stopping:
+            dice = self.process.dice()
+            try:
+                await (self._cron(dice) if self.job.fires_every else self._plain(dice))
+            except ProviderError:
+                pass  # it is in the history
+            except Cancelled:
+                pass
+
+    async def _plain(self, dice: Dice) -> None:
+        await self.process.sleep(self.job.at_most * dice() * 1.2)
+        keeps_alive = dice() < 0.5
+        lease = await self._acquire(self._request, keeps_alive=keeps_alive)
+        if lease is not None:
+            await (self._kept_alive if keeps_alive else self._held)(lease, dice)
+
+    async def _cron(self, dice: Dice) -> None:
+        """Wait for the next fire time by a clock that is wrong, and run the job for it."""
+        every, process = self.job.fires_every, self.process
+        wall_clock = process.world.now + self._skew
+        if dice() < 0.5:
+            self._fired = max(self._fired, int(wall_clock // every) - 1)  # others in between were missed
+        self._fired += 1
+        await process.sleep(max(0.0, self._fired * every - wall_clock) + 0.5 * dice())
+        fire_time = EPOCH + timedelta(seconds=self._fired * every)
+        request = LockRequest(self.job.name, self.job.at_most, 0, process.machine, fire_time)
+        lease = await self._acquire(request, keeps_alive=False)
+        if lease is not None:
+            await self._released_after(self._work(lease, dice, 3 * dice() * dice(), is_careless=False), lease)
+
+    async def _acquire(self, request: LockRequest, *, keeps_alive: bool) -> Lease | None:
+        if self.process.number % 2:
+            return await self.provider.acquire(request, keep_alive=keeps_alive)
+        return await self.provider.acquire_shielded(request, keep_alive=keeps_alive)
+
+    async def _held(self, lease: Lease, dice: Dice) -> None:
+        at_most, is_careless = self.job.at_most, dice() < 0.2
+        seconds, forgets = at_most * 1.4 * dice() * dice(), dice() < 0.05
+        work = self._work(lease, dice, seconds, is_careless=is_careless)
+        if forgets:
+            await work  # as if it had crashed
+        else:
+            await self._released_after(work, lease)
+
+    async def _work(self, lease: Lease, dice: Dice, seconds: float, *, is_careless: bool) -> None:
+        extends, part = dice() < 0.4, 1.0 if dice() < 0.5 else 0.3 + 1.2 * dice()
+        is_done = await self._toil(lease, seconds, is_careless)
+        if is_done and extends and await self.provider.extend(lease, round(self.job.at_most * part, 3)):
+            await self._toil(lease, seconds, is_careless)
+
+    async def _kept_alive(self, lease: Lease, dice: Dice) -> None:
+        seconds = self.job.at_most * 4 * dice() * dice()
+        alive = SimulatedKeepAlive(self.process, self.provider, lease)
+        alive.start()
+        error = await _error_of(self._toil(lease, seconds, dice() < 0.2))
+        await alive.stop()
+        await self.provider.release(lease)
+        if error is not None:
+            raise error
+
+    async def _released_after(self, work: Coroutine[Signal, None, object], lease: Lease) -> None:
+        error = await _error_of(work)
+        await self.provider.release(lease)
+        if error is not None:
+            raise error
+
+    async def _toil(self, lease: Lease, seconds: float, is_careless: bool) -> bool:
+        """Work for so long, and write. False: it saw that its lease is not trusted any more."""
+        process = self.process
+        until, step = process.clock() + seconds, self.job.at_most / CHECKS
+        while self._may_go_on(lease) or is_careless:
+            left = until - process.clock()
+            if left <= 0:
+                self._write(lease)
+                return True
+            await process.sleep(min(left, step))
+        return False
+
+    def _may_go_on(self, lease: Lease) -> bool:
+        process = self.process
+        is_trusted = lease.is_trusted()
+        self._note("check", lease, "trusted" if is_trusted else "untrusted", process.to_world(lease.trusted_until))
+        return is_trusted
+
+    def _write(self, lease: Lease) -> None:
+        is_accepted = self.resource.write(lease.name, lease.fencing_token or 0)
+        self._note("write", lease, "done" if is_accepted else "refused", self.process.to_world(lease.trusted_until))
+
+    def _note(self, kind: str, lease: Lease, outcome: str, trusted: float) -> None:
+        """Something that takes no time."""
+        now, process = self.process.world.now, self.process
+        self.recorder.note(
+            Operation(
+                process.name, kind, lease.name, now, now, outcome, lease.claim_id, lease.fencing_token,
+                trusted_before=trusted, trusted_until=trusted,
+            )
+        )  # fmt: skip
+
+
+class SimulatedKeepAlive(BaseKeepAlive):
+    """The real decisions of keep-alive, carried out in virtual time as ``ThreadKeepAlive`` does it in threads."""
+
+    def __init__(self, process: Process, provider: SimulatedProvider, lease: Lease) -> None:
+        active = ActiveLease(lease, provider, _OWNER)
+        super().__init__(active, True, "continue", clock=process.clock, random=process.random.random)
+        self._process = process
+        self._provider = provider
+        self._scheduled = 0
+        self._idle: Signal | None = None
+
+    def start(self) -> None:
+        self._schedule()
+
+    async def stop(self) -> None:
+        """The task has ended: send no more heartbeats, and wait for the last one."""
+        self._is_over = True
+        self._scheduled += 1
+        if self._in_flight:
+            self._idle = Signal()
+            await self._process.first(self._idle, STOP_SECONDS)
+        self._report()
+
+    def _schedule(self) -> None:
+        if not self._is_over:
+            self._scheduled += 1
+            self._process.call_at(self._wakes_at(), self._timer, self._scheduled)
+
+    def _timer(self, number: int) -> None:
+        if number == self._scheduled:
+            self.wake()
+
+    def _start_heartbeat(self) -> None:
+        self._process.spawn(self._send_heartbeat())
+
+    async def _send_heartbeat(self) -> None:
+        await run_async(self._heartbeat(), lambda lock_for: self._provider.extend(self._lease, lock_for))
+        if self._idle is not None and not self._in_flight:
+            self._idle.set()
+        self._schedule()
+        self._report()
+
+    def _start_report(self) -> None:
+        self._report()
+
+    def _must_raise(self, error: BaseException) -> bool:
+        return isinstance(error, Cancelled | GeneratorExit)
+
+
+async def _error_of(work: Coroutine[Signal, None, object]) -> BaseException | None:
+    """Run ``work``; the error with which it ended."""
+    try:
+        await work
+    except (ProviderError, Cancelled) as error:
+        return error
+    return None
