@@ -36,6 +36,10 @@ FAULTS: dict[str, str] = {
     "demote": "an operator demotes the leader",
     "resign": "the leader resigns",
 }
+MOMENTS = ("give up", "jump", "drift", "force release", "delete", "prune", "demote", "resign")
+"""Faults without a length."""
+PERIOD, STORM = 900.0, 540.0
+"""Seconds. Each period begins with a storm, in which faults begin, and ends in calm, in which the system must recover."""
 OPERATORS = ("force release", "take over", "delete", "prune")
 
 
@@ -141,6 +145,9 @@ class Kind:
 _USUAL = dict.fromkeys((*NETWORK, *PROCESSES), 1.0) | {"deploy": 0.3, "outage": 0.6, "stall": 0.6, "pause": 2.0}
 _LOCKS = _USUAL | {"give up": 2.0, "prune": 0.3, "drift": 0.1}
 _ELECTIONS = _USUAL | {"resign": 1.0, "demote": 0.6, "take over": 0.6, "drift": 0.1, "prune": 0.2}
+_HANDOVERS = {
+    "resign": 3.0, "demote": 2.0, "take over": 2.0, "partition": 2.0, "pause": 2.0, "slow": 1.0, "outage": 1.0,
+}  # fmt: skip
 FORWARD = frozenset({"overlap", "refused write", "minimum hold"})
 """Rules that a store breaks whose clock is set forward."""
 BACK = frozenset({"crash bound", "grant lost"})
@@ -148,11 +155,12 @@ BACK = frozenset({"crash bound", "grant lost"})
 _LEADERS = frozenset({"two leaders", "no leader", "works"})
 
 KINDS: dict[str, Kind] = {
-    "locks": Kind("workers with and without keep-alive", _LOCKS, 40),
-    "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 50),
-    "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 40),
-    "elections": Kind('electors with takeover="expired"', _ELECTIONS, 40),
-    "observed": Kind('electors with takeover="observed", on a store whose clock jumps', _ELECTIONS | {"jump": 4.0}, 45),
+    "locks": Kind("workers with and without keep-alive", _LOCKS, 120),
+    "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 150),
+    "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 120),
+    "elections": Kind('electors with takeover="expired"', _ELECTIONS, 120),
+    "handovers": Kind("electors that resign, are demoted and replaced all the time", _HANDOVERS, 90),
+    "observed": Kind('electors with takeover="observed", on a store whose clock jumps', _ELECTIONS | {"jump": 4.0}, 130),
     "jumping locks": Kind(
         "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 50,
         "a jump of the store's clock ends leases early, or late", FORWARD | BACK,
@@ -178,7 +186,15 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 LIMITS = tuple(kind for kind, facts in KINDS.items() if facts.limit)
 """Kinds that go beyond a documented limit: they must break promises."""
-NODES = {"fire times": 4, "elections": 3, "observed": 3, "jumping elections": 3, "drifting elections": 3}
+ELECTIONS = ("elections", "handovers", "observed", "jumping elections", "drifting elections")
+NODES = {
+    "fire times": 4,
+    "elections": 3,
+    "handovers": 3,
+    "observed": 3,
+    "jumping elections": 3,
+    "drifting elections": 3,
+}
 
 _SIZES: dict[str, tuple[float, float]] = {
     "loss": (0.05, 0.6), "slow": (0.2, 1.0), "duplicate": (0.1, 1.0), "break": (0.05, 0.7), "partition": (0.0, 3.0),
@@ -190,16 +206,16 @@ _DRIFTS = {"drifting locks": 0.95, "drifting elections": 0.75}
 def draw(seed: int, hours: float, kind: str, *, store: str = "memory") -> Schedule:
     """The schedule of one simulation. The same arguments always give the same one."""
     facts, random = KINDS[kind], Random(f"{kind}/{seed}")
-    nodes = NODES.get(kind, 4)
+    nodes, periods = NODES.get(kind, 4), max(1, round(hours * 3600 / PERIOD))
     kinds, weights = list(facts.faults), list(facts.faults.values())
     faults = []
     for _ in range(round(facts.per_hour * hours)):
         name = random.choices(kinds, weights)[0]
-        at = round(random.uniform(0, hours * 3600), 3)
+        at = round(random.randrange(periods) * PERIOD + random.uniform(0, STORM), 3)
         node = EVERY_NODE if name in ("outage", "stall", "jump") else random.randrange(nodes)
         if name in NETWORK and random.random() < 0.25:
             node = EVERY_NODE
-        length = round(10 ** random.uniform(-0.7, 2.1), 3)  # 0.2 s to 126 s
+        length = 0.0 if name in MOMENTS else round(10 ** random.uniform(-0.7, 2.1), 3)  # 0.2 s to 126 s
         size = round(random.uniform(*_SIZES.get(name, (0.0, 1.0))), 4)
         if name == "jump":
             size = round(random.choice((-1, 1)) * 10 ** random.uniform(-1, 4), 3)  # up to almost three hours

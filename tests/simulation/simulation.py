@@ -16,7 +16,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.log import EventLog, Recorder
 from tests.simulation.network import LEVELS, Network, Server
 from tests.simulation.provider import SimulatedProvider
-from tests.simulation.schedule import EVERY_NODE, KINDS, Fault, Mutant, OnProgress, Outcome, Schedule
+from tests.simulation.schedule import ELECTIONS, EVERY_NODE, KINDS, Fault, Mutant, OnProgress, Outcome, Schedule
 from tests.simulation.workers import Job, Resource, Worker
 from tests.simulation.world import Cancelled, Process, Task, World
 
@@ -79,7 +79,7 @@ class Simulation:
         self._network = Network(self.world, self._server, self.recorder)
         self._resource = Resource()
         random = Random(f"{schedule.kind}/{schedule.seed}/settings")
-        self._is_election = schedule.kind in ("elections", "observed", "jumping elections", "drifting elections")
+        self._is_election = schedule.kind in ELECTIONS
         is_cron = schedule.kind == "fire times"
         self.jobs = [Job.draw(random, name, is_cron=is_cron) for name in ("billing", "report")]
         self.settings = draw_settings(random, "observed" if schedule.kind == "observed" else "expired")
@@ -234,7 +234,9 @@ class Simulation:
         if fault.kind == "demote":
             node.process.spawn(node.elector.demote(fault.size * 30))
         elif fault.kind == "resign":
-            node.elector.request("resign")
+            for elector in self.contest.electors:
+                if elector.election.is_leader():
+                    elector.request("resign")
         elif not node.elector.election.is_leader():
             node.elector.request("take_over")
 

@@ -17,10 +17,11 @@ from tests.simulation.mutants.mutant import Change, Mutant, add, plant
 FOR_EVER = float("inf")
 
 _election = partial(plant, Election, kind="elections", part="election")
+_handed = partial(plant, Election, kind="handovers", part="election")
 _observed = partial(plant, Observation, kind="observed", part="election")
 
 
-@_election("is_leader")
+@_handed("is_leader")
 def leadership_is_a_flag(is_leader: Change, election: Election) -> bool:
     """A node leads until its thread notices that it does not: a paused one leads on."""
     term = election._term
@@ -41,7 +42,7 @@ def a_leader_trusts_its_lease_too_long(post_init: Change, election: Election) ->
     election._deadline = 1.1 * election._lease_seconds
 
 
-@_election("_begin")
+@_handed("_begin")
 def a_term_counts_from_the_reply(
     begin: Change, election: Election, lease: Lease, requested_at: float, **how: Any
 ) -> Any:
@@ -58,13 +59,13 @@ def a_renewal_counts_from_its_reply(renew: Change, election: Election, term: Any
         term.trusted_until = election.clock() + election._deadline
 
 
-@_election("_begin")
+@_handed("_begin")
 def a_node_leads_at_once(begin: Change, election: Election, lease: Lease, requested_at: float, **how: Any) -> Any:
     """After a take-over a node leads at once, while the former leader still trusts its lease."""
     return begin(election, lease, requested_at, leads_from=requested_at)
 
 
-@_election("_renew_if_due")
+@_handed("_renew_if_due")
 def no_reply_passes_for_a_renewal(renew: Change, election: Election, term: Any) -> Any:
     """A renewal without a reply moves the trust window."""
     program = renew(election, term)
@@ -99,14 +100,14 @@ def a_failed_renewal_passes_for_a_success(renew: Change, election: Election, ter
         return
 
 
-@_election("__post_init__")
+@_handed("__post_init__")
 def a_leader_resigns_before_its_callbacks_end(post_init: Change, election: Election) -> None:
     """A leader releases its lease while on_stopped_leading still works."""
     post_init(election)
     election.is_busy = lambda: False
 
 
-@_election("_resign")
+@_handed("_resign")
 def a_node_that_resigned_never_stands_again(resign: Change, election: Election, term: Any) -> Any:
     """After a resignation a node is not a candidate any more: in the end there is no leader."""
     yield from resign(election, term)
@@ -114,7 +115,7 @@ def a_node_that_resigned_never_stands_again(resign: Change, election: Election, 
         election._rests_until = FOR_EVER
 
 
-@_election("_follow")
+@_handed("_follow")
 def an_error_ends_the_candidacy(follow: Change, election: Election) -> Any:
     """After one error of the store a follower never reads the record again."""
     failures = election._failures
@@ -123,7 +124,7 @@ def an_error_ends_the_candidacy(follow: Change, election: Election) -> Any:
         election._rests_until = FOR_EVER
 
 
-@plant(Demotion, "cooldown_of", kind="elections", part="election")
+@plant(Demotion, "cooldown_of", kind="handovers", part="election")
 def a_demotion_is_ignored(cooldown_of: Change, demotion: Demotion, holder: str) -> timedelta:
     """A demoted node is a candidate at once, not after its cooldown."""
     return timedelta(0)
@@ -166,7 +167,7 @@ add(
         "the former leader is not waited for",
         "election",
         "After a take-over a node waits for half of what the former leader may trust its lease.",
-        "elections",
+        "handovers",
         shedlock_py.election.program,
         "DRIFT_FACTOR",
         0.5,

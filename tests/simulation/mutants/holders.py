@@ -154,7 +154,7 @@ def an_outage_passes_for_a_skip(acquire: Change, programs: StorePrograms, reques
 @_operations(StorePrograms, "acquire")
 def an_unknown_outcome_passes_for_a_grant(acquire: Change, programs: StorePrograms, request: Any) -> Any:
     """An acquire without a reply is treated as granted."""
-    claim = Claim(request, programs.clock)
+    claim = Claim(request, programs.clock, programs.new_claim_id)
     try:
         return (yield from acquire(programs, request))
     except ProviderUnreachable:
