@@ -6,11 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import matrix
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import DatabaseServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 from tests.support.stores import STORES, Store
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--matrix", action="store_true", help="run the tests with the mark `matrix` too: all drivers")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--matrix"):
+        items[:], left_out = matrix.split(items)
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

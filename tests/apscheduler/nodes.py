@@ -13,7 +13,7 @@ from shedlock_py import LeaderElector
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, lead
 from tests.support.doubles import FaultyProvider
 
-DURATIONS: dict[str, Any] = {"lease_duration": "900ms", "renew_deadline": "600ms", "retry_period": "100ms"}
+DURATIONS: dict[str, Any] = {"lease_duration": "1800ms", "renew_deadline": "1500ms", "retry_period": "100ms"}
 
 
 class Node:

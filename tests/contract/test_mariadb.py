@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
     EventLoopContract,
@@ -23,6 +25,7 @@ class TestPymysql(MariaDbContract, SqlNetworkContract, LockProviderContract, Pro
     driver = "mysql+pymysql"
 
 
+@pytest.mark.matrix
 class TestMysqlclient(MariaDbContract, SqlNetworkContract, LockProviderContract, ForkContract):
     driver = "mysql+mysqldb"
 
@@ -31,6 +34,7 @@ class TestAsyncmy(MariaDbContract, SqlNetworkContract, AsyncLockProviderContract
     driver = "mysql+asyncmy"
 
 
+@pytest.mark.matrix
 class TestAiomysql(MariaDbContract, SqlNetworkContract, AsyncLockProviderContract, EventLoopContract):
     driver = "mysql+aiomysql"
 
@@ -41,6 +45,7 @@ class UsersEngine(MariaDbContract, SqlNetworkContract):
     test_i2_a_claim_that_is_granted_again_is_not_its_lease = None  # type: ignore[assignment]  # nothing commits it
 
 
+@pytest.mark.matrix
 class TestPymysqlUsersEngine(UsersEngine, LockProviderContract, ForkContract):
     driver = "mysql+pymysql"
 

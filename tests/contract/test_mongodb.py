@@ -34,6 +34,7 @@ class TestUsersClient(MongoContract, NetworkContract, LockProviderContract):
     most_connections = 1 + MONITORS
 
 
+@pytest.mark.matrix
 class TestAsyncUsersClient(MongoContract, NetworkContract, AsyncLockProviderContract):
     kind = AsyncMongoLockProvider
     users_client = True

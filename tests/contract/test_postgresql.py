@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
     EventLoopContract,
@@ -23,6 +25,7 @@ class TestPsycopg(PostgresContract, SqlNetworkContract, LockProviderContract, Pr
     driver = "postgresql+psycopg"
 
 
+@pytest.mark.matrix
 class TestPsycopg2(PostgresContract, SqlNetworkContract, LockProviderContract, ForkContract):
     driver = "postgresql+psycopg2"
 
@@ -31,6 +34,7 @@ class TestAsyncpg(PostgresContract, SqlNetworkContract, AsyncLockProviderContrac
     driver = "postgresql+asyncpg"
 
 
+@pytest.mark.matrix
 class TestPsycopgAsync(PostgresContract, SqlNetworkContract, AsyncLockProviderContract, EventLoopContract):
     driver = "postgresql+psycopg_async"
 
@@ -48,6 +52,7 @@ class TestPsycopg2UsersEngine(UsersEngine, ForkContract):
     driver = "postgresql+psycopg2"
 
 
+@pytest.mark.matrix
 class TestAsyncpgUsersEngine(UsersEngine, AsyncLockProviderContract):
     driver = "postgresql+asyncpg"
 

@@ -49,6 +49,7 @@ class TestUsersClient(RedisContract, StallingStoreContract, LockProviderContract
     client_options: ClassVar = {"decode_responses": True, "protocol": 2, "max_connections": 300}
 
 
+@pytest.mark.matrix
 class TestAsyncUsersClient(RedisContract, StallingStoreContract, AsyncLockProviderContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.Redis.from_url
@@ -85,11 +86,13 @@ class OnCluster(RedisContract):
         return RedisStore([cluster], cls.kind, cluster.url(), {}, cls.make_client())
 
 
+@pytest.mark.matrix
 class TestCluster(OnCluster, LockProviderContract):
     kind = RedisLockProvider
     from_url = redis.RedisCluster.from_url
 
 
+@pytest.mark.matrix
 class TestAsyncCluster(OnCluster, AsyncLockProviderContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.RedisCluster.from_url

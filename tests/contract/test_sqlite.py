@@ -55,6 +55,7 @@ class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
         return store.factory
 
 
+@pytest.mark.matrix
 class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract):
     driver = "sqlite+aiosqlite"
     users_client = True

@@ -11,7 +11,7 @@ from typing import Any
 from shedlock_py import AsyncLeaderElector, LeaderElector
 from tests.support.loop_threads import EventLoopThread
 
-DURATIONS: dict[str, Any] = {"lease_duration": "600ms", "renew_deadline": "400ms", "retry_period": "100ms"}
+DURATIONS: dict[str, Any] = {"lease_duration": "1500ms", "renew_deadline": "1200ms", "retry_period": "100ms"}
 """Short, because tests wait for them."""
 LONG: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}
 """Only what the test does ends such a leadership."""

@@ -19,8 +19,9 @@ minimum hold (I4)
     earlier one began plus its ``lock_at_least_for``.
 crash bound, grant lost (I3, I12)
     An attempt is not skipped if, from its begin to its end, no other can have held the name: after a release, after
-    ``lock_at_most_for`` from the last answer, or from the death of a holder that was waiting for one. At a quorum,
-    another claim that was skipped itself may have been in the way, if it was slow; see :attr:`Rules.prompt`.
+    ``lock_at_most_for`` from the last answer, or from the death of a holder that was waiting for one. Another claim
+    that was skipped itself may have been in the way, if it took longer than its lease: it was sent twice, and the first
+    copy was granted. At a quorum, if it was slow; see :attr:`Rules.prompt`.
 trust (I6)
     A lease that says it is trusted is so by the clock, however long its process was stopped.
 trust window (I6)
@@ -254,7 +255,8 @@ def _holds(attempts: list[Operation], leases: list[LeaseHistory], history: Histo
             arrives = arrivals.of_failed(attempt, deaths.get(attempt.worker, INFINITY))
             longest = max(attempt.at_most, rules.vote)
             yield attempt.started, arrives + longest * (1 + rules.drift), attempt.ended is None
-        elif attempt.outcome == "skipped" and attempt.end - attempt.started >= rules.prompt:
+        elif attempt.end - attempt.started >= min(rules.prompt, attempt.at_most):
+            # Longer than its lease: a first copy may have been granted and have expired before the second was skipped.
             yield attempt.started, attempt.end, False
 
 

@@ -107,6 +107,8 @@ CASES: dict[str, tuple[tuple[Operation, ...], dict[str, Any], list[str]]] = {
     ),
     "skip after a failure": ((GAVE_UP, skip(B, 2.0, 2.05)), NO_RULES, []),
     "skip long after a failure": ((GAVE_UP, skip(B, 2.2, 2.3)), NO_RULES, ["grant lost"]),
+    "an acquire that was sent twice": ((skip(A, 1.0, 2.1), skip(B, 1.2, 1.3), SECOND), NO_RULES, []),
+    "an acquire that was not": ((skip(A, 1.0, 1.9), skip(B, 1.2, 1.3)), NO_RULES, ["grant lost", "grant lost"]),
     "crash bound": ((FIRST, skip(B, 2.15, 2.2)), {"marks": (KILLED,)}, ["crash bound"]),
     "within the crash bound": ((FIRST, skip(B, 2.0, 2.05)), {"marks": (KILLED,)}, []),
     "died in an acquire": ((PENDING, skip(B, 2.35, 2.4)), {"marks": (KILLED,)}, ["crash bound"]),

@@ -80,8 +80,10 @@ def test_a_fork_in_the_middle_of_a_heartbeat(store: Store, monkeypatch: pytest.M
 FORKED = """
 import ctypes, json, os, signal, sys, threading, time
 from shedlock_py import ProviderError
+from tests.support.forks import prepare_for_c_forks
 from tests.support.stores import open_provider
 
+prepare_for_c_forks()
 provider = open_provider(**json.loads(sys.argv[2]))
 provider.record("warm")
 provider.close()

@@ -1,6 +1,6 @@
 """A fork that Python is not told of, as of uWSGI's workers: ``python -m tests.support.forked_by_c WAY URL NAME``.
 
-In a process of its own: Python does not survive such a fork while another thread waits for its turn.
+In a process of its own, which :func:`prepare_for_c_forks`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from shedlock_py.providers.sqlalchemy.programs import SqlCommand
 from shedlock_py.providers.sqlalchemy.statements import Statement
 from shedlock_py.testing.forks import in_child
 from tests.stores.sql.stores import carry_out
-from tests.support.forks import c_fork
+from tests.support.forks import c_fork, prepare_for_c_forks
 
 
 def use(provider: Any, name: str) -> None:
@@ -142,5 +142,6 @@ WAYS: dict[str, Callable[[str, str], None]] = {
 }
 
 if __name__ == "__main__":
+    prepare_for_c_forks()
     way, url, name = sys.argv[1:]
     WAYS[way](url, name)

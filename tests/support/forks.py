@@ -9,6 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
+def prepare_for_c_forks() -> None:
+    """Call this first in a process that calls :func:`c_fork`, before it has threads.
+
+    If another thread has requested the GIL at the moment of the fork, the child waits for ever to hand it over: that
+    thread does not exist there. A thread requests it after the switch interval.
+    """
+    sys.setswitchinterval(3600)
+
+
 def c_fork() -> int:
     """As uWSGI makes its workers: nobody tells Python of it. For :mod:`tests.support.forked_by_c`."""
     pid: int = ctypes.PyDLL(None).fork()

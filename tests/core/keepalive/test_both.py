@@ -32,8 +32,8 @@ from shedlock_py.testing import RecordingListener
 from tests.observability.ways import run_at_once
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 
-LEASE = 0.3
-"""Seconds; the tests wait for several."""
+LEASE = 0.9
+"""Seconds. A heartbeat may be half a second late, as on a busy machine."""
 
 Body = Callable[[], Awaitable[object]]
 
@@ -96,9 +96,9 @@ def twin(request: pytest.FixtureRequest) -> Twin:
     return Twin(request.param)
 
 
-def test_a_task_outlasts_many_leases(twin: Twin, recorded: RecordingListener) -> None:
+def test_a_task_outlasts_its_lease(twin: Twin, recorded: RecordingListener) -> None:
     async def body() -> str:
-        await twin.outlasts(5)
+        await twin.outlasts(1.8)
         assert twin.peer.acquire(LockRequest("job", "1m")) is None
         return "done"
 
@@ -107,13 +107,13 @@ def test_a_task_outlasts_many_leases(twin: Twin, recorded: RecordingListener) ->
     assert result.value == "done"
     assert twin.peer.acquire(LockRequest("job", "1m")) is not None
     assert not recorded.of(LeaseLost)
-    assert 5 * 3 - 6 <= twin.store.calls["extend"] == len(recorded.of(LockExtended)) <= 5 * 3 + 6
+    assert 2 <= twin.store.calls["extend"] == len(recorded.of(LockExtended)) <= 1.8 * 3 + 2
     assert len(recorded.of(LockReleased)) == 1
 
 
 def test_by_decorator_and_default(twin: Twin) -> None:
     async def body() -> None:
-        await twin.outlasts(2)
+        await twin.outlasts(1.2)
 
     task: Any = body if twin.is_async else twin.in_ordinary_code(body)
     guard: Any = scheduler_lock("job", lock_at_most_for=LEASE, keep_alive=True, provider=twin.store)
@@ -123,7 +123,7 @@ def test_by_decorator_and_default(twin: Twin) -> None:
     with configure(keep_alive=True):
         twin.run(body, keep_alive=None)
         before = twin.store.calls["extend"]
-        assert before >= 8
+        assert before >= 2
         with pytest.raises(NotLocked):
             twin.run(body, keep_alive=False)
     assert twin.store.calls["extend"] == before
@@ -132,13 +132,13 @@ def test_by_decorator_and_default(twin: Twin) -> None:
 @pytest.mark.parametrize("fault", ["fail", "hang"])
 def test_a_store_that_is_away_for_half_a_lease(twin: Twin, recorded: RecordingListener, fault: str) -> None:
     async def body() -> None:
-        await twin.outlasts(1)
+        await twin.until(lambda: recorded.of(LockExtended))
         getattr(twin.store, fault)("extend")
-        await twin.outlasts(2)
+        await twin.outlasts(1)
         twin.store.recover()
-        await twin.outlasts(6)
+        await twin.outlasts(1.5)
 
-    twin.run(body, lock_at_most_for=LEASE * 4)
+    twin.run(body, lock_at_most_for=LEASE * 2)
     assert not recorded.of(LeaseLost)
     assert len(recorded.of(LockReleased)) == 1
     assert bool(recorded.of(ProviderFailed)) is (fault == "fail")
@@ -200,10 +200,10 @@ def test_the_task_extends_its_lease_itself(twin: Twin, recorded: RecordingListen
     async def body() -> None:
         lease = current_lease()
         assert lease is not None
-        await twin.outlasts(1)
+        await twin.until(lambda: recorded.of(LockExtended))
         await twin.extend("10m")
         before = twin.store.calls["extend"]
-        await twin.outlasts(3)
+        await twin.outlasts(1)
         assert twin.store.calls["extend"] == before  # the next heartbeat is a third of ten minutes away
         for _ in range(100):
             await twin.extend("10m")
@@ -211,7 +211,7 @@ def test_the_task_extends_its_lease_itself(twin: Twin, recorded: RecordingListen
             await twin.extend(LEASE / 3)
         await twin.extend(LEASE)
         before = twin.store.calls["extend"]
-        await twin.outlasts(3)
+        await twin.outlasts(1.2)
         assert twin.store.calls["extend"] > before
 
     twin.run(body)

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -39,7 +39,8 @@ from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.polling import until, wait_until
 
-LEASE = 0.4
+LEASE = 0.9
+"""Seconds. A heartbeat may be half a second late, as on a busy machine."""
 MANY = 5
 """More than there are threads for the heartbeats of one provider."""
 KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException]
@@ -64,7 +65,7 @@ def kept_alive(store: FaultyProvider, recorded: RecordingListener) -> Iterator[L
     with hold("kept", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         yield lease
-        wait_until(lambda: len(recorded.of(LockExtended)) >= extended + 4, what="heartbeats")
+        wait_until(lambda: len(recorded.of(LockExtended)) >= extended + 2, what="heartbeats")
         assert lease.is_trusted()
         ended_at = time.monotonic()
     assert time.monotonic() - ended_at < 5, "the release has waited for a heartbeat"
@@ -80,15 +81,15 @@ def test_callbacks_of_lost_leases(
     store = FaultyProvider()
     on_lost = failing(kind) if where == "on_lost" else lambda _: None
     listeners: list[Listener] = [failing(kind, LeaseLost), recorded] if where == "listener" else [recorded]
+    names = [f"job-{number}" for number in range(MANY)]
     with configure(listeners=listeners):
-        for number in range(MANY):
-            with hold(
-                f"job-{number}", lock_at_most_for=LEASE, keep_alive=keep_alive, on_lost=on_lost, provider=store
-            ) as lease:
-                assert lease is not None
+        with ExitStack() as stack:
+            for name in names:
+                guard = hold(name, lock_at_most_for=LEASE, keep_alive=keep_alive, on_lost=on_lost, provider=store)
+                stack.enter_context(guard)
                 if keep_alive:
-                    store.take_over(LockRequest(lease.name, "1m"))
-                wait_until(lambda: len(recorded.of(LeaseLost)) == number + 1)  # noqa: B023 (called at once)
+                    store.take_over(LockRequest(name, "1m"))
+            wait_until(lambda: sorted(lost.lock_name for lost in recorded.of(LeaseLost)) == names)
         with kept_alive(store, recorded):
             pass
 
@@ -132,9 +133,13 @@ class AsyncExiting(AsyncFaultyProvider):
 
 
 def test_a_store_that_raises_what_would_end_a_thread(recorded: RecordingListener) -> None:
-    with hold("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=Exiting(list(KINDS))):
-        wait_until(lambda: len(recorded.of(LockExtended)) >= 3)
-    assert [type(event.error.__cause__) for event in recorded.of(ProviderFailed)] == KINDS[::-1]
+    store = Exiting(list(KINDS))
+    with ExitStack() as stack:
+        for number in range(2):  # of which each can bear two failures
+            stack.enter_context(hold(f"job-{number}", lock_at_most_for="2s", keep_alive=True, provider=store))
+        wait_until(lambda: len({event.lock_name for event in recorded.of(LockExtended)}) == 2)
+    failures = [type(event.error.__cause__) for event in recorded.of(ProviderFailed)]
+    assert sorted(map(repr, failures)) == sorted(map(repr, KINDS))
     assert not recorded.of(LeaseLost)
 
 
@@ -163,18 +168,18 @@ async def test_async_callbacks_of_lost_leases(
 
     on_lost = {"on_lost": at_once, "coroutine": in_coroutine, "listener": lambda lost: called.append("listener")}
     with configure(listeners=[failing(kind, LeaseLost), recorded] if where == "listener" else [recorded]):
-        for keep_alive in (True, False):
-            async with hold_async(
-                "job", lock_at_most_for=LEASE, keep_alive=keep_alive, on_lost=on_lost[where], provider=store
-            ) as lease:
-                assert lease is not None
-                store.sync.force_release("job")
-                await until(lambda: recorded.of(LeaseLost) and called)
-                await asyncio.sleep(0)
-            called.clear()
-            recorded.events.clear()
+        async with AsyncExitStack() as stack:
+            for name, keep_alive in (("kept", True), ("watched", False)):
+                guard = hold_async(
+                    name, lock_at_most_for=LEASE, keep_alive=keep_alive, on_lost=on_lost[where], provider=store
+                )
+                assert await stack.enter_async_context(guard) is not None
+                store.sync.force_release(name)
+            await until(lambda: len(recorded.of(LeaseLost)) == len(called) == 2)
+            await asyncio.sleep(0)
+    recorded.events.clear()
     assert "failed" in caplog.text
-    result = await attempt_async("other", lambda: asyncio.sleep(LEASE * 3, "value"), lock_at_most_for=LEASE,
+    result = await attempt_async("other", lambda: asyncio.sleep(LEASE * 1.2, "value"), lock_at_most_for=LEASE,
                                  keep_alive=True, provider=store)  # fmt: skip
     assert isinstance(result, Executed)
     assert result.lease.has_ended()
@@ -185,8 +190,11 @@ async def test_async_callbacks_of_lost_leases(
 async def test_a_store_that_raises_what_would_end_the_event_loop(is_async: bool, recorded: RecordingListener) -> None:
     # KeyboardInterrupt and GeneratorExit end an event loop by right; in a worker thread they are errors of the store.
     store = AsyncExiting([SystemExit, BaseException]) if is_async else Exiting(list(KINDS))
-    async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=store):
-        await until(lambda: len(recorded.of(LockExtended)) >= 3)
+    async with AsyncExitStack() as stack:
+        for number in range(2):  # of which each can bear two failures
+            guard = hold_async(f"job-{number}", lock_at_most_for="2s", keep_alive=True, provider=store)
+            await stack.enter_async_context(guard)
+        await until(lambda: len({event.lock_name for event in recorded.of(LockExtended)}) == 2)
     assert len(recorded.of(ProviderFailed)) == (2 if is_async else 4)
     assert not recorded.of(LeaseLost)
 
@@ -196,12 +204,12 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(recorded: Recordi
     store = AsyncFaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
-        for _ in range(3):
+        for _ in range(2):
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 if "keepalive.py" in repr(task):
                     task.cancel()
             extended = len(recorded.of(LockExtended))
-            await until(lambda: len(recorded.of(LockExtended)) >= extended + 3)  # noqa: B023 (called at once)
+            await until(lambda: len(recorded.of(LockExtended)) >= extended + 2)  # noqa: B023 (called at once)
         assert lease.is_trusted()
     await asyncio.sleep(0)
     assert not [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
@@ -212,7 +220,7 @@ async def test_a_heartbeat_that_is_cancelled_while_it_waits_for_the_store(record
     """That is no failure of the store, and the next heartbeat is sent."""
     store = AsyncFaultyProvider()
     store.hang("extend")
-    async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=store):
+    async with hold_async("job", lock_at_most_for="2s", keep_alive=True, provider=store):
         await until(lambda: store.calls["extend"])
         (heartbeat,) = [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
         heartbeat.cancel()

@@ -31,7 +31,7 @@ from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.polling import wait_until
 
-LEASE = 0.3
+LEASE = 0.9
 
 
 def run_script(script: str, url: str) -> subprocess.Popen[str]:
@@ -138,7 +138,7 @@ def test_i6_a_call_that_holds_the_gil_stalls_the_heartbeat_and_not_the_truth() -
         with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
             assert lease is not None
             before = store.calls["extend"]
-            ctypes.PyDLL(None).usleep(int(LEASE * 3 * 1_000_000))  # a C extension that does not let others run
+            ctypes.PyDLL(None).usleep(int(LEASE * 1.2 * 1_000_000))  # a C extension that does not let others run
             assert not lease.is_trusted()
             assert current_lease() is None
             assert store.calls["extend"] <= before + 1
@@ -183,6 +183,6 @@ async def test_child_tasks_are_inside_as_long_as_the_job() -> None:
 
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         task = asyncio.create_task(child())
-        await asyncio.sleep(LEASE * 2)
+        await asyncio.sleep(LEASE * 1.2)
     may_end.set()
     await task

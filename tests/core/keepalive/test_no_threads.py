@@ -1,6 +1,7 @@
 """A process that cannot start threads for a while: the kernel refuses them, as at a container's pids limit.
 
 Each test is a process of its own. Root is exempt from ``RLIMIT_NPROC``, so the process becomes another user first.
+A lease that must not end lasts 2 seconds, so that a heartbeat may be a second late on a busy machine.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 
 PRELUDE = """
-import asyncio, os, resource, threading, time
+import asyncio, os, resource, threading
 from shedlock_py import *
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
-from tests.support.polling import wait_until
+from tests.support.polling import until, wait_until
 
 recorded, store, other = RecordingListener(), FaultyProvider(), FaultyProvider()
 configure(listeners=[recorded])
-with hold("warm-up", lock_at_most_for="0.1s", keep_alive=True, provider=FaultyProvider()):  # imports what is late
+with hold("warm-up", lock_at_most_for="1s", keep_alive=True, provider=FaultyProvider()):  # imports what is late
     wait_until(lambda: recorded.of(LockExtended))
 recorded.events.clear()
 wait_until(lambda: "shedlock-timer" not in [thread.name for thread in threading.enumerate()])
@@ -47,10 +48,12 @@ def refuse():
 def allow():
     limit(HARD)
 
-def last(seconds):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(0.005)
+def heartbeats(number):
+    wait_until(more_heartbeats(number), what=f"{number} heartbeats")
+
+def more_heartbeats(number):
+    target = len(recorded.of(LockExtended)) + number
+    return lambda: len(recorded.of(LockExtended)) >= target
 """
 
 
@@ -67,10 +70,10 @@ def run(script: str) -> None:
 
 def test_a_lease_that_was_kept_alive_before_goes_on() -> None:
     run("""
-        with hold("job", lock_at_most_for="500ms", keep_alive=True, provider=store) as lease:
-            wait_until(lambda: recorded.of(LockExtended))
+        with hold("job", lock_at_most_for="2s", keep_alive=True, provider=store) as lease:
+            heartbeats(1)
             refuse()
-            last(1.5)
+            heartbeats(2)
             assert lease.is_trusted()
         assert not recorded.of(LeaseLost) and not recorded.of(ProviderFailed), recorded.events
         print("as it should be")
@@ -82,10 +85,10 @@ def test_a_heartbeat_that_no_thread_could_send_is_tried_again() -> None:
         with hold("other", lock_at_most_for="1m", keep_alive=True, provider=other):  # its timer serves all
             refuse()
             with hold("job", lock_at_most_for="2s", keep_alive=True, provider=store) as lease:
-                last(1)
+                wait_until(lambda: lease.trusted_for().total_seconds() < 1.2, what="a heartbeat is due")
                 assert not store.calls["extend"]
                 allow()
-                wait_until(lambda: store.calls["extend"] >= 3)
+                heartbeats(2)
                 assert lease.is_trusted()
         assert not recorded.of(LeaseLost)
         errors = {str(event.error) for event in recorded.of(ProviderFailed)}
@@ -100,9 +103,8 @@ def test_a_lease_that_is_lost_for_want_of_threads_is_reported(until: str) -> Non
         lost = []
         with hold("other", lock_at_most_for="1m", keep_alive=True, provider=other):
             refuse()
-            with hold("job", lock_at_most_for="400ms", keep_alive=True, on_lost=lost.append, provider=store) as lease:
-                last(0.6)
-                assert not lease.is_trusted()
+            with hold("job", lock_at_most_for="1s", keep_alive=True, on_lost=lost.append, provider=store) as lease:
+                wait_until(lambda: not lease.is_trusted())
                 if {until!r} == "threads can be started":
                     allow()
                     wait_until(lambda: lost, what="the report while the task runs")
@@ -110,9 +112,8 @@ def test_a_lease_that_is_lost_for_want_of_threads_is_reported(until: str) -> Non
         assert lost == recorded.of(LeaseLost)
         assert recorded.of(ProviderFailed), "no event has the reason"
         allow()
-        with hold("job", lock_at_most_for="300ms", keep_alive=True, provider=store) as lease:
-            last(0.8)
-            assert lease.is_trusted(), "a later lease is not kept alive"
+        with hold("job", lock_at_most_for="2s", keep_alive=True, provider=store):
+            heartbeats(1)  # a later lease is kept alive
         print("as it should be")
     """)
 
@@ -121,15 +122,15 @@ def test_without_a_timer_no_task_begins_and_the_next_one_is_kept_alive() -> None
     run("""
         refuse()
         try:
-            with hold("job", lock_at_most_for="300ms", keep_alive=True, provider=store):
+            with hold("job", lock_at_most_for="2s", keep_alive=True, provider=store):
                 raise AssertionError("the task runs, and nothing keeps its lease alive")
         except RuntimeError as error:
             assert "'job'" in str(error) and "can't start new thread" in str(error), error
         assert not store.record("job").is_held
         allow()
         for _ in range(2):
-            with hold("job", lock_at_most_for="300ms", keep_alive=True, provider=store) as lease:
-                last(0.8)
+            with hold("job", lock_at_most_for="2s", keep_alive=True, provider=store) as lease:
+                heartbeats(1)
                 assert lease.is_trusted()
         print("as it should be")
     """)
@@ -147,10 +148,10 @@ def test_async_code_on_a_sync_provider() -> None:
             else:
                 raise AssertionError("it ran")
             allow()
-            async with hold_async("job", lock_at_most_for="400ms", keep_alive=True, provider=store) as lease:
-                await asyncio.sleep(0.3)
+            async with hold_async("job", lock_at_most_for="2s", keep_alive=True, provider=store) as lease:
+                await until(more_heartbeats(1))
                 refuse()
-                await asyncio.sleep(1)
+                await until(more_heartbeats(2))
                 assert lease.is_trusted()
             assert not store.record("job").is_held
 

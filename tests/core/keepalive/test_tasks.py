@@ -27,7 +27,8 @@ from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.polling import until
 
-LEASE = 0.3
+LEASE = 0.9
+"""Seconds. A heartbeat may be half a second late, as on a busy machine."""
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ async def never_ends() -> None:
 async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListener) -> None:
     store = FaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
-        await outlasts(4)
-    assert store.calls["extend"] > 6
+        await outlasts(1.5)
+    assert store.calls["extend"] >= 2
     assert not recorded.of(LeaseLost)
 
 
@@ -106,7 +107,7 @@ async def test_an_event_loop_that_is_blocked_is_an_overrun(
     store: AsyncFaultyProvider, recorded: RecordingListener
 ) -> None:
     async def job() -> None:
-        time.sleep(LEASE * 2)  # noqa: ASYNC251 (that is the mistake)
+        time.sleep(LEASE * 1.2)  # noqa: ASYNC251 (that is the mistake)
         await never_ends()
 
     with pytest.raises(LeaseLostError):
@@ -220,10 +221,10 @@ async def test_a_blocking_extension_on_the_event_loop(recorded: RecordingListene
     store = FaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
-        await outlasts(1)
+        await until(lambda: recorded.of(LockExtended))
         extend_lock("10m")
         before = store.calls["extend"]
-        await outlasts(3)
+        await outlasts(1)
         assert store.calls["extend"] <= before + 2  # a shorter one was on its way; the next restores the ten minutes
         for _ in range(100):
             extend_lock("10m")
@@ -246,8 +247,8 @@ async def test_a_heartbeat_for_which_no_task_could_be_made_is_tried_again(
     loop = asyncio.get_running_loop()
     loop.set_task_factory(failing_factory)
     try:
-        async with hold_async("job", lock_at_most_for=LEASE * 8, keep_alive=True, provider=store):
-            await until(lambda: len(recorded.of(LockExtended)) >= 2)
+        async with hold_async("job", lock_at_most_for="2s", keep_alive=True, provider=store):
+            await until(lambda: recorded.of(LockExtended))
     finally:
         loop.set_task_factory(None)
     assert [type(event.error) for event in recorded.of(ProviderFailed)] == [MemoryError] * 2

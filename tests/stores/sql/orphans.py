@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.forks import python_fork
-from tests.support.forks import c_fork
+from tests.support.forks import c_fork, prepare_for_c_forks
 
 
 def of_url(file: str) -> Any:
@@ -79,4 +79,5 @@ def main(fork: str, kind: str, file: str) -> None:
 
 
 if __name__ == "__main__":
+    prepare_for_c_forks()
     main(*sys.argv[1:])

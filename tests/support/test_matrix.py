@@ -1,0 +1,51 @@
+"""What `make test` leaves to `make test-all`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "mysql+aiomysql", "sqlite"])
+def test_drivers(driver): ...
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("size", [3, 5])
+def test_quorums(size, kind): ...
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("size", [3])
+def test_a_small_quorum(size, kind): ...
+
+@pytest.mark.matrix
+class TestMarked:
+    def test(self): ...
+"""
+LEFT_OUT = {"test_drivers[postgresql+psycopg2]", "test_quorums[3-async]", "test_quorums[5-sync]", "TestMarked::test"}
+
+
+def collected(directory: Path, *options: str) -> set[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        str(directory),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line}
+
+
+def test_what_another_variant_shows_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(Path("tests/conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = matrix\npythonpath = " + str(Path.cwd()))
+    (tmp_path / "test_some.py").write_text(TESTS)
+    everything = collected(tmp_path, "--matrix")
+    assert len(everything) == 11
+    assert everything - collected(tmp_path) == LEFT_OUT
