@@ -39,7 +39,7 @@ FAULTS: dict[str, str] = {
 MOMENTS = ("give up", "jump", "drift", "force release", "delete", "prune", "demote", "resign")
 """Faults without a length."""
 PERIOD, STORM = 900.0, 540.0
-"""Seconds. Each period begins with a storm, in which faults begin, and ends in calm, in which the system must recover."""
+"""Seconds. Each period begins with a storm, in which faults begin, and ends in calm: the system must recover."""
 OPERATORS = ("force release", "take over", "delete", "prune")
 
 
@@ -160,7 +160,9 @@ KINDS: dict[str, Kind] = {
     "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 120),
     "elections": Kind('electors with takeover="expired"', _ELECTIONS, 120),
     "handovers": Kind("electors that resign, are demoted and replaced all the time", _HANDOVERS, 90),
-    "observed": Kind('electors with takeover="observed", on a store whose clock jumps', _ELECTIONS | {"jump": 4.0}, 130),
+    "observed": Kind(
+        'electors with takeover="observed", on a store whose clock jumps', _ELECTIONS | {"jump": 4.0}, 130,
+    ),
     "jumping locks": Kind(
         "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 50,
         "a jump of the store's clock ends leases early, or late", FORWARD | BACK,
