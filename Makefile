@@ -1,4 +1,5 @@
-# `make` alone lists the targets. Everything lives in this directory; only `servers` installs Debian packages.
+# `make` alone lists the targets. Everything lives in this directory; only `servers` installs Debian packages, and
+# fetches servers that Debian's release does not have into a cache (tests/support/fetching.py).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -28,10 +29,11 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 # What the demo's locks are on: a file, or a private server that lives as long as the demo
 STORE ?= sqlite
-STORES := sqlite postgres mariadb redis redis-quorum mongodb
+STORES := sqlite postgres mariadb mysql redis redis-quorum mongodb
 PRIVATE := $(filter-out sqlite,$(STORE))
-# What of that is a Debian package: MongoDB's is one of Python's
-SERVER := $(filter postgres mariadb redis,$(PRIVATE:redis-quorum=redis))
+# What of that is a Debian package, and what is fetched into the cache: MongoDB's is a package of Python's
+SERVER := $(filter mariadb,$(PRIVATE))
+FETCHED := $(filter postgres mysql redis,$(PRIVATE:redis-quorum=redis))
 
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
 ifeq ($(findstring :$(or $(STORE),sqlite):,$(STORES:%=:%:)),)
@@ -39,7 +41,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers demo test test-apscheduler-3.10 test-floors faults simulate bench check format docs docs-serve clean
+.PHONY: help setup servers servers-all demo test test-apscheduler-3.10 test-floors faults simulate bench check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,11 +49,17 @@ help: ## list the targets
 
 setup: $(VENV)/.setup ## create .venv with everything that needs no compiler
 
-servers: setup ## install what the tests need from Debian, if it is missing
+servers: setup ## bring the servers that `make test` needs, those that are missing: Debian packages, and a cache
 	@scripts/install-servers.sh $(BIN)/python
+	@$(BIN)/python -m tests.support.fetching
+
+servers-all: setup ## bring all servers and Pythons that the tests know
+	@scripts/install-servers.sh $(BIN)/python all
+	@$(BIN)/python -m tests.support.fetching --all
 
 demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, one of them killed (DEMO_ARGS=..., STORE=...)
 	@$(if $(SERVER),scripts/install-servers.sh $(BIN)/python $(SERVER))
+	@$(if $(FETCHED),$(BIN)/python -m tests.support.fetching $(FETCHED))
 	@$(BIN)/python -m examples.demo $(if $(PRIVATE),--private '$(PRIVATE)') $(DEMO_ARGS)
 
 test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)

@@ -17,7 +17,8 @@ from tests.support.database import Address
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.processes import descendants
 from tests.support.redis import RedisServer
-from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, PostgresServer, ServerError
+from tests.support.server_process import ServerError
+from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, PostgresServer
 
 STORES = ("redis", "postgres", "mariadb", "sqlite", "mongodb")
 

@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
-# install-servers.sh PYTHON [SERVER...]: what the tests need from Debian, and only what is missing:
-# PostgreSQL, MariaDB, Redis, the compiler and headers that PYTHON needs to build mysqlclient, and
-# PgBouncer. The compiler also makes the clocks that tests set (tests/faults/clocks.py).
-# With SERVER (postgres, mariadb, redis) only these, also where a SHEDLOCK_TEST_..._URL names one.
+# install-servers.sh PYTHON [SERVER...|all]: what the tests need from Debian, and only what is missing:
+# MariaDB, PgBouncer, the compiler and headers that PYTHON needs to build mysqlclient. The compiler also
+# makes the clocks that tests set (tests/faults/clocks.py). Newer servers are not Debian's: see
+# tests/support/fetching.py. With "all" also Debian's own PostgreSQL and Redis, the "installed" releases.
+# With SERVER (mariadb, postgres, redis) only these, also where a SHEDLOCK_TEST_..._URL names one.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
 
 python=$1
 only=("${@:2}")
+all=false
+if [ "${only[*]-}" = all ]; then
+    all=true
+    only=()
+fi
 PATH=$PATH:/usr/sbin
 missing=()
 services=()
 
 has() { command -v "$1" >/dev/null; }
-wants() { # SERVER URL
-    if [ ${#only[@]} -gt 0 ]; then [[ " ${only[*]} " == *" $1 "* ]]; else [ -z "$2" ]; fi
+wants() { # SERVER URL: by default only MariaDB
+    if [ ${#only[@]} -gt 0 ]; then [[ " ${only[*]} " == *" $1 "* ]]; else [ -z "$2" ] && { $all || [ "$1" = mariadb ]; }; fi
 }
 
 if wants postgres "${SHEDLOCK_TEST_POSTGRES_URL:-}" && ! has postgres && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then

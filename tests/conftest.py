@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import matrix
+from tests.support import matrix, versions
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import DatabaseServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 from tests.support.stores import STORES, Store
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(versions)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

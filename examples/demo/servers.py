@@ -26,7 +26,7 @@ def private_store(kind: str) -> Iterator[str]:
 
 
 def _start(kind: str, running: ExitStack) -> str:
-    from tests.support.servers import ServerError
+    from tests.support.server_process import ServerError
 
     try:
         private = PRIVATE[kind]()
@@ -66,6 +66,13 @@ def _mariadb() -> _Private:
     return _Private([server], lambda: server.url("mariadb"))
 
 
+def _mysql() -> _Private:
+    from tests.support.servers import MySqlServer
+
+    server = MySqlServer()
+    return _Private([server], lambda: server.url("mysql"))
+
+
 def _redis() -> _Private:
     from tests.support.redis import RedisServer
 
@@ -92,6 +99,7 @@ def _mongodb() -> _Private:
 PRIVATE: dict[str, Callable[[], _Private]] = {
     "postgres": _postgres,
     "mariadb": _mariadb,
+    "mysql": _mysql,
     "redis": _redis,
     "redis-quorum": _redis_quorum,
     "mongodb": _mongodb,

@@ -21,7 +21,8 @@ from tests.support.availability import private_server
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
-from tests.support.servers import PASSWORD, USER, PostgresServer, ServerProcess
+from tests.support.server_process import ServerProcess
+from tests.support.servers import PASSWORD, USER, PostgresServer
 
 Member = TypeVar("Member", bound=ServerProcess)
 
@@ -93,7 +94,7 @@ class PostgresStandbyServer(PostgresServer):
     def create_data(self) -> None:
         host, port = self._link
         self._run(
-            self._programs["pg_basebackup"], f"--pgdata={self.data}", "--write-recovery-conf", "--checkpoint=fast",
+            *self._programs["pg_basebackup"], f"--pgdata={self.data}", "--write-recovery-conf", "--checkpoint=fast",
             "--wal-method=stream", "--no-sync", "--no-password",
             f"--dbname=host={host} port={port} user={USER} password={PASSWORD} application_name=standby",
         )  # fmt: skip

@@ -23,6 +23,8 @@ class Row:
     scenario: str
     store: str
     report: Report
+    servers: frozenset[tuple[str, str]] = frozenset()
+    """Product and version of each server that the process met until then."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,11 @@ def line(scenario: str, store: str, kind: str, report: Report) -> str:
 def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, seconds: float) -> str:
     counts = sum((row.report.counts for row in rows), start=Report().counts)
     trials = sum(row.report.trials for row in rows)
+    servers = sorted(frozenset().union(*(row.servers for row in rows)))
+    versions = ", ".join(" ".join(server) for server in [("Python", platform.python_version()), *servers])
     lines = [
-        f"Run of {datetime.now(UTC):%Y-%m-%d}: {seconds / 60:.0f} minutes, seed {seed}, Python "
-        f"{platform.python_version()}. {trials} trials, {counts['acquire granted']} leases granted, "
+        f"Run of {datetime.now(UTC):%Y-%m-%d}: {seconds / 60:.0f} minutes, seed {seed}, {versions}. "
+        f"{trials} trials, {counts['acquire granted']} leases granted, "
         f"{counts['acquire skipped']} attempts skipped, {counts['killed']} processes killed, "
         f"{counts['write refused']} stale writes refused.",
         "",

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.checker import Finding, Report
 from tests.faults.registry import Budget, Scenario, all_scenarios
 from tests.faults.report import Row, line
-from tests.support import stores
+from tests.support import stores, versions
 
 NOT_THERE = (pytest.skip.Exception, pytest.fail.Exception)
 """What the tests' servers raise if their programs are not installed."""
@@ -49,7 +49,7 @@ def _run(scenario: Scenario, store: stores.Store, share: float, seed: int) -> Ro
         for finding in report.findings[:SHOWN]:
             say(f"     {finding.rule}: {finding.text}")
         whole.add(report)
-    return Row(scenario.number, scenario.name, store.name, whole)
+    return Row(scenario.number, scenario.name, store.name, whole, versions.met())
 
 
 def _failed(why: str) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -104,8 +105,9 @@ REPORT = Report(
 
 def test_the_tables() -> None:
     controls = [Control("client clock", "2 s fast", "overlap", 1), Control("nothing", "peace", None, 5)]
-    text = tables([Row(1, "kill -9", "redis", REPORT)], controls, seed=7, seconds=90)
+    text = tables([Row(1, "kill -9", "redis", REPORT, frozenset({("Redis", "8.0.2")}))], controls, seed=7, seconds=90)
     assert "| 1. kill -9 | redis | 7 | 1 | 12.3 | 0.80 | 0.90 |" in text
+    assert f"seed 7, Python {platform.python_version()}, Redis 8.0.2. 7 trials, " in text
     assert "12 leases granted, 0 attempts skipped, 3 processes killed" in text
     assert "- kill -9, redis: the plain rule: 6 of 10" in text
     assert "| client clock | 2 s fast | overlap | 1 |" in text

@@ -13,13 +13,20 @@ from redis import RedisError
 from sqlalchemy.exc import DBAPIError
 
 from tests.support.database import DatabaseServer, ExternalServer
+from tests.support.fetching import is_ci
 from tests.support.redis import ExternalRedis, RedisEndpoint, RedisServer
-from tests.support.servers import MariaDbServer, PostgresServer, PrivateServer, ServerError
+from tests.support.server_process import MissingServerError
+from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer, PrivateServer
+from tests.support.versions import record
 
 Private = TypeVar("Private", bound=AbstractContextManager[Any])
 Product = Literal["postgres", "mariadb", "mysql"]
 
-_PRIVATE: dict[Product, type[PrivateServer]] = {"postgres": PostgresServer, "mariadb": MariaDbServer}
+_PRIVATE: dict[Product, type[PrivateServer]] = {
+    "postgres": PostgresServer,
+    "mariadb": MariaDbServer,
+    "mysql": MySqlServer,
+}
 
 
 @contextmanager
@@ -27,12 +34,9 @@ def database_server(product: Product) -> Iterator[DatabaseServer]:
     variable = f"SHEDLOCK_TEST_{product.upper()}_URL"
     if url := os.environ.get(variable):
         yield _external(url, variable, product)
-    elif private := _PRIVATE.get(product):
-        with private_server(product, private) as server:
-            yield server
     else:
-        # Debian has no such package, so this is not something that CI forgot.
-        pytest.skip(f"no {product}; run: docker compose up -d --wait {product}, and set {variable} as its file says")
+        with private_server(product, _PRIVATE[product]) as server:
+            yield server
 
 
 @contextmanager
@@ -50,8 +54,8 @@ def private_server(product: str, make: Callable[[], Private]) -> Iterator[Privat
     """What `make` makes, running for as long as the block lasts; missing if its programs are not installed."""
     try:
         server = make()
-    except ServerError as error:
-        missing(f"{product}: {error}", "make servers")
+    except MissingServerError as error:
+        missing(f"{product}: {error}", error.cure)
     with server:
         yield server
 
@@ -59,16 +63,16 @@ def private_server(product: str, make: Callable[[], Private]) -> Iterator[Privat
 def missing(what: str, command: str) -> NoReturn:
     """Skip the test, or fail it in CI: `what` is not there and `command` would bring it."""
     message = f"{what}; run: {command}"
-    if os.environ.get("CI", "").lower() in ("", "0", "false"):
-        pytest.skip(message)
-    pytest.fail(message, pytrace=False)
+    if is_ci():
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
 
 
 def _external(url: str, variable: str, product: Product) -> ExternalServer:
     server = ExternalServer(url, variable=variable)
     try:
-        with server.connect():
-            return server
+        record(*server.version())
+        return server
     except DBAPIError as error:
         _silent(variable, product, str(error.orig))
 
@@ -76,9 +80,8 @@ def _external(url: str, variable: str, product: Product) -> ExternalServer:
 def _external_redis(url: str, variable: str) -> ExternalRedis:
     server = ExternalRedis(url, variable=variable)
     try:
-        with server.client() as client:
-            client.ping()
-            return server
+        record(*server.version())
+        return server
     except RedisError as error:
         _silent(variable, "redis", str(error))
 

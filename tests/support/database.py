@@ -19,6 +19,10 @@ class Server(ABC):
         """Host and port: what a `TcpProxy` in front of it needs."""
 
     @abstractmethod
+    def version(self) -> tuple[str, str]:
+        """The product's name and the version, as the running server gives them."""
+
+    @abstractmethod
     def start(self) -> None:
         """Bring it up and wait until it answers: on the same port as before, with the same data."""
 
@@ -63,6 +67,15 @@ class DatabaseServer(Server):
         if via is not None:
             url = url.set(host=via[0], port=via[1])
         return url.render_as_string(hide_password=False)
+
+    def version(self) -> tuple[str, str]:
+        with self.connect() as connection:
+            found = str(connection.execute(text("SELECT version()")).scalar_one())
+        if self._is_postgres:  # PostgreSQL 18.1 on x86_64-pc-linux-gnu, compiled by …
+            product, version, *_ = found.split()
+            return product, version
+        number, _, suffix = found.partition("-")  # 10.11.19-MariaDB-0+deb12u1, 9.7.4-2
+        return "MariaDB" if "MariaDB" in suffix else "MySQL", number
 
     def create_database(self, name: str) -> None:
         with self.connect() as connection:

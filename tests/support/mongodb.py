@@ -4,10 +4,11 @@ import os
 import re
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pymongo import MongoClient
@@ -16,7 +17,9 @@ from pymongo.errors import PyMongoError
 from tests.support.availability import missing, private_server
 from tests.support.database import Address, ExternalLife, Server
 from tests.support.ports import LOOPBACK
-from tests.support.servers import ServerProcess
+from tests.support.releases import Installed, Release
+from tests.support.server_process import ServerProcess
+from tests.support.versions import record
 
 VARIABLE = "SHEDLOCK_TEST_MONGODB_URL"
 
@@ -49,7 +52,7 @@ class PrivateMongoServer(ServerProcess, MongoServer):
 
     product = "mongodb"
     programs = ("secantusd-py",)
-    search_in = str(Path(sys.executable).parent)
+    releases: ClassVar[Mapping[str, Release]] = {"installed": Installed(str(Path(sys.executable).parent))}
 
     def __init__(self, *arguments: str, userinfo: str = "") -> None:
         super().__init__()
@@ -61,6 +64,9 @@ class PrivateMongoServer(ServerProcess, MongoServer):
         options |= {"directConnection": "true"} if via else {}
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"mongodb://{self.userinfo}{host}:{port}/{database}{'?' if query else ''}{query}"
+
+    def version(self) -> tuple[str, str]:
+        return "SecantusDB", metadata.version("SecantusDB")
 
     def restart_with(self, *arguments: str) -> None:
         self.stop()
@@ -100,6 +106,10 @@ class ExternalMongoServer(ExternalLife, MongoServer):
     def address(self) -> Address:
         return self._address
 
+    def version(self) -> tuple[str, str]:
+        with self.connect() as client:
+            return "MongoDB", str(client.server_info()["version"])
+
     def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
         hosts = f"{via[0]}:{via[1]}" if via else self._hosts
         query = [f"{name}={value}" for name, value in options.items()]
@@ -113,8 +123,7 @@ def mongodb_endpoint() -> Iterator[MongoServer]:
     if url := os.environ.get(VARIABLE):
         external = ExternalMongoServer(url)
         try:
-            with external.connect() as client:
-                client.admin.command("ping")
+            record(*external.version())
         except PyMongoError as error:
             missing(
                 f"the server that {VARIABLE} names does not answer ({error})", "docker compose up -d --wait mongodb"

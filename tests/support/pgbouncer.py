@@ -1,7 +1,10 @@
 """A real PgBouncer before a PostgreSQL of the tests: what a hosted database often has, unasked."""
 
 import signal
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 from uuid import uuid4
 
 from sqlalchemy import NullPool, create_engine, make_url
@@ -9,7 +12,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.support.database import DatabaseServer
 from tests.support.ports import LOOPBACK
-from tests.support.servers import ServerProcess
+from tests.support.releases import Installed, Release
+from tests.support.server_process import ServerProcess, first_account
 
 
 class PgBouncer(ServerProcess):
@@ -17,8 +21,10 @@ class PgBouncer(ServerProcess):
 
     product = "pgbouncer"
     programs = ("pgbouncer",)
-    search_in = "/usr/sbin"  # which is not in the $PATH of ordinary users on Debian
-    system_user = "postgres"  # it refuses to be root
+    releases: ClassVar[Mapping[str, Release]] = {
+        "installed": Installed("/usr/sbin")  # which is not in the $PATH of ordinary users on Debian
+    }
+    system_user = first_account("postgres", "nobody")  # it refuses to be root
     stop_signal = signal.SIGTERM  # at once; SIGINT waits for clients
 
     def __init__(self, server: DatabaseServer, *, pool_mode: str = "transaction", pool_size: int = 2) -> None:
@@ -54,7 +60,12 @@ class PgBouncer(ServerProcess):
         path: Path = self.directory / "pgbouncer.ini"
         path.write_text("\n".join(lines) + "\n")
         path.chmod(0o644)
-        return [self._programs["pgbouncer"], str(path)]
+        return [*self._programs["pgbouncer"], str(path)]
+
+    def version(self) -> tuple[str, str]:
+        done = subprocess.run([*self._programs["pgbouncer"], "--version"], capture_output=True, text=True, check=True)
+        product, version, *_ = done.stdout.split()  # and the versions of its libraries
+        return product, version
 
     def answers(self) -> bool:
         engine = create_engine(self.url("postgresql+psycopg"), poolclass=NullPool, connect_args={"connect_timeout": 5})

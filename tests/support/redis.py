@@ -17,7 +17,8 @@ from redis.retry import Retry
 from tests.support.database import Address, ExternalLife, Server
 from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK, free_port
-from tests.support.servers import ServerProcess
+from tests.support.releases import Fetched, Installed, Release
+from tests.support.server_process import ServerProcess
 
 SLOTS = 16384
 CLUSTER_TIMEOUT = 30.0
@@ -36,6 +37,13 @@ class RedisEndpoint(Server):
             netloc = f"{user}{at}{via[0]}:{via[1]}"
         return urlunsplit((scheme, netloc, path if db is None else f"/{db}", query, ""))
 
+    def version(self) -> tuple[str, str]:
+        with self.client() as client:
+            info = client.info("server")
+        if info.get("server_name") == "valkey":  # it has a `redis_version` as well: the one that it is compatible with
+            return "Valkey", info["valkey_version"]
+        return "Redis", info["redis_version"]
+
     @contextmanager
     def client(self, db: int | None = None) -> Iterator[redis.Redis]:
         """An administrator's client: without retries, and with a limit of 5 seconds."""
@@ -49,6 +57,11 @@ class RedisProcess(ServerProcess, RedisEndpoint):
 
     product = "redis"
     programs: ClassVar[tuple[str, ...]] = ("redis-server",)
+    releases: ClassVar[Mapping[str, Release]] = {
+        "8": Fetched("redis"),
+        "valkey": Fetched("valkey", {"redis-server": "valkey-server"}),
+        "installed": Installed(),
+    }
 
     def __init__(self, config: Mapping[str, str]) -> None:
         super().__init__()
@@ -71,7 +84,7 @@ class RedisProcess(ServerProcess, RedisEndpoint):
         self._config_file.write_text("".join(f"{name} {value}\n" for name, value in self.config.items()))
 
     def command(self, port: int) -> list[str]:
-        return [self._programs["redis-server"], str(self._config_file), "--port", str(port)]
+        return [*self._programs["redis-server"], str(self._config_file), "--port", str(port)]
 
     def answers(self) -> bool:
         try:
@@ -104,7 +117,7 @@ class RedisServer(RedisProcess):
 class RedisTlsServer(RedisServer):
     """Speaks TLS only; its URLs name the certificate to trust."""
 
-    programs = ("redis-server", "openssl")
+    tools = ("openssl",)
 
     @property
     def _url(self) -> str:
@@ -118,7 +131,7 @@ class RedisTlsServer(RedisServer):
     def create_data(self) -> None:
         key = f"{self.directory}/key.pem"
         self._run(
-            self._programs["openssl"], "req", "-x509", "-nodes", "-days", "2",
+            *self._programs["openssl"], "req", "-x509", "-nodes", "-days", "2",
             "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
             "-subj", "/CN=localhost",
             "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:localhost",
@@ -129,7 +142,7 @@ class RedisTlsServer(RedisServer):
         super().create_data()
 
     def command(self, port: int) -> list[str]:
-        return [self._programs["redis-server"], str(self._config_file), "--port", "0", "--tls-port", str(port)]
+        return [*self._programs["redis-server"], str(self._config_file), "--port", "0", "--tls-port", str(port)]
 
 
 class RedisSentinel(RedisProcess):

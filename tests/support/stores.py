@@ -6,6 +6,7 @@ private one. A new store needs a class and an entry here.
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,8 @@ from tests.support.availability import database_server, private_server, redis_en
 from tests.support.database import Address, DatabaseServer, ExternalLife
 from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
-from tests.support.servers import MariaDbServer, PostgresServer
+from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
+from tests.support.versions import record
 
 _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("sql", False): SqlAlchemyLockProvider,
@@ -205,6 +207,7 @@ class MongoStore(Store):
 
 
 def sqlite_store(directory: Path, drivers: tuple[str, str] = ("sqlite", "sqlite")) -> SqliteStore:
+    record("SQLite", sqlite3.sqlite_version)
     return SqliteStore(Path(tempfile.mkdtemp(dir=directory)), drivers)
 
 
@@ -218,6 +221,12 @@ def mariadb_store(
     server: DatabaseServer, drivers: tuple[str, str] = ("mysql+pymysql", "mysql+asyncmy")
 ) -> SqlServerStore:
     return SqlServerStore(server, "mariadb", drivers)
+
+
+def mysql_store(
+    server: DatabaseServer, drivers: tuple[str, str] = ("mysql+pymysql", "mysql+asyncmy")
+) -> SqlServerStore:
+    return SqlServerStore(server, "mysql", drivers)
 
 
 # The registry
@@ -256,6 +265,7 @@ STORES = {
     "sqlite": Registration("store_directory", _directory, sqlite_store),
     "postgres": Registration("postgres_server", partial(database_server, "postgres"), postgres_store, PostgresServer),
     "mariadb": Registration("mariadb_server", partial(database_server, "mariadb"), mariadb_store, MariaDbServer),
+    "mysql": Registration("mysql_server", partial(database_server, "mysql"), mysql_store, MySqlServer),
     "redis": Registration("redis_server", redis_endpoint, RedisStore, RedisServer),
     "quorum": Registration("three_redis_servers", _three_servers, QuorumStore, RedisServer),
     "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore, PrivateMongoServer),

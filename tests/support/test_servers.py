@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tests.support import servers
+from tests.support import server_process
 from tests.support.availability import database_server, redis_endpoint
 from tests.support.database import ExternalServer
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
 from tests.support.processes import is_running
 from tests.support.redis import ExternalRedis, RedisCluster, RedisProcess, RedisServer, RedisTlsServer
-from tests.support.servers import PostgresServer, PrivateServer, ServerError, remove_leftovers
+from tests.support.server_process import ServerError, remove_leftovers
+from tests.support.servers import PostgresServer, PrivateServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,8 +50,8 @@ class Data:
             return int(client.exists("name"))
 
 
-# Tests of PostgreSQL and MariaDB stop and start the session's servers: private ones for each would take long.
-@pytest.fixture(params=["postgres", "mariadb", "redis"])
+# Tests of SQL servers stop and start those of the session: private ones for each would take long.
+@pytest.fixture(params=["postgres", "mariadb", "mysql", "redis"])
 def server(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "redis":
         with RedisServer(appendonly=True) as server:
@@ -107,28 +108,34 @@ def test_a_taken_port_is_left_for_another_one(monkeypatch: pytest.MonkeyPatch) -
         free = reserved.getsockname()[1]
         reserved.close()
         ports = iter([first.address[1], free])
-        monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+        monkeypatch.setattr(server_process, "free_port", lambda: next(ports))
         with RedisServer() as second:
             assert second.address[1] == free
 
 
 def test_a_server_that_does_not_start_says_why(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "PORT_ATTEMPTS", 1)
-    monkeypatch.setattr(servers, "free_port", lambda: server.address[1])
+    monkeypatch.setattr(server_process, "PORT_ATTEMPTS", 1)
+    monkeypatch.setattr(server_process, "free_port", lambda: server.address[1])
     with closing(type(server)()) as second, pytest.raises(ServerError, match=r"(?i)address already in use"):
         second.start()
 
 
 @pytest.mark.parametrize("kind", [RedisServer, RedisTlsServer, RedisCluster])
 def test_a_missing_program_is_named(kind: type[RedisServer | RedisCluster], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEDLOCK_TEST_REDIS", "installed")
     monkeypatch.setattr(RedisProcess, "programs", ("no-such-program",))
-    monkeypatch.setattr(RedisTlsServer, "programs", ("no-such-program",))
     with pytest.raises(ServerError, match="not installed: no-such-program"):
         kind()
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("servers", "PostgresServer"), ("servers", "MariaDbServer"), ("redis", "RedisServer")]
+    ("module", "name"),
+    [
+        ("servers", "PostgresServer"),
+        ("servers", "MariaDbServer"),
+        ("servers", "MySqlServer"),
+        ("redis", "RedisServer"),
+    ],
 )
 def test_no_server_outlives_a_killed_test_run(module: str, name: str) -> None:
     script = f"""
@@ -156,6 +163,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     for product in ("POSTGRES", "MARIADB", "MYSQL", "REDIS"):
         monkeypatch.delenv(f"SHEDLOCK_TEST_{product}_URL", raising=False)
+        monkeypatch.delenv(f"SHEDLOCK_TEST_{product}", raising=False)
 
 
 def endpoint(product: Any) -> AbstractContextManager[Any]:
@@ -165,17 +173,28 @@ def endpoint(product: Any) -> AbstractContextManager[Any]:
 @pytest.mark.usefixtures("no_environment")
 class TestAvailability:
     @pytest.mark.parametrize("in_ci", [False, True])
-    @pytest.mark.parametrize("product", ["postgres", "redis"])
+    @pytest.mark.parametrize("product", ["postgres", "mysql", "redis"])
     def test_a_missing_server_skips_here_and_fails_in_ci(
-        self, monkeypatch: pytest.MonkeyPatch, product: str, in_ci: bool
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, product: str, in_ci: bool
     ) -> None:
-        for server in (PostgresServer, RedisServer):
-            monkeypatch.setattr(server, "programs", ("no-such-program",))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         if in_ci:
             monkeypatch.setenv("CI", "true")
         outcome = pytest.fail.Exception if in_ci else pytest.skip.Exception
-        with pytest.raises(outcome, match="not installed: no-such-program; run: make servers"), endpoint(product):
-            pass
+        with pytest.raises(outcome, match=rf"{product}: \w+ \d+ is not fetched yet; run: make servers$"):
+            endpoint(product).__enter__()
+
+    def test_an_installed_release_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHEDLOCK_TEST_REDIS", "installed")
+        monkeypatch.setattr(RedisServer, "programs", ("no-such-program",))
+        message = "redis: not installed: no-such-program; run: make servers-all"
+        with pytest.raises(pytest.skip.Exception, match=message):
+            endpoint("redis").__enter__()
+
+    def test_a_release_that_nobody_knows_is_a_mistake(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHEDLOCK_TEST_REDIS", "6")
+        with pytest.raises(ValueError, match="SHEDLOCK_TEST_REDIS=6: choose one of 8, valkey, installed"):
+            endpoint("redis").__enter__()
 
     @pytest.mark.parametrize("product", ["postgres", "mysql", "redis"])
     def test_a_url_without_a_server_is_missing_too(self, monkeypatch: pytest.MonkeyPatch, product: str) -> None:

@@ -74,6 +74,8 @@ class MongoPrograms(StorePrograms):
             if errors.is_fire_time_too_late(error.__cause__):
                 raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance) from error.__cause__
             raise
+        if document is None:
+            return None  # what a take-over is to replace was deleted meanwhile
         is_granted = document.get("lockedBy") == claim.locked_by
         try:
             record = self._to_record(document, operation, claim.request.name)
@@ -216,7 +218,7 @@ def acquire(claim: Claim, _before: LockRecord | None, tolerance: timedelta) -> C
     if claim.request.fire_time is not None:
         # First, so that a fire time that is too late is an error also while the lock is held.
         conditions.insert(0, {"$lt": ["$lastFireTime", _checked(claim.request.fire_time, tolerance)]})
-    return _claim(claim, conditions, tolerance)
+    return _claim(claim, conditions, tolerance, upsert=True)
 
 
 def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta) -> Command:
@@ -231,10 +233,11 @@ def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta) -> 
             {"$eq": ["$lockedBy", _literal(before.locked_by)]},
             {"$eq": [{"$toLong": "$lockedAt"}, Int64((before.locked_at - _EPOCH) // timedelta(milliseconds=1))]},
         ]
-    return _claim(claim, conditions, tolerance)
+    # An upsert would leave an empty document where the record was deleted meanwhile.
+    return _claim(claim, conditions, tolerance, upsert=before is None)
 
 
-def _claim(claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta) -> Command:
+def _claim(claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta, *, upsert: bool) -> Command:
     request = claim.request
     # A claim that was granted already is not granted again: the command may be a retry.
     is_new = {"$ne": ["$lockedBy", _literal(claim.locked_by)]}
@@ -253,7 +256,7 @@ def _claim(claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta)
         {
             "filter": {"_id": request.name},
             "update": [update],
-            "upsert": True,
+            "upsert": upsert,
             "projection": _REPLY,
             "return_document": ReturnDocument.AFTER,
             "collation": BYTE_BY_BYTE,

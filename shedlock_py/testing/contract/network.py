@@ -258,6 +258,18 @@ class NetworkContract(ContractBase):
         assert provider.extend(successor, "2h") is successor
         assert proxied_provider.extend(lease, "2h") is None
 
+    def test_a_late_copy_of_a_take_over_makes_no_record_anew(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        """The record that it is to replace was deleted meanwhile."""
+        acquired(provider, LockRequest(name, LONG))
+        lease = self._sent_twice(proxied_provider, proxy, "take_over", LockRequest(name, "1h"))
+        assert proxied_provider.release(lease) is True
+        assert provider.prune(0) >= 1
+        proxy.deliver()
+        assert provider.record(name) is None
+        acquired(provider, LockRequest(name, LONG))
+
     def test_i6_an_extension_that_may_be_carried_out_again(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:

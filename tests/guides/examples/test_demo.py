@@ -18,7 +18,7 @@ from tests.support.availability import missing
 from tests.support.polling import wait_until
 from tests.support.processes import descendants, is_running
 from tests.support.redis import RedisServer
-from tests.support.servers import ServerError
+from tests.support.server_process import ServerError
 
 Demos = dict[str, Future[subprocess.CompletedProcess[str]]]
 
@@ -37,7 +37,7 @@ def demos() -> Iterator[Demos]:
 @pytest.mark.parametrize("kind", ["sqlite", *PRIVATE])
 def test_i3_i11_the_demo_keeps_every_promise(kind: str, demos: Demos) -> None:
     done = demos[kind].result()
-    if "not installed: " in done.stderr:
+    if "; run: make demo" in done.stderr:
         missing(done.stderr.strip(), "make servers")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     lines = done.stdout.splitlines()
@@ -83,10 +83,12 @@ def test_options_that_cannot_work(arguments: list[str], capsys: pytest.CaptureFi
     assert arguments[0] in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
+def test_a_server_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert demo.main(["--private", "redis"]) == 2
-    assert capsys.readouterr() == ("", "error: redis: not installed: redis-server; run: make demo STORE=redis\n")
+    assert capsys.readouterr() == ("", "error: redis: Redis 8 is not fetched yet; run: make demo STORE=redis\n")
 
 
 def test_a_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,19 +164,21 @@ def test_make_demo_takes_the_stores_that_the_demo_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "server"),
+    ("kind", "command"),
     [
-        *((kind, kind) for kind in ("postgres", "mariadb", "redis")),
-        ("redis-quorum", "redis"),
+        ("mariadb", "scripts/install-servers.sh .venv/bin/python mariadb"),
+        *((kind, f".venv/bin/python -m tests.support.fetching {kind}") for kind in ("postgres", "mysql", "redis")),
+        ("redis-quorum", ".venv/bin/python -m tests.support.fetching redis"),
         ("mongodb", ""),
         ("sqlite", ""),
     ],
 )
-def test_make_demo_installs_that_server_only(kind: str, server: str) -> None:
+def test_make_demo_brings_that_server_only(kind: str, command: str) -> None:
     plan = make("--dry-run", "demo", f"STORE={kind}").stdout
     assert "-m examples.demo" in plan
     assert (f"--private '{kind}'" in plan) is ("private" in plan) is (kind != "sqlite")
-    assert [line.split()[2:] for line in plan.splitlines() if "install-servers" in line] == [[server]] * bool(server)
+    bringing = [line for line in plan.splitlines() if "install-servers" in line or "fetching" in line]
+    assert bringing == [command] * bool(command)
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:

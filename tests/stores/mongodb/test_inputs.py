@@ -18,7 +18,7 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.mongodb import PrivateMongoServer
-from tests.support.servers import ServerError
+from tests.support.server_process import ServerError
 
 BOTH: list[Any] = [MongoLockProvider, AsyncMongoLockProvider]
 

@@ -1,0 +1,267 @@
+"""The real commands for MongoDB, with a small interpreter of the operators that they use.
+
+Any other operator, method or option is an error here: a new one needs its meaning written down, and
+``test_model_stores.py`` compares it with a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import Int64
+from pymongo.errors import OperationFailure
+from pymongo.results import DeleteResult, UpdateResult
+
+from shedlock_py.providers.kit import StorePrograms, parse_limits
+from shedlock_py.providers.mongodb.programs import Command, MongoPrograms
+from tests.simulation.stores.times import EPOCH
+
+Document = dict[str, Any]
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class MongoModelStore:
+    """One collection."""
+
+    def __init__(self) -> None:
+        limits = parse_limits(None, None, {}, is_managed=False)
+        self.programs: StorePrograms = MongoPrograms("test.shedlock", "30d", **limits)
+        self._documents: dict[str, Document] = {}
+
+    def execute(self, command: Command, now_us: int) -> Any:
+        now = EPOCH + now_us // 1000 * _MILLISECOND
+        return _METHODS[command.method](self, now=now, **command.arguments)
+
+    def snapshot(self) -> Hashable:
+        return tuple(sorted((name, tuple(document.items())) for name, document in self._documents.items()))
+
+    def restore(self, snapshot: Hashable) -> None:
+        rows: Any = snapshot
+        self._documents = {name: dict(items) for name, items in rows}
+
+    # Methods of a collection, with the arguments that the programs give. The collation is "simple": that of Python.
+
+    def _find_one_and_update(
+        self,
+        now: datetime,
+        filter: Document,
+        update: list[Document],
+        upsert: bool,
+        projection: Document,
+        return_document: bool,
+        collation: object,
+    ) -> Document | None:
+        assert return_document  # the document after the update
+        found = self._matching(filter, now)
+        if not found and not upsert:
+            return None
+        document = found[0] if found else {"_id": filter["_id"]}
+        after = self._documents[document["_id"]] = _updated(document, update, now)
+        return {field: after[field] for field in after if field == "_id" or field in projection}
+
+    def _update_one(self, now: datetime, filter: Document, update: list[Document], collation: object) -> UpdateResult:
+        found = self._matching(filter, now)[:1]
+        changed = 0
+        for document in found:
+            after = _updated(document, update, now)
+            changed += after != document
+            self._documents[document["_id"]] = after
+        return UpdateResult({"n": len(found), "nModified": changed}, True)
+
+    def _delete_many(self, now: datetime, filter: Document) -> DeleteResult:
+        found = self._matching(filter, now)
+        for document in found:
+            del self._documents[document["_id"]]
+        return DeleteResult({"n": len(found)}, True)
+
+    def _aggregate(self, now: datetime, pipeline: list[Document], collation: object) -> list[Document]:
+        match, *stages = pipeline
+        return [_updated(document, stages, now) for document in self._matching(match["$match"], now)]
+
+    def _matching(self, filter: Mapping[str, Any], now: datetime) -> list[Document]:
+        name = filter.get("_id")
+        documents = self._documents.values()
+        if isinstance(name, str):
+            documents = [self._documents[name]] if name in self._documents else []  # type: ignore[assignment]
+        return [document for document in documents if _matches(document, filter, now)]
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "find_one_and_update": MongoModelStore._find_one_and_update,
+    "update_one": MongoModelStore._update_one,
+    "delete_many": MongoModelStore._delete_many,
+    "aggregate": MongoModelStore._aggregate,
+}
+
+
+def _matches(document: Document, filter: Mapping[str, Any], now: datetime) -> bool:
+    for field, wanted in filter.items():
+        if field == "$expr":
+            if not _is_true(_evaluate(wanted, document, now)):
+                return False
+        elif isinstance(wanted, dict):
+            value = document.get(field)
+            if not all(_QUERIES[operator](value, operand) for operator, operand in wanted.items()):
+                return False
+        elif document.get(field) != wanted:  # None matches a field that is missing, too
+            return False
+    return True
+
+
+_QUERIES: dict[str, Callable[[Any, Any], bool]] = {
+    "$gte": lambda value, operand: bool(value >= operand),
+    "$lte": lambda value, operand: bool(value <= operand),
+    "$ne": lambda value, operand: bool(value != operand),
+    "$type": lambda value, operand: {"date": datetime}[operand] is type(value),
+}
+
+
+def _updated(document: Document, stages: list[Document], now: datetime) -> Document:
+    """The document after a pipeline."""
+    for stage in stages:
+        [(operator, operand)] = stage.items()
+        match operator:
+            case "$set":
+                values = {field: _evaluate(expression, document, now) for field, expression in operand.items()}
+                document = _merged([document, values])
+            case "$unset":
+                document = {field: value for field, value in document.items() if field != operand}
+            case "$replaceWith":
+                document = {"_id": document["_id"], **_evaluate(operand, document, now)}
+            case _:
+                raise NotImplementedError(operator)
+    return document
+
+
+# Expressions
+
+
+class _Missing:
+    """A field that the document does not have."""
+
+
+_MISSING = _Missing()
+
+
+def _evaluate(expression: Any, document: Document, now: datetime) -> Any:
+    if isinstance(expression, str):
+        if not expression.startswith("$"):
+            return expression
+        if expression.startswith("$$"):
+            return {"$$NOW": now, "$$ROOT": document}[expression]
+        return document.get(expression[1:], _MISSING)
+    if isinstance(expression, dict):
+        for operator, operand in expression.items():
+            if operator == "$literal":
+                return operand
+            if operator == "$cond":
+                condition, yes, no = operand
+                return _evaluate(yes if _is_true(_evaluate(condition, document, now)) else no, document, now)
+            if operator == "$and":
+                return all(_is_true(_evaluate(each, document, now)) for each in operand)
+            if operator == "$or":
+                return any(_is_true(_evaluate(each, document, now)) for each in operand)
+            if operator.startswith("$"):
+                return _OPERATORS[operator](_evaluate(operand, document, now))
+        return {field: _evaluate(each, document, now) for field, each in expression.items()}
+    if isinstance(expression, list):
+        return [_evaluate(each, document, now) for each in expression]
+    return expression
+
+
+def _is_true(value: Any) -> bool:
+    return value is not _MISSING and value is not None and value is not False and value != 0
+
+
+_ORDER = {_Missing: 0, type(None): 1, int: 2, Int64: 2, float: 2, str: 3, dict: 4, list: 5, bool: 6, datetime: 7}
+"""That of BSON's types, as aggregations compare them."""
+
+
+def _key(value: Any) -> tuple[int, Any]:
+    order = _ORDER[type(value)]
+    return order, (value if order > 1 else 0)
+
+
+def _compare(decide: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
+    return lambda pair: decide(_key(pair[0]), _key(pair[1]))
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None or value is _MISSING
+
+
+def _to_long(value: Any) -> Any:
+    match value:
+        case datetime():
+            return Int64((value - EPOCH) // _MILLISECOND)
+        case int() | float():
+            return Int64(int(value))
+        case str():
+            text = f"Failed to parse number '{value}' in $convert with no onError value: Did not consume whole string."
+            raise OperationFailure(text, 241)
+    if _is_absent(value):
+        return None
+    raise OperationFailure(f"Unsupported conversion from {type(value).__name__} to long in $convert", 241)
+
+
+def _numbers(operator: str, values: list[Any], more: tuple[type, ...] = ()) -> None:
+    for value in values:
+        if not isinstance(value, (int, float, *more)) or isinstance(value, bool):
+            raise OperationFailure(f"{operator} only supports numeric types, not {type(value).__name__}", 14)
+
+
+def _add(values: list[Any]) -> Any:
+    if any(_is_absent(value) for value in values):
+        return None
+    _numbers("$add", values, (datetime,))
+    dates = [value for value in values if isinstance(value, datetime)]
+    number = sum(value for value in values if not isinstance(value, datetime))
+    return dates[0] + number * _MILLISECOND if dates else Int64(number)
+
+
+def _multiply(values: list[Any]) -> Any:
+    if any(_is_absent(value) for value in values):
+        return None
+    _numbers("$multiply", values)
+    return Int64(values[0] * values[1])
+
+
+def _subtract(values: list[Any]) -> Any:
+    if any(_is_absent(value) for value in values):
+        return None
+    _numbers("$subtract", values)
+    return Int64(values[0] - values[1])
+
+
+def _max(values: list[Any]) -> Any:
+    return max((value for value in values if not _is_absent(value)), key=_key, default=None)
+
+
+def _merged(documents: list[Document]) -> Document:
+    merged: Document = {}
+    for document in documents:
+        for field, value in document.items():
+            if value is _MISSING:
+                merged.pop(field, None)
+            else:
+                merged[field] = value
+    return merged
+
+
+_OPERATORS: dict[str, Callable[[Any], Any]] = {
+    "$eq": _compare(lambda left, right: left == right),
+    "$ne": _compare(lambda left, right: left != right),
+    "$gt": _compare(lambda left, right: left > right),
+    "$lt": _compare(lambda left, right: left < right),
+    "$lte": _compare(lambda left, right: left <= right),
+    "$not": lambda values: not _is_true(values[0]),
+    "$ifNull": lambda values: values[1] if _is_absent(values[0]) else values[0],
+    "$toLong": _to_long,
+    "$add": _add,
+    "$multiply": _multiply,
+    "$subtract": _subtract,
+    "$max": _max,
+    "$mergeObjects": _merged,
+}

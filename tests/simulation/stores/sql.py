@@ -1,0 +1,57 @@
+"""The real statements for SQLite, in a real SQLite in memory, whose clock the caller sets."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Hashable
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from shedlock_py._program import run
+from shedlock_py.providers.kit import StorePrograms
+from shedlock_py.providers.sqlalchemy.errors import translated
+from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlPrograms, SqlReply
+from tests.simulation.stores.times import EPOCH
+
+_COLUMNS = "name, lock_until, locked_at, locked_by, fencing_token, last_fire_time"
+
+
+class SqlModelStore:
+    """Each ``'now'`` of a statement is a call of :meth:`_now` instead. SQLite does all else."""
+
+    def __init__(self) -> None:
+        self._dialect = SQLiteDialect_pysqlite(dbapi=sqlite3)
+        self.programs: StorePrograms = SqlPrograms(self._dialect, "shedlock", None, True, lambda: self._dialect)
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=64)
+        self._connection.create_function("model_now", 0, self._now)
+        self._sql: dict[str, str] = {}
+        self._now_us = 0
+        schema = self.programs.carry_out("create_schema", None, self.programs.create_schema())
+        run(schema, lambda command: self.execute(command, 0))
+
+    def _now(self) -> str:
+        return (EPOCH + timedelta(microseconds=self._now_us)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+    def execute(self, command: SqlCommand, now_us: int) -> SqlReply:
+        statement, values, self._now_us = command.statement, command.values, now_us
+        sql = self._sql.get(statement.sql)
+        if sql is None:
+            sql = self._sql[statement.sql] = statement.sql.replace("'now'", "model_now()")
+        if "now_us" in values:  # the machine's clock, which the program has read when it made the command
+            values = {**values, "now_us": now_us}
+        try:
+            cursor = self._connection.execute(sql, [values[name] for name in statement.names or ()])
+            rows = cursor.fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self._dialect, sql) from error
+        return SqlReply(rows) if statement.reply == "rows" else SqlReply(changed=cursor.rowcount)
+
+    def snapshot(self) -> Hashable:
+        return tuple(self._connection.execute(f"SELECT {_COLUMNS} FROM shedlock ORDER BY name"))
+
+    def restore(self, snapshot: Hashable) -> None:
+        rows: Any = snapshot
+        self._connection.execute("DELETE FROM shedlock")
+        self._connection.executemany(f"INSERT INTO shedlock ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows)

