@@ -161,9 +161,7 @@ KINDS: dict[str, Kind] = {
     "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 120),
     "elections": Kind('electors with takeover="expired"', _ELECTIONS, 130),
     "handovers": Kind("electors that resign, are demoted and replaced all the time", _HANDOVERS, 120),
-    "observed": Kind(
-        'electors with takeover="observed", and jumps of the store\'s clock', _ELECTIONS | {"jump": 6.0}, 150,
-    ),
+    "observed": Kind('electors with takeover="observed", and a clock that jumps', _ELECTIONS | {"jump": 6.0}, 150),
     "jumping locks": Kind(
         "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 120,
         "a jump of the store's clock ends leases early, or late", FORWARD | BACK,

@@ -40,10 +40,9 @@ def test_each_fault_happens_and_breaks_no_promise(kind: str) -> None:
     counts: Counter[str] = Counter()
     for seed in range(3):
         outcome = simulate(draw(seed, 1.0, kind))
-        assert outcome.broken() == [], f"replay: python -m tests.simulation --kind {kind!r} --seed {seed}"
+        assert outcome.broken() == [], f"seed {seed}"
         counts += outcome.counts
-    missing = [fault for fault in KINDS[kind].faults if not counts[fault]]
-    assert missing == [] or missing == ["drift"]  # which is rare
+    assert [fault for fault in KINDS[kind].faults if not counts[fault]] == []
     for effect in ("late request", "timed out", "duplicated", "broken", "lost request", "lost reply", "cut", "refused"):
         assert counts[effect], effect
 
