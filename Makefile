@@ -7,8 +7,6 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 VENV := .venv
-VENV_APS310 := .venv-aps310
-VENV_FLOORS := .venv-floors
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-warn-script-location
 
@@ -20,7 +18,10 @@ ARGS ?=
 FAULTS_ARGS ?=
 # How many processes run the tests, each with servers of its own
 JOBS ?= 2
-PYTEST := -m pytest -n $(JOBS) --dist loadfile
+PARALLEL := -n $(JOBS) --dist loadfile
+PYTEST := -m pytest $(PARALLEL)
+# The tests in other environments, against the built wheel: tests/matrix/rows.py
+MATRIX := -m tests.matrix '--parallel=$(PARALLEL)'
 # More arguments for the simulation: make simulate SIMULATE_ARGS="--hours 24 --kind elections --seed 7"
 SIMULATE_ARGS ?=
 # More arguments for the benchmark: make bench BENCH_ARGS="--quick --only redis,latency"
@@ -41,7 +42,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers servers-all demo test test-apscheduler-3.10 test-floors faults simulate bench check format docs docs-serve clean
+.PHONY: help setup servers servers-all demo test test-all test-apscheduler-3.10 test-floors faults simulate bench check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +66,15 @@ demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, on
 test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)
 	$(BIN)/python $(PYTEST) $(ARGS)
 
+test-all: servers-all $(VENV)/.test ## run them with all drivers, servers, Pythons and APSchedulers, and write docs/tested-with.md (ARGS="--only redis")
+	$(BIN)/python $(MATRIX) $(ARGS)
+
+test-apscheduler-3.10: servers $(VENV)/.test ## run the APScheduler tests on APScheduler 3.10.4: a row of test-all
+	$(BIN)/python $(MATRIX) --only '^apscheduler-3.10$$' $(ARGS)
+
+test-floors: servers $(VENV)/.test ## run the tests that meet them on the oldest packages that pyproject.toml allows: a row of test-all
+	$(BIN)/python $(MATRIX) --only '^floors$$' $(ARGS)
+
 faults: servers $(VENV)/.test ## try to break the promises for half an hour, and rewrite the table in docs/reliability.md
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
@@ -73,20 +83,6 @@ simulate: $(VENV)/.setup ## simulate a year without servers, try the mutants, an
 
 bench: servers $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/benchmarks.md (a quarter of an hour)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
-
-test-apscheduler-3.10: servers $(VENV_APS310)/.test ## run the APScheduler tests on APScheduler 3.10.4
-	$(VENV_APS310)/bin/python $(PYTEST) tests/apscheduler $(ARGS)
-
-# What meets the packages of the extras. Not those tests that quote the words of newer releases of click.
-FLOORS_TESTS := tests/core/test_versions.py tests/contract/test_sqlite.py \
-	$(foreach class,TestUrl TestAsyncUrl,tests/contract/test_redis.py::$(class) tests/contract/test_mongodb.py::$(class)) \
-	tests/apscheduler tests/observability \
-	$(foreach name,main run run_once_per manage show screens watch doctor,tests/cli/test_$(name).py) \
-	--deselect tests/cli/test_main.py::test_a_mistake_is_one_line \
-	--deselect tests/cli/test_run.py::test_a_mistake_is_one_line_with_a_hint
-
-test-floors: servers $(VENV_FLOORS)/.test ## run the tests that meet them on the oldest packages that pyproject.toml allows
-	$(VENV_FLOORS)/bin/python $(PYTEST) $(FLOORS_TESTS) $(ARGS)
 
 check: setup ## ruff, ruff format --check and mypy --strict
 	$(BIN)/ruff check .
@@ -104,7 +100,7 @@ docs-serve: $(VENV)/.docs ## build it at each change, and serve it on http://127
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
 
 clean: ## remove the environments and the caches
-	rm -rf $(VENV) $(VENV_APS310) $(VENV_FLOORS) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	rm -rf $(VENV) .venv-matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.setup: pyproject.toml scripts/make-venv.sh
@@ -141,18 +137,4 @@ $(VENV)/.bench: $(VENV)/.test | servers
 	@echo "==> installing what the benchmark compares with"
 	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group bench
 	@$(BIN)/python $(PIP_INSTALL) --no-deps 'redlock-ng>=2' 'mithril-locks>=0.1' || echo "==> without redlock-ng and mithril-locks"
-	@touch $@
-
-# pkg_resources, which APScheduler 3.10 imports, left setuptools in version 81.
-$(VENV_APS310)/.test: pyproject.toml scripts/make-venv.sh
-	@scripts/make-venv.sh $(VENV_APS310)
-	@echo "==> installing APScheduler 3.10.4 and the tests' tools into $(VENV_APS310) (about a minute)"
-	@$(VENV_APS310)/bin/python $(PIP_INSTALL) -e '.[all]' 'apscheduler==3.10.4' 'setuptools<81' --group test
-	@touch $@
-
-$(VENV_FLOORS)/.test: pyproject.toml scripts/make-venv.sh scripts/floors.py
-	@scripts/make-venv.sh $(VENV_FLOORS)
-	@echo "==> installing the oldest packages that pyproject.toml allows and the tests' tools into $(VENV_FLOORS) (about a minute)"
-	@$(VENV_FLOORS)/bin/python scripts/floors.py > $(VENV_FLOORS)/floors.txt
-	@$(VENV_FLOORS)/bin/python $(PIP_INSTALL) -e '.[all]' 'setuptools<81' --group test --constraint $(VENV_FLOORS)/floors.txt
 	@touch $@

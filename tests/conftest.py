@@ -27,6 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:], left_out = matrix.split(items)
         if left_out:
             config.hook.pytest_deselected(items=left_out)
+    matrix.skip_missing_drivers(items)
 
 
 @pytest.fixture(scope="session")

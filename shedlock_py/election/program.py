@@ -202,8 +202,9 @@ class Election:
                 return
         self._term = None
         self._rests_until = self.clock() + 2 * self._retry  # so that another node can lead
-        if self.is_busy():  # the store was away for too long, so the lease expires
-            term.lease.lose()
+        # The store was away for too long. Or this node has never led, and the former leader may still trust its lease.
+        if self.is_busy() or self.clock() < term.leads_from:
+            term.lease.lose()  # so it expires
             return
         try:
             yield Do("release", (term.lease,), self._lease_seconds)

@@ -14,7 +14,7 @@ import pytest
 
 from shedlock_py import InMemoryLockProvider
 from shedlock_py.election.program import PENDING, Do, Election, Wait
-from shedlock_py.election.settings import ElectionSettings
+from shedlock_py.election.settings import JITTER, ElectionSettings
 from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.testing import FakeClock
 
@@ -230,6 +230,26 @@ def test_i6_a_node_that_was_replaced_at_once_does_not_lead(world: World) -> None
     late.step()
     assert world.leaders() == []
     assert late.election.lease is not None
+
+
+@pytest.mark.parametrize("takeover", ["expired", "observed"])
+def test_i6_a_node_that_resigns_before_it_leads_releases_nothing(world: World, takeover: str) -> None:
+    """It waits until the former leader has stopped trusting its lease, and so must the node that leads next.
+
+    TLC found it: the mutant ``expired_MayRelease_frees_while_it_waits`` of docs/formal.
+    """
+    leader, second, third = (world.node(name, takeover=takeover) for name in ("leader", "second", "third"))
+    world.lead_with(leader)
+    world.pass_time(LEASE, leader, second, third)
+    second.wake("take_over")
+    second.run()
+    assert world.leaders() == ["leader"], "it stands still, and trusts its lease"
+    second.wake("resign")
+    second.run()
+    world.pass_time(RETRY * JITTER, third)
+    assert world.leaders() == ["leader"]
+    world.pass_time(3 * LEASE, third)
+    assert world.leaders() == ["third"]
 
 
 @pytest.mark.parametrize("size", [LEASE - RETRY, LEASE, LEASE + 0.3, HOUR])

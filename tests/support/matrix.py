@@ -7,6 +7,8 @@ if it is not a usual one and the same test runs on a usual one too.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ OTHER_DRIVERS = ("psycopg2", "psycopg_async", "mysqldb", "aiomysql")
 """The usual ones are psycopg and asyncpg, pymysql and asyncmy."""
 USUAL_QUORUMS = ((3, "sync"), (5, "async"))
 """Each size and each kind of client once."""
+MODULES = {"mysqldb": "MySQLdb", "psycopg_async": "psycopg"}
+"""What is imported for a driver, if that has another name."""
 
 
 def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -29,6 +33,29 @@ def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
         is_repeated = not is_usual and subject in on_usual_one
         (matrix if is_repeated or item.get_closest_marker("matrix") else chosen).append(item)
     return chosen, matrix
+
+
+def skip_missing_drivers(items: Iterable[pytest.Item]) -> None:
+    """Where pip has no driver for an interpreter, `make test-all` goes without it and names it in its table."""
+    for item in items:
+        if (driver := _driver(item)) and (reason := _import_error(MODULES.get(driver, driver))):
+            item.add_marker(pytest.mark.skip(reason=f"no driver {driver}: {reason}"))
+
+
+def _driver(item: pytest.Item) -> str:
+    """The driver of an SQL store that this test is about, or nothing."""
+    parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    named = parameters.get("driver") or getattr(getattr(item, "cls", None), "driver", "")
+    return str(named).partition("+")[2]
+
+
+@cache
+def _import_error(module: str) -> str:
+    try:
+        import_module(module)
+    except ImportError as error:
+        return str(error)
+    return ""
 
 
 def _variant(item: pytest.Item) -> tuple[Hashable, bool]:

@@ -2,11 +2,11 @@
 
 import os
 import re
+import subprocess
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -52,7 +52,8 @@ class PrivateMongoServer(ServerProcess, MongoServer):
 
     product = "mongodb"
     programs = ("secantusd-py",)
-    releases: ClassVar[Mapping[str, Release]] = {"installed": Installed(str(Path(sys.executable).parent))}
+    interpreter = os.environ.get("SHEDLOCK_TEST_SECANTUS_PYTHON", sys.executable)  # it does not run on every Python
+    releases: ClassVar[Mapping[str, Release]] = {"installed": Installed(str(Path(interpreter).parent))}
 
     def __init__(self, *arguments: str, userinfo: str = "") -> None:
         super().__init__()
@@ -66,7 +67,8 @@ class PrivateMongoServer(ServerProcess, MongoServer):
         return f"mongodb://{self.userinfo}{host}:{port}/{database}{'?' if query else ''}{query}"
 
     def version(self) -> tuple[str, str]:
-        return "SecantusDB", metadata.version("SecantusDB")
+        command = [self.interpreter, "-c", "import importlib.metadata as m; print(m.version('SecantusDB'))"]
+        return "SecantusDB", subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     def restart_with(self, *arguments: str) -> None:
         self.stop()
@@ -79,7 +81,7 @@ class PrivateMongoServer(ServerProcess, MongoServer):
     def command(self, port: int) -> list[str]:
         program = str(Path(__file__).with_name("secantus_server.py"))
         options = [f"--host={LOOPBACK}", f"--port={port}", f"--storage-path={self.data}", "--enable-test-commands"]
-        return [sys.executable, program, *options, *self.arguments]
+        return [self.interpreter, program, *options, *self.arguments]
 
     def answers(self) -> bool:
         host, port = self.address

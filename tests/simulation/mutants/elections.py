@@ -136,12 +136,6 @@ def observed_takeover_uses_the_stores_clock(is_free: Change, observation: Observ
     return observation.record is None or not observation.record.is_held
 
 
-@_observed("precedes")
-def a_leader_in_between_is_not_noticed(precedes: Change, observation: Observation, lease: Lease, record: Any) -> bool:
-    """A node leads at once, although another one may have led between its read and its acquire."""
-    return True
-
-
 @_observed("_was_released")
 def a_jump_passes_for_a_release(
     was_released: Change, observation: Observation, before: LockRecord, record: LockRecord, passed: float
@@ -154,12 +148,6 @@ def a_jump_passes_for_a_release(
 def a_silent_leader_is_waited_for(is_overdue: Change, observation: Observation) -> bool:
     """With takeover="observed", a dead leader whose lease the store keeps for an hour is waited for."""
     return False if observation.record is not None and observation.record.is_held else is_overdue(observation)
-
-
-@_observed("is_recent")
-def a_record_of_any_age_is_recent(is_recent: Change, observation: Observation) -> bool:
-    """A node leads at once by a record that it has read long ago."""
-    return observation.record is not None
 
 
 add(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,8 +12,6 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Extension, Lease
 from shedlock_py.providers.kit import StorePrograms, Undo
 from tests.simulation.mutants.mutant import Change, plant
-
-NEVER = float("-inf")
 
 _lease = partial(plant, kind="locks", part="lease")
 _operations = partial(plant, kind="locks", part="operations")
@@ -34,12 +31,6 @@ def an_extension_counts_from_its_reply(granted: Change, extension: Extension, **
     extension._sent_at = extension._lease._clock()
     lease: Lease = granted(extension, **how)
     return lease
-
-
-@_lease(Lease, "is_trusted")
-def trust_is_a_flag(is_trusted: Change, lease: Lease) -> bool:
-    """A lease is trusted until it is released or lost, whatever the clock shows."""
-    return lease.trusted_until > NEVER
 
 
 @_lease(shedlock_py.lease, "trust_ends")
@@ -170,11 +161,3 @@ def a_failed_extension_passes_for_a_success(extend: Change, programs: StoreProgr
     except ProviderUnreachable:
         lease._trusted_until = shedlock_py.lease.trust_ends(sent_at, parse_duration(more))
         raise
-
-
-@plant(StorePrograms, "take_over", kind="operators", part="operations")
-def a_take_over_trusts_from_its_reply(take_over: Change, programs: StorePrograms, request: Any) -> Iterator[Any]:
-    """The trust window of a lease that was taken over counts from the reply."""
-    lease: Lease = yield from take_over(programs, request)
-    lease._trusted_until = shedlock_py.lease.trust_ends(programs.clock(), lease.lock_at_most_for)
-    return lease

@@ -1,0 +1,136 @@
+"""The tables of a run: for the terminal, and for docs/tested-with.md."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.matrix.environments import PAGE, PROJECT
+from tests.matrix.results import Result
+from tests.matrix.rows import ROWS
+
+BEGIN = "<!-- begin: written by `make test-all` -->"
+END = "<!-- end: written by `make test-all` -->"
+
+# For each file of the contract: the servers that it may meet, and the package of a client by its place in class names.
+SERVERS = {
+    "test_postgresql": ("PostgreSQL",),
+    "test_mariadb": ("MariaDB",),
+    "test_mysql": ("MySQL",),
+    "test_redis": ("Redis", "Valkey"),
+    "test_mongodb": ("SecantusDB", "MongoDB"),
+}
+MYSQL_CLIENTS = {"Pymysql": "PyMySQL", "Mysqlclient": "mysqlclient", "Asyncmy": "asyncmy", "Aiomysql": "aiomysql"}
+CLIENTS = {
+    "test_postgresql": {"Psycopg2": "psycopg2-binary", "Asyncpg": "asyncpg", "": "psycopg"},
+    "test_mariadb": MYSQL_CLIENTS,
+    "test_mysql": MYSQL_CLIENTS,
+    "test_redis": {"": "redis"},
+    "test_mongodb": {"": "pymongo"},
+}
+ASYNC_ONLY = ("asyncpg", "asyncmy", "aiomysql")
+SHOWN = ("Python", "APScheduler", "SQLAlchemy", "redis", "pymongo")
+"""The versions in the table of rows."""
+
+
+def counts(results: Mapping[str, Result]) -> tuple[int, int]:
+    """Passed and failed tests of all rows."""
+    return sum(result.passed for result in results.values()), sum(result.failures for result in results.values())
+
+
+def line(name: str, result: Result) -> str:
+    """For the terminal."""
+    if not result.tried:
+        return f"{'not tried':>10}  {name}: {result.trouble}"
+    verdict = "ok" if result.is_green else "FAILED"
+    skips = sum(result.skipped.values())
+    numbers = f"{result.passed:6} passed {len(result.failed):4} failed {skips:5} skipped"
+    return f"{verdict:>10}  {name:32}{numbers}  {result.seconds / 60:5.1f} min  {result.trouble}".rstrip()
+
+
+def page(results: Mapping[str, Result]) -> str:
+    """The tables in Markdown."""
+    passed, failed = counts(results)
+    minutes = sum(result.seconds for result in results.values()) / 60
+    return "\n".join(
+        [
+            f"Run of {datetime.now(UTC):%Y-%m-%d}: {minutes:.0f} minutes. **{passed} passed, {failed} failed.**",
+            "",
+            "## Rows",
+            "",
+            *_rows(results),
+            "",
+            "## Clients and servers",
+            "",
+            "How many tests of the contract passed with each client on each version of its server, in all rows.",
+            "",
+            *_clients(results),
+            "",
+            "## Not tried",
+            "",
+            *_not_tried(results),
+        ]
+    )
+
+
+def write_page(text: str, path: Path = PROJECT / PAGE) -> None:
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no place for the tables: {BEGIN} … {END}")
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+def _rows(results: Mapping[str, Result]) -> list[str]:
+    what = {row.name: row.what for row in ROWS}
+    lines = [
+        f"| row | what runs | {' | '.join(SHOWN)} | servers | passed | failed | skipped | minutes |",
+        f"|---|---|{'---|' * len(SHOWN)}---|--:|--:|--:|--:|",
+    ]
+    for name, result in results.items():
+        shown = " | ".join(result.versions.get(package.lower(), "–") for package in SHOWN)
+        servers = ", ".join(f"{product} {' and '.join(found)}" for product, found in result.servers.items()) or "–"
+        numbers = f"{result.passed} | {result.failures} | {sum(result.skipped.values())} | {result.seconds / 60:.1f}"
+        lines.append(
+            f"| `{name}` | {what[name]} | {shown} | {servers} | {numbers if result.tried else '– | – | – | –'} |"
+        )
+    return lines
+
+
+def _clients(results: Mapping[str, Result]) -> list[str]:
+    table: dict[tuple[str, str, str], int] = defaultdict(int)
+    for result in results.values():
+        for group, passed in result.contract.items():
+            module, _, name = group.partition(".")
+            met = [product for product in SERVERS.get(module, ()) if product in result.servers]
+            if len(met) == 1:
+                server = f"{met[0]} {' and '.join(result.servers[met[0]])}"
+                client = next(package for part, package in CLIENTS[module].items() if part in name)
+                kind = "async" if "Async" in name or client in ASYNC_ONLY else "sync"
+                table[server, f"{client} {result.versions.get(client.lower(), '')}", kind] += passed
+    return [
+        "| server | client | sync or async | passed |",
+        "|---|---|---|--:|",
+        *(f"| {server} | {client} | {kind} | {passed} |" for (server, client, kind), passed in sorted(table.items())),
+    ]
+
+
+def _not_tried(results: Mapping[str, Result]) -> list[str]:
+    """Each reason once, with the rows that it concerns."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for name, result in results.items():
+        if not result.tried:
+            rows[f"the row: {result.trouble}"].append(name)
+        for requirement, reason in result.left_out.items():
+            rows[f"{requirement}: {reason}"].append(name)
+        for reason, tests in result.skipped.items():
+            rows[f"{tests} tests skipped: {reason}"].append(name)
+    lines = [f"- {', '.join(f'`{name}`' for name in names)}: {_plain(reason)}" for reason, names in rows.items()]
+    return lines or ["Nothing."]
+
+
+def _plain(text: str) -> str:
+    """On one line, and no markup."""
+    return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|").replace(str(Path.home()), "~")

@@ -1,0 +1,78 @@
+"""What came of a row: read from pytest's report, kept in a file until the files of the clone change."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.matrix.environments import BUILD
+
+CONTRACT = "tests.contract."
+
+
+@dataclass
+class Result:
+    """:ivar passed: how many tests; the others by outcome, the skipped ones by reason.
+    :ivar contract: how many tests of the contract passed, by their class.
+    :ivar versions: of the interpreter and of what is installed; ``servers``: of what the tests met.
+    :ivar left_out: requirements that cannot be installed, with the reason.
+    :ivar trouble: why the row has no report, or that it was not tried.
+    """
+
+    digest: str
+    seconds: float = 0.0
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+    contract: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    servers: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    trouble: str = ""
+    tried: bool = True
+
+    @property
+    def is_green(self) -> bool:
+        return self.tried and not self.failed and not self.trouble
+
+    @property
+    def failures(self) -> int:
+        """A row without a report counts as one."""
+        return len(self.failed) or int(self.tried and bool(self.trouble))
+
+    def read_report(self, report: Path) -> None:
+        """Count what is in a JUnit file."""
+        skipped: Counter[str] = Counter()
+        contract: Counter[str] = Counter()
+        failed: dict[str, None] = {}  # a test may fail and then have an error in its teardown
+        for case in ElementTree.parse(report).iter("testcase"):
+            group, name = case.get("classname", ""), case.get("name", "")
+            if case.find("failure") is not None or case.find("error") is not None:
+                failed[f"{group}::{name}"] = None
+            elif (skip := case.find("skipped")) is not None:
+                skipped[skip.get("message", "")] += 1
+            else:
+                self.passed += 1
+                if group.startswith(CONTRACT):
+                    contract[group.removeprefix(CONTRACT)] += 1
+        self.failed, self.skipped, self.contract = list(failed), dict(skipped), dict(contract)
+
+
+def save(name: str, result: Result) -> None:
+    _file(name).parent.mkdir(parents=True, exist_ok=True)
+    _file(name).write_text(json.dumps(asdict(result), indent=1))
+
+
+def load(name: str, digest: str) -> Result | None:
+    """What came of the row when the clone was as it is now."""
+    if not _file(name).exists():
+        return None
+    result = Result(**json.loads(_file(name).read_text()))
+    return result if result.digest == digest else None
+
+
+def _file(name: str) -> Path:
+    return BUILD / "results" / f"{name}.json"

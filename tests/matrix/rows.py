@@ -1,0 +1,78 @@
+"""The plan of ``make test-all``: a row is a set of tests in one environment.
+
+Not the full product. A driver meets a server, so each driver runs on each version of its server. An interpreter and a
+release of APScheduler meet our code, so each runs what our code does, on the newest servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+OLDEST, NEWEST = "3.11", "3.15"
+APSCHEDULER_310 = ("apscheduler==3.10.4", "setuptools<81")  # it imports pkg_resources, which left setuptools in 81
+
+POSTGRES = ("tests/contract/test_postgresql.py", "tests/stores/sql", "-k", "postgres")
+REDIS = ("tests/contract/test_redis.py", "tests/stores/redis", "tests/stores/redis_quorum")
+
+# What meets the packages of the extras. Not those tests that quote the words of newer releases of click.
+FLOORS = (
+    *("tests/core/test_versions.py", "tests/contract/test_sqlite.py", "tests/apscheduler", "tests/observability"),
+    *("tests/contract/test_redis.py::TestUrl", "tests/contract/test_redis.py::TestAsyncUrl"),
+    *("tests/contract/test_mongodb.py::TestUrl", "tests/contract/test_mongodb.py::TestAsyncUrl"),
+    *("tests/cli/test_main.py", "tests/cli/test_run.py", "tests/cli/test_run_once_per.py", "tests/cli/test_manage.py"),
+    *("tests/cli/test_show.py", "tests/cli/test_screens.py", "tests/cli/test_watch.py", "tests/cli/test_doctor.py"),
+    "--deselect=tests/cli/test_main.py::test_a_mistake_is_one_line",
+    "--deselect=tests/cli/test_run.py::test_a_mistake_is_one_line_with_a_hint",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    what: str
+    """For the page: what of the product of versions this row is."""
+    python: str = OLDEST
+    tests: tuple[str, ...] = ("tests",)
+    """Arguments for pytest."""
+    packages: tuple[str, ...] = ()
+    """Requirements besides those of the tests. Without any, pip takes the newest releases."""
+    floors: bool = False
+    """The oldest releases that the extras allow."""
+    servers: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that choose versions of servers; without any, the newest run."""
+    command: tuple[str, ...] = ()
+    """Instead of pytest: one check, which passes if it ends with status 0."""
+
+    @property
+    def environment(self) -> str:
+        """Rows with the same packages share a virtual environment of this name."""
+        kind = "floors" if self.floors else "-".join(self.packages[:1]).replace("==", "-") or "newest"
+        return f"{self.python}-{kind}"
+
+
+ROWS = (
+    Row("python-3.11", "every test, with every driver, on the newest servers", tests=("tests", "--matrix")),
+    Row("python-3.12", "the tests of `make test`", "3.12"),
+    Row("python-3.13", "the tests of `make test`", "3.13"),
+    Row("python-3.14", "the tests of `make test`", "3.14"),
+    Row("python-3.15", "every test, with every driver, on the newest servers", "3.15", ("tests", "--matrix")),
+    Row(
+        "postgresql-oldest", "every driver on the PostgreSQL of Debian", tests=(*POSTGRES, "--matrix"),
+        servers={"SHEDLOCK_TEST_POSTGRES": "installed"},
+    ),
+    Row(
+        "redis-oldest", "every client on the Redis of Debian", tests=(*REDIS, "--matrix"),
+        servers={"SHEDLOCK_TEST_REDIS": "installed"},
+    ),
+    Row("valkey", "every client on Valkey", tests=(*REDIS, "--matrix"), servers={"SHEDLOCK_TEST_REDIS": "valkey"}),
+    Row(
+        "apscheduler-3.10", "the integration with APScheduler's older releases, on the oldest Python",
+        tests=("tests/apscheduler",), packages=APSCHEDULER_310,
+    ),
+    Row(
+        "apscheduler-3.10-newest-python", "the same on the newest Python", NEWEST,
+        ("tests/apscheduler",), APSCHEDULER_310,
+    ),
+    Row("floors", "the oldest packages that the extras allow", tests=FLOORS, packages=("setuptools<81",), floors=True),
+)  # fmt: skip

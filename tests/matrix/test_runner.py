@@ -1,0 +1,152 @@
+"""The runner of ``make test-all``: what it reads, what it writes, and that its plan names what there is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.matrix import report
+from tests.matrix.environments import PACKAGED, PROJECT, Environment, digest, files
+from tests.matrix.results import Result
+from tests.matrix.rows import ROWS, Row
+from tests.support.fetching import MissingError
+
+TESTS = """
+import pytest
+
+@pytest.fixture
+def ends_badly():
+    yield
+    raise RuntimeError("in its teardown")
+
+def test_passes(): pass
+
+def test_fails(): raise ValueError
+
+def test_fails_twice(ends_badly): raise ValueError
+
+def test_has_an_error(ends_badly): pass
+
+@pytest.mark.parametrize("number", range(3))
+def test_is_skipped(number): pytest.skip("no server")
+"""
+
+
+def result(**values: object) -> Result:
+    return Result(digest="", **values)  # type: ignore[arg-type]  # of Result's own fields
+
+
+def test_a_report_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "test_it.py"]
+    assert subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, check=False).returncode == 1
+    found = result()
+    found.read_report(tmp_path / "report.xml")
+    assert found.failed == ["test_it::test_fails", "test_it::test_fails_twice", "test_it::test_has_an_error"]
+    assert (found.passed, found.skipped, found.is_green, found.failures) == (1, {"no server": 3}, False, 3)
+
+
+def test_trouble_counts_as_a_failure_and_a_row_that_was_not_tried_does_not() -> None:
+    crashed, not_tried, passed = (
+        result(trouble="ended with status 3"),
+        result(trouble="no", tried=False),
+        result(passed=7),
+    )
+    assert [found.is_green for found in (crashed, not_tried, passed)] == [False, False, True]
+    assert report.counts({"a": crashed, "b": not_tried, "c": passed}) == (7, 1)
+
+
+def test_the_page_says_what_ran_and_what_did_not(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    contract = {
+        "test_postgresql.TestPsycopg2": 190,
+        "test_postgresql.TestPsycopg2UsersEngine": 10,
+        "test_memory.TestIt": 5,
+    }
+    found = result(
+        passed=205, contract=contract, servers={"PostgreSQL": ["18.1"]}, versions={"psycopg2-binary": "2.9.13"},
+        skipped={"no server": 3}, left_out={"gevent": "no wheel"},
+    )  # fmt: skip
+    report.write_page(
+        report.page({ROWS[0].name: found, ROWS[1].name: result(trouble="no Python 9.9", tried=False)}), page
+    )
+    text = page.read_text()
+    assert text.startswith("before\n<!--")
+    assert text.endswith("-->\nafter\n")
+    assert "old" not in text
+    for part in (
+        "**205 passed, 0 failed.**",
+        "| PostgreSQL 18.1 | 205 | 0 | 3 |",
+        "| PostgreSQL 18.1 | psycopg2-binary 2.9.13 | sync | 200 |",
+        f"- `{ROWS[0].name}`: gevent: no wheel",
+        f"- `{ROWS[0].name}`: 3 tests skipped: no server",
+        f"- `{ROWS[1].name}`: the row: no Python 9.9",
+    ):
+        assert part in text, text
+
+
+def test_every_part_of_the_contract_has_its_clients() -> None:
+    assert report.CLIENTS.keys() == report.SERVERS.keys()
+    ours = {path.stem for path in (PROJECT / "tests" / "contract").glob("test_*.py")}
+    assert ours - report.CLIENTS.keys() == {"test_memory", "test_sqlite"}, "which have no server"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_names_tests_that_are_there(row: Row) -> None:
+    for argument in (*row.tests, *row.command):
+        path = argument.removeprefix("--deselect=").partition("::")[0]
+        assert not path.startswith("tests/") or (PROJECT / path).exists()
+
+
+def test_no_two_rows_have_one_name_and_rows_of_one_environment_the_same_packages() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    wanted = {row.environment: (row.python, row.packages, row.floors) for row in ROWS}
+    assert all(wanted[row.environment] == (row.python, row.packages, row.floors) for row in ROWS)
+
+
+def test_every_python_that_is_advertised_is_tried() -> None:
+    tried = {f'"Programming Language :: Python :: {row.python}"' for row in ROWS}
+    project = (PROJECT / "pyproject.toml").read_text()
+    advertised = {line.strip().rstrip(",") for line in project.splitlines() if ":: Python :: 3." in line}
+    assert advertised <= tried
+    assert len(advertised) >= 3
+
+
+def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match=r"Python 3\.99: not installed"):
+        Environment(Row("never", "", "3.99")).make(tmp_path)
+
+
+@pytest.mark.skipif(not (PROJECT / ".git").exists(), reason="git lists the files of a clone; this is a copy")
+def test_the_files_of_the_clone_are_known() -> None:
+    assert {"pyproject.toml", "tests/matrix/rows.py", "shedlock_py/guard.py"} <= set(files())
+    assert digest(*PACKAGED) not in (digest(), digest("pyproject.toml"))
+
+
+MISSING = """
+import pytest
+
+@pytest.mark.parametrize("driver", ["mysql+no_such_driver", "sqlite+sqlite3", "sqlite"])
+def test_it(driver): pass
+
+class TestContract:
+    driver = "mysql+no_such_driver"
+    def test_it(self): raise ValueError
+"""
+
+
+def test_a_driver_that_cannot_be_imported_skips_its_tests(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((PROJECT / "tests" / "conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = matrix\npythonpath = {PROJECT}")
+    (tmp_path / "test_it.py").write_text(MISSING)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    found = result()
+    found.read_report(tmp_path / "report.xml")
+    assert found.passed == 2
+    assert found.skipped == {"no driver no_such_driver: No module named 'no_such_driver'": 2}
