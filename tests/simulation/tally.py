@@ -40,7 +40,7 @@ class Tally:
     seeds: int = 0
     found: list[Found] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    by_kind: Counter[str] = field(default_factory=Counter)
+    by_kind: dict[str, float] = field(default_factory=dict)
     """Simulated hours."""
 
     def add(self, result: Result) -> None:
@@ -48,6 +48,6 @@ class Tally:
         self.events += result.events
         self.seeds += 1
         self.counts.update(result.counts)
-        self.by_kind[result.kind] += result.hours
+        self.by_kind[result.kind] = self.by_kind.get(result.kind, 0.0) + result.hours
         if result.violation is not None:
             self.found.append(Found(result.seed, result.kind, result.hours, result.violation))

@@ -11,6 +11,7 @@ from shedlock_py import ProviderUnreachable
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Extension, Lease
 from shedlock_py.providers.kit import StorePrograms, Undo
+from shedlock_py.request import trust_ends
 from tests.simulation.mutants.mutant import Change, plant
 
 _lease = partial(plant, kind="locks", part="lease")
@@ -34,7 +35,7 @@ def an_extension_counts_from_its_reply(granted: Change, extension: Extension, **
 
 
 @_lease(shedlock_py.lease, "trust_ends")
-def the_margin_is_forgotten(trust_ends: Change, sent_at: float, lock_for: timedelta) -> float:
+def the_margin_is_forgotten(original: Change, sent_at: float, lock_for: timedelta) -> float:
     """A lease is trusted for its whole length, although clocks run at different speeds."""
     return sent_at + lock_for.total_seconds()
 
@@ -159,5 +160,5 @@ def a_failed_extension_passes_for_a_success(extend: Change, programs: StoreProgr
     try:
         return (yield from extend(programs, lease, more))
     except ProviderUnreachable:
-        lease._trusted_until = shedlock_py.lease.trust_ends(sent_at, parse_duration(more))
+        lease._trusted_until = trust_ends(sent_at, parse_duration(more))
         raise
