@@ -41,8 +41,8 @@ OF_STORES = ("latency", "wire", "cost", "contention", "clients", "names", "recor
 LAST = ROOT / "benchmarks" / "results" / "last.json"
 """The last full run: what the documentation shows."""
 PART = ROOT / "build" / "benchmarks.json"
-# On MariaDB, stormlock's transactions end in deadlocks as soon as there are several clients.
-RIVALS_OF_MANY = {**growth.RIVALS, "mariadb": "sqlalchemy-dlock"}
+# On MariaDB and MySQL, stormlock's transactions end in deadlocks as soon as there are several clients.
+RIVALS_OF_MANY = {**growth.RIVALS, "mariadb": "sqlalchemy-dlock", "mysql": "sqlalchemy-dlock"}
 
 
 def main(arguments: list[str] | None = None) -> int:

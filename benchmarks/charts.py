@@ -14,7 +14,14 @@ ROW = 24
 KINDS = {"us": "store", "floor": "tip", "peer": "tip", "context": "tip"}
 SHOWN_AT_MOST = 4.0
 """The ratio at which a bar is cut off: one that is far longer would make all others seem alike."""
-STORES = {"redis": "Redis", "postgres": "PostgreSQL", "mariadb": "MariaDB", "sqlite": "SQLite", "mongodb": "MongoDB"}
+STORES = {
+    "redis": "Redis",
+    "postgres": "PostgreSQL",
+    "mariadb": "MariaDB",
+    "mysql": "MySQL",
+    "sqlite": "SQLite",
+    "mongodb": "MongoDB",
+}
 LINES = ("bad", "store", "trust", "muted", "good")
 
 

@@ -98,7 +98,7 @@ def postgres_log(site: Site) -> Iterator[Callable[[], Counters]]:
 
 
 @contextmanager
-def mariadb_status(site: Site) -> Iterator[Callable[[], Counters]]:
+def mysql_status(site: Site) -> Iterator[Callable[[], Counters]]:
     names = {"Innodb_os_log_written": "log_bytes", "Handler_update": "row_updates", "Questions": "statements"}
     shown = ", ".join(repr(name) for name in names)
     with closing(load("pymysql").connect(autocommit=True, **site.arguments)) as connection:
@@ -116,4 +116,4 @@ def mariadb_status(site: Site) -> Iterator[Callable[[], Counters]]:
         yield read
 
 
-READERS = {"redis": redis_commands, "postgres": postgres_log, "mariadb": mariadb_status}
+READERS = {"redis": redis_commands, "postgres": postgres_log, "mariadb": mysql_status, "mysql": mysql_status}

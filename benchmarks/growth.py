@@ -30,7 +30,13 @@ FEW = 10
 TURNS = 4
 """Of each round."""
 MOST_IN_MONGODB = 1_000  # SecantusDB reads each of them, every time
-RIVALS = {"redis": "fencekit", "postgres": "stormlock", "mariadb": "stormlock", "sqlite": "mithril-locks"}
+RIVALS = {
+    "redis": "fencekit",
+    "postgres": "stormlock",
+    "mariadb": "stormlock",
+    "mysql": "stormlock",
+    "sqlite": "mithril-locks",
+}
 """The best of the others whose lock is a lease on records."""
 
 
@@ -166,7 +172,7 @@ def _create(site: Site, database: str) -> None:
     if site.store == "postgres":
         with load("psycopg").connect(site.url("postgresql"), autocommit=True) as connection:
             connection.execute(statement)
-    elif site.store == "mariadb":
+    elif site.store in ("mariadb", "mysql"):
         with closing(load("pymysql").connect(autocommit=True, **site.arguments)) as connection:
             connection.cursor().execute(statement)
 
@@ -180,8 +186,8 @@ def _fill(site: Site, whose: str, size: int) -> None:
             _mongodb(site, _DOCUMENTS[whose], size)
         case "postgres":
             _postgres(site, *_TABLES[whose], size)
-        case "mariadb":
-            _mariadb(site, *_TABLES[whose], size)
+        case "mariadb" | "mysql":
+            _mysql(site, *_TABLES[whose], size)
         case "sqlite":
             _sqlite(site, *_TABLES[whose], size)
 
@@ -209,13 +215,16 @@ def _postgres(site: Site, table: str, columns: str, values: str, size: int) -> N
         connection.execute(f"VACUUM ANALYZE {table}")
 
 
-def _mariadb(site: Site, table: str, columns: str, values: str, size: int) -> None:
+def _mysql(site: Site, table: str, columns: str, values: str, size: int) -> None:
     old = "UTC_TIMESTAMP(6) - INTERVAL 1 DAY"
     with closing(load("pymysql").connect(autocommit=True, **site.arguments)) as connection:
         connection.cursor().execute("SET sql_mode = 'PIPES_AS_CONCAT'")
+        if site.store == "mysql":
+            connection.cursor().execute(f"SET cte_max_recursion_depth = {size}")
         connection.cursor().execute(
-            f"INSERT INTO {table} ({columns}) SELECT {values.format(old=old, ended=old)}"
-            f" FROM (SELECT seq AS n FROM seq_0_to_{size - 1}) numbers"
+            f"INSERT INTO {table} ({columns}) WITH RECURSIVE numbers (n) AS"
+            f" (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < {size - 1})"
+            f" SELECT {values.format(old=old, ended=old)} FROM numbers"
         )
         connection.cursor().execute(f"ANALYZE TABLE {table}")
 

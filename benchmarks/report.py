@@ -26,6 +26,7 @@ TITLES = {
     "redis": "Redis",
     "postgres": "PostgreSQL",
     "mariadb": "MariaDB",
+    "mysql": "MySQL",
     "sqlite": "SQLite and files",
     "mongodb": "MongoDB's protocol",
 }
@@ -242,6 +243,7 @@ _COSTS = {
     "redis": {"commands": "commands, with those of scripts"},
     "postgres": {"wal_bytes": "bytes of log", "row_locks": "rows locked"},
     "mariadb": {"log_bytes": "bytes of log", "row_updates": "rows updated", "statements": "statements"},
+    "mysql": {"log_bytes": "bytes of log", "row_updates": "rows updated", "statements": "statements"},
 }
 
 

@@ -18,9 +18,9 @@ from tests.support.mongodb import PrivateMongoServer
 from tests.support.processes import descendants
 from tests.support.redis import RedisServer
 from tests.support.server_process import ServerError
-from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, PostgresServer
+from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, MySqlServer, PostgresServer
 
-STORES = ("redis", "postgres", "mariadb", "sqlite", "mongodb")
+STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb")
 
 
 class DurablePostgres(PostgresServer):
@@ -32,6 +32,14 @@ class DurableMariaDb(MariaDbServer):
     def command(self, port: int) -> list[str]:
         durable = ["--innodb-flush-log-at-trx-commit=1", "--max-connections=500"]
         return [*super().command(port), *durable, "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"]
+
+
+class DurableMySql(MySqlServer):
+    """With a binary log, which MySQL writes and syncs by default."""
+
+    def command(self, port: int) -> list[str]:
+        durable = ["--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--max-connections=500"]
+        return [*super().command(port), *durable, "--innodb-buffer-pool-size=256M", "--innodb-redo-log-capacity=96M"]
 
 
 class DefaultRedis(RedisServer):
@@ -68,7 +76,7 @@ class Site:
                 return f"mongodb://{host}:{port}/{self.database}?directConnection=true"
             case "sqlite":
                 return f"{driver or 'sqlite'}:///{self.path}"
-        scheme = driver or {"postgres": "postgresql", "mariadb": "mysql"}[self.store]
+        scheme = driver or {"postgres": "postgresql", "mariadb": "mysql", "mysql": "mysql"}[self.store]
         return URL.create(scheme, USER, PASSWORD, host, port, self.database).render_as_string(hide_password=False)
 
     @property
@@ -95,6 +103,7 @@ _SERVERS: dict[str, Callable[[], Any]] = {
     "redis": DefaultRedis,
     "postgres": DurablePostgres,
     "mariadb": DurableMariaDb,
+    "mysql": DurableMySql,
     "mongodb": PrivateMongoServer,
 }
 
@@ -128,13 +137,14 @@ def _version(site: Site) -> str:
         return f"SecantusDB {version('SecantusDB')}, which speaks MongoDB's protocol"
     from sqlalchemy import create_engine, text
 
-    engine = create_engine(site.url({"postgres": "postgresql+psycopg", "mariadb": "mysql+pymysql"}[site.store]))
+    engine = create_engine(site.url("postgresql+psycopg" if site.store == "postgres" else "mysql+pymysql"))
     try:
         with engine.connect() as connection:
             found = connection.execute(text("SELECT version()")).scalar_one()
     finally:
         engine.dispose()
-    return str(found).partition(" (")[0] if site.store == "postgres" else f"MariaDB {found}"
+    titles = {"mariadb": "MariaDB ", "mysql": "MySQL "}
+    return titles.get(site.store, "") + str(found).partition(" (")[0]
 
 
 class ProcessorTime:

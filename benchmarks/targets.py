@@ -109,6 +109,7 @@ TARGETS = [
     _latency("Redis, asyncio", 1.4, "redis async"),
     _latency("PostgreSQL, from a URL", 1.6, "postgres"),
     _latency("MariaDB, from a URL", 1.6, "mariadb"),
+    _latency("MySQL, from a URL", 1.6, "mysql"),
     _latency("SQLite, from a URL", 2, "sqlite"),
     _latency("MongoDB", 1.2, "mongodb"),
     _skips("postgres", 0.4),

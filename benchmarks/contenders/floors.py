@@ -304,6 +304,8 @@ FLOORS = [
     ),
     Contender("mariadb", "floor", "floor", open_pymysql, "PyMySQL"),
     Contender("mariadb", "floor", "floor", open_mysql_async("asyncmy"), "asyncmy", is_async=True),
+    Contender("mysql", "floor", "floor", open_pymysql, "PyMySQL"),
+    Contender("mysql", "floor", "floor", open_mysql_async("asyncmy"), "asyncmy", is_async=True),
     Contender("sqlite", "floor", "floor", open_sqlite3),
     Contender("sqlite", "floor", "floor", open_aiosqlite, "aiosqlite", is_async=True),
     Contender("mongodb", "floor", "floor", MongoFloor, "pymongo"),

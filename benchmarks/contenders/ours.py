@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.contenders.base import LEASE, AsyncSession, Contender, RefusedError, Session, load
-from benchmarks.servers import Site
+from benchmarks.servers import STORES, Site
 from shedlock_py import (
     AsyncLockProvider,
     Lease,
@@ -40,8 +40,13 @@ def from_own(site: Site) -> tuple[Any, Close]:
     return load("shedlock_py.providers.sqlalchemy").SqlAlchemyLockProvider(engine), engine.dispose
 
 
-_DRIVERS = {"postgres": "postgresql+psycopg", "mariadb": "mysql+pymysql", "sqlite": "sqlite"}
-_ASYNC_DRIVERS = {"postgres": "postgresql+asyncpg", "mariadb": "mysql+asyncmy", "sqlite": "sqlite+aiosqlite"}
+_DRIVERS = {"postgres": "postgresql+psycopg", "mariadb": "mysql+pymysql", "mysql": "mysql+pymysql", "sqlite": "sqlite"}
+_ASYNC_DRIVERS = {
+    "postgres": "postgresql+asyncpg",
+    "mariadb": "mysql+asyncmy",
+    "mysql": "mysql+asyncmy",
+    "sqlite": "sqlite+aiosqlite",
+}
 
 
 def from_url_async(site: Site) -> tuple[Any, Close]:
@@ -254,8 +259,8 @@ def _async(store: str) -> list[Contender]:
 
 
 OURS = [
-    *(contender for store in ("redis", "postgres", "mariadb", "sqlite", "mongodb") for contender in _sync(store)),
-    *(contender for store in ("redis", "postgres", "mariadb", "sqlite", "mongodb") for contender in _async(store)),
+    *(contender for store in STORES for contender in _sync(store)),
+    *(contender for store in STORES for contender in _async(store)),
     Contender(
         "postgres",
         f"{US} (psycopg)",

@@ -273,7 +273,9 @@ def mithril_redis(site: Site) -> Session:
 
 
 def _sqlalchemy_engine(site: Site) -> Any:
-    drivers = {"postgres": "postgresql+psycopg", "mariadb": "mysql+pymysql", "sqlite": "sqlite"}
+    drivers = {
+        "postgres": "postgresql+psycopg", "mariadb": "mysql+pymysql", "mysql": "mysql+pymysql", "sqlite": "sqlite",
+    }  # fmt: skip
     return load("sqlalchemy").create_engine(site.url(drivers[site.store]))
 
 
@@ -333,7 +335,7 @@ def mithril_sqlite_async(site: Site) -> AsyncSession:
     return MithrilAsync(load("mithril.backends.aio").AsyncSQLiteBackend(engine), engine.dispose)
 
 
-# PostgreSQL, MariaDB
+# PostgreSQL, MariaDB, MySQL
 
 
 class SqlAlchemyDlock(Session):
@@ -528,6 +530,8 @@ PEERS = [
     *_peer("postgres", "dislock", f"{_NO_TOKEN}; connects three times each", dislock),
     *_dlock("mariadb", "mysql+asyncmy"),
     *_peer("mariadb", "stormlock", f"{_NO_TOKEN}, pool, asyncio", stormlock_mysql),
+    *_dlock("mysql", "mysql+asyncmy"),
+    *_peer("mysql", "stormlock", f"{_NO_TOKEN}, pool, asyncio", stormlock_mysql),
     *_peer("sqlite", "mithril-locks", "minimum hold", mithril_sqlite, mithril_sqlite_async),
     *_peer("sqlite", "huey", f"lease, owner check, {_NO_TOKEN}", huey_sqlite, has_lease=False),
     *_peer(

@@ -160,6 +160,7 @@ def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
     [
         ("postgres_server", "postgresql+psycopg", "timestamptz", 1, "failed"),
         ("mariadb_server", "mysql+pymysql", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "warning"),
+        ("mysql_server", "mysql+pymysql", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "warning"),
     ],
 )
 def test_times_that_follow_the_session(
@@ -175,9 +176,12 @@ def test_times_that_follow_the_session(
         assert "ALTER TABLE shedlock" in text
 
 
-def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("fixture", ["mariadb_server", "mysql_server"])
+def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
     """Columns of type TIMESTAMP, an application in one zone, an operator in another: an error, not "free"."""
-    server: DatabaseServer = request.getfixturevalue("mariadb_server")
+    server: DatabaseServer = request.getfixturevalue(fixture)
     with table_with("TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'", server) as database:
         here = server.url("mysql+pymysql", database)
         there = create_engine(here, connect_args={"init_command": "SET time_zone = '+06:00'"})

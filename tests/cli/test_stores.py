@@ -16,7 +16,7 @@ from tests.cli.harness import run, take
 DATABASE = "tests_cli"
 
 
-@pytest.fixture(params=["redis", "redis+quorum", "mongodb", "postgresql+psycopg", "mysql+pymysql"])
+@pytest.fixture(params=["redis", "redis+quorum", "mongodb", "postgresql+psycopg", "mariadb+pymysql", "mysql+pymysql"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     match request.param:
         case "redis":
@@ -32,8 +32,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
         case "mongodb":
             yield request.getfixturevalue("mongodb_server").url(DATABASE)
         case driver:
-            name = "postgres_server" if driver.startswith("postgresql") else "mariadb_server"
-            server = request.getfixturevalue(name)
+            scheme = driver.partition("+")[0].replace("postgresql", "postgres")
+            server = request.getfixturevalue(f"{scheme}_server")
             with server.new_database(DATABASE):
                 yield server.url(driver, DATABASE)
 

@@ -2,62 +2,33 @@
 
 from __future__ import annotations
 
-import pytest
-
-from shedlock_py.testing.contract import (
-    AsyncLockProviderContract,
-    EventLoopContract,
-    ExclusionContract,
-    ForkContract,
-    HoldTimesContract,
-    LockProviderContract,
-    ProcessContract,
-)
-from tests.contract.sql import SqlNetworkContract, SqlServerContract
+from tests.contract import mysql_drivers as on
+from tests.contract.sql import SqlServerContract
 
 
-class MariaDbContract(SqlServerContract):
+class MariaDb(SqlServerContract):
     server = "mariadb_server"
-    admin_driver = "mysql+pymysql"
 
 
-class TestPymysql(MariaDbContract, SqlNetworkContract, LockProviderContract, ProcessContract, ForkContract):
-    driver = "mysql+pymysql"
+class TestPymysql(MariaDb, on.Pymysql): ...
 
 
-@pytest.mark.matrix
-class TestMysqlclient(MariaDbContract, SqlNetworkContract, LockProviderContract, ForkContract):
-    driver = "mysql+mysqldb"
+class TestMysqlclient(MariaDb, on.Mysqlclient): ...
 
 
-class TestAsyncmy(MariaDbContract, SqlNetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
-    driver = "mysql+asyncmy"
+class TestAsyncmy(MariaDb, on.Asyncmy): ...
 
 
-@pytest.mark.matrix
-class TestAiomysql(MariaDbContract, SqlNetworkContract, AsyncLockProviderContract, EventLoopContract):
-    driver = "mysql+aiomysql"
+class TestAiomysql(MariaDb, on.Aiomysql): ...
 
 
-class UsersEngine(MariaDbContract, SqlNetworkContract):
-    users_client = True
-    most_connections = 1
-    test_i2_a_claim_that_is_granted_again_is_not_its_lease = None  # type: ignore[assignment]  # nothing commits it
+class TestPymysqlUsersEngine(MariaDb, on.PymysqlUsersEngine): ...
 
 
-@pytest.mark.matrix
-class TestPymysqlUsersEngine(UsersEngine, LockProviderContract, ForkContract):
-    driver = "mysql+pymysql"
+class TestMysqlclientUsersEngine(MariaDb, on.MysqlclientUsersEngine): ...
 
 
-class TestMysqlclientUsersEngine(UsersEngine, ForkContract):
-    driver = "mysql+mysqldb"
+class TestAiomysqlUsersEngine(MariaDb, on.AiomysqlUsersEngine): ...
 
 
-class TestAiomysqlUsersEngine(UsersEngine, AsyncLockProviderContract):
-    driver = "mysql+aiomysql"
-
-
-class TestWithoutExtraColumns(MariaDbContract, ExclusionContract, HoldTimesContract):
-    driver = "mysql+pymysql"
-    extra_columns = False
+class TestWithoutExtraColumns(MariaDb, on.WithoutExtraColumns): ...

@@ -1,7 +1,7 @@
 """Stores on a disk of a megabyte or so, which is filled: a tmpfs, which only root may mount.
 
-SQLite has its whole file there, PostgreSQL a tablespace with the lock table, or its write-ahead log; MariaDB its binary
-log. (The tables and the log of InnoDB have room of their own, which is used again and again.)
+SQLite has its whole file there, PostgreSQL a tablespace with the lock table, or its write-ahead log; MariaDB and MySQL
+their binary log. (The tables and the log of InnoDB have room of their own, which is used again and again.)
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.faults.fleet import TIMEOUT
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
-from tests.support.servers import MariaDbServer, PostgresServer
-from tests.support.stores import SqliteStore, SqlServerStore, Store, mariadb_store, postgres_store
+from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer, PrivateServer
+from tests.support.stores import STORES, SqliteStore, SqlServerStore, Store, postgres_store
 
 Small = tuple[Store, Callable[[], AbstractContextManager[None]]]
 """A store, and what fills its disk for as long as a block lasts."""
@@ -161,7 +161,7 @@ def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
     server.start()
 
 
-# MariaDB
+# MariaDB and MySQL
 
 
 class LoggedMariaDbServer(MariaDbServer):
@@ -171,17 +171,25 @@ class LoggedMariaDbServer(MariaDbServer):
         return [*super().command(port), f"--log-bin={self.logs}/binlog", "--binlog-format=ROW"]
 
 
-@contextmanager
-def mariadb_log(store: Store) -> Iterator[Small]:
-    """The binary log: commits hang until there is room, for which the server looks once a minute."""
-    with tmpfs("1m", MariaDbServer.system_user or "root") as directory:
-        LoggedMariaDbServer.logs = directory
-        with private_server("mariadb", LoggedMariaDbServer) as server:
-            yield mariadb_store(server).like(store), partial(_full_binary_log, server, directory)
+class LoggedMySqlServer(MySqlServer):
+    logs: Path
+
+    def command(self, port: int) -> list[str]:
+        return [*super().command(port), f"--log-bin={self.logs}/binlog"]
 
 
 @contextmanager
-def _full_binary_log(server: MariaDbServer, directory: Path) -> Iterator[None]:
+def binary_log(store: Store) -> Iterator[Small]:
+    """Commits hang until there is room in it, for which the server looks once a minute."""
+    logged = LoggedMySqlServer if store.name == "mysql" else LoggedMariaDbServer
+    with tmpfs("1m", logged.system_user or "root") as directory:
+        logged.logs = directory
+        with private_server(store.name, logged) as server:
+            yield STORES[store.name].store(server).like(store), partial(_full_binary_log, server, directory)
+
+
+@contextmanager
+def _full_binary_log(server: PrivateServer, directory: Path) -> Iterator[None]:
     """Nobody waits for the minute to be over: the server is killed and started again when there is room."""
     with filled(directory):
         # The last page of the log's file has room for some commits more: until one of them hangs.

@@ -32,19 +32,19 @@ STORES: dict[str, tuple[str, ...]] = {
     "sqlite in threads": ("sqlite",),
     "postgresql+asyncpg": ("postgres", "postgresql+psycopg", "postgresql+asyncpg"),
     "postgresql+psycopg_async": ("postgres", "postgresql+psycopg", "postgresql+psycopg_async"),
-    "mysql+aiomysql": ("mariadb", "mysql+pymysql", "mysql+aiomysql"),
-    "mysql+asyncmy": ("mariadb", "mysql+pymysql", "mysql+asyncmy"),
+    "mariadb+aiomysql": ("mariadb", "mysql+pymysql", "mysql+aiomysql"),
+    "mariadb+asyncmy": ("mariadb", "mysql+pymysql", "mysql+asyncmy"),
+    "mysql+aiomysql": ("mysql", "mysql+pymysql", "mysql+aiomysql"),
+    "mysql+asyncmy": ("mysql", "mysql+pymysql", "mysql+asyncmy"),
     "redis": ("redis",),
     "redis quorum": ("quorum",),
     "mongodb": ("mongodb",),
 }
 MakeStore = Callable[..., Store]
-# The way in which a run is given up has little to do with the store: all of them in the full run only.
+# What is a driver's own. tests/core/test_every_await.py has all ways and kinds, in virtual time.
 SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]
 ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep_alive", "extending")]
-CASES = [
-    (store, way, kind) for store in STORES for way, kind in (ALL if FULL or store == "sqlite+aiosqlite" else SHORT)
-]
+CASES = [(store, way, kind) for store in STORES for way, kind in (ALL if FULL else SHORT)]
 
 MOST_AWAITS = 400
 

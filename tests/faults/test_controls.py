@@ -20,7 +20,7 @@ def test_mutant_is_found(store: Store, mutant: Mutant) -> None:
     assert result.caught_by, result.trouble
 
 
-@pytest.mark.parametrize("store", ["postgres sync", "mariadb sync"], indirect=True)
+@pytest.mark.parametrize("store", ["postgres sync", "mariadb sync", "mysql sync"], indirect=True)
 def test_a_take_over_of_whatever_record_there_is_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClaimSql, "granted", lambda self, record="": "(1 = 1)")
     report = late_takeovers(store, Budget(0, least=6), 1)

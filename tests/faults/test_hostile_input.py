@@ -39,7 +39,7 @@ SETTINGS = settings(
 )
 HUGE = 10_000_000
 
-SQL = ["sqlite sync", "postgres sync", "postgres async", "mariadb sync", "mariadb async"]
+SQL = ["sqlite sync", "postgres sync", "postgres async", "mariadb sync", "mariadb async", "mysql sync", "mysql async"]
 STORES = ["memory", "sqlite async", *SQL, "redis sync", "redis async", "mongodb sync", "mongodb async"]
 MakeStore = Callable[..., Store]
 

@@ -11,10 +11,7 @@ from tests.faults.scenarios import settings
 from tests.support.pgbouncer import PgBouncer
 from tests.support.stores import Store, on_private_server
 
-SETTINGS = {
-    "postgres": {setting.name: setting for setting in settings.POSTGRES},
-    "mariadb": {setting.name: setting for setting in settings.MARIADB},
-}
+SETTINGS = {store: {setting.name: setting for setting in given} for store, given in settings.SETTINGS.items()}
 
 
 CASES = [
@@ -24,6 +21,8 @@ CASES = [
     ("mariadb sync", "no autocommit", False, False), ("mariadb sync", "no autocommit", True, False),
     ("postgres async", "time limits", False, True), ("postgres sync", "few connections", False, True),
     ("mariadb sync", "time limits", False, True), ("mariadb async", "few connections", False, True),
+    ("mysql sync", "serializable", True, False), ("mysql async", "no autocommit", False, False),
+    ("mysql async", "log of statements", True, False), ("mysql sync", "few connections", False, True),
 ]  # fmt: skip
 
 

@@ -45,17 +45,23 @@ _BY_CODE: dict[str | int, Failure] = {
     "3D": Failure.REFUSED,  # no such database
     "53": Failure.UNREACHABLE,  # out of connections, memory, disk
     "57": Failure.UNREACHABLE,  # starting up, shutting down
-    # MySQL and MariaDB: https://mariadb.com/kb/en/mariadb-error-codes/
+    # MySQL and MariaDB: https://dev.mysql.com/doc/mysql-errors/en/server-error-reference.html
     1213: Failure.CONFLICT,  # deadlock
     1205: Failure.CONFLICT,  # lock wait timeout
     1020: Failure.CONFLICT,  # MariaDB's snapshot isolation: record has changed since last read
     **dict.fromkeys((1044, 1045, 1698), Failure.REFUSED),  # wrong user or password
     1049: Failure.REFUSED,  # no such database
+    3101: Failure.CONFLICT,  # MySQL's Group Replication: another member's transaction was first
     **dict.fromkeys((1040, 1203, 1226), Failure.NOT_DONE),  # too many connections
+    **dict.fromkeys((1021, 1041, 1114, 1135), Failure.NOT_DONE),  # out of disk, memory, table space, threads
+    1129: Failure.NOT_DONE,  # this host is blocked, after too many connections that broke
+    3032: Failure.NOT_DONE,  # MySQL is in offline mode
     **dict.fromkeys((1290, 1792, 1836), Failure.NOT_DONE),  # read-only
     **dict.fromkeys((1053, 1317, 1969, 3024), Failure.UNREACHABLE),  # shutting down, interrupted, timed out
     1047: Failure.NOT_DONE,  # a Galera node that has left its cluster
     1927: Failure.UNREACHABLE,  # MariaDB: the connection was killed
+    3169: Failure.SESSION_CLOSED,  # MySQL: the session was killed
+    4031: Failure.SESSION_CLOSED,  # MySQL: idle for longer than wait_timeout
     **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # the client's: no or lost connection
 }
 _BY_TEXT = {
@@ -178,6 +184,11 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None)
             f"ALTER TABLE {table} ADD COLUMN last_fire_time {time_type}; or go without fencing tokens "
             f"and fire times on a table of ShedLock for Java: extra_columns=False "
             f"(from a shell: --store pkg.module:provider)"
+        )
+    if isinstance(error, RuntimeError) and "'cryptography'" in str(error):  # of PyMySQL, aiomysql and asyncmy
+        return (
+            "pip install cryptography, or connect with TLS: MySQL's default authentication, caching_sha2_password, "
+            "needs one of the two"
         )
     if isinstance(error, DBAPIError) and 'prepared statement "' in str(error.orig):
         return (

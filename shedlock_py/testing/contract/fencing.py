@@ -57,7 +57,7 @@ class FencingContract(ContractBase):
             prune,
         ]
         last = 0
-        for number in range(240):
+        for number in range(120):
             replica = (provider, other)[number % 2]
             if number % 3:
                 lease = acquired(replica, LockRequest(name, LONG))

@@ -58,15 +58,13 @@ class NamesContract(ContractBase):
         assert provider.release(lease) is True
         assert record_of(provider, name).holder == holder
 
-    @pytest.mark.parametrize(
-        "last", ["a", "A", "%", "_", "*", "?", "[ab]", "\\", "'", "é", "🔒", "", "a*", "a%", "^", "{", "."]
-    )
-    def test_a_prefix_has_no_wildcards(self, provider: LockProvider, prefix: str, last: str) -> None:
+    def test_a_prefix_has_no_wildcards(self, provider: LockProvider, prefix: str) -> None:
         endings = ["a", "ab", "A", "b", "%x", "_x", "*x", "?x", "[ab]x", "\\x", "'x", "éx", "🔒x", "^x", "{x", ".x"]
         for ending in endings:
             acquired(provider, LockRequest(prefix + ending, LONG))
-        found = [record.name for record in provider.records(prefix + last)]
-        assert sorted(found) == sorted(prefix + ending for ending in endings if ending.startswith(last))
+        for last in ("a", "A", "%", "_", "*", "?", "[ab]", "\\", "'", "é", "🔒", "", "a*", "a%", "^", "{", "."):
+            found = {record.name for record in provider.records(prefix + last)}
+            assert found == {prefix + ending for ending in endings if ending.startswith(last)}, last
 
     def test_records_are_sorted_by_name(self, provider: LockProvider, prefix: str) -> None:
         for name in ("b", "a", "C", "a-b", "ä", "B", "ab", "10", "9"):

@@ -132,7 +132,7 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
     return report
 
 
-SINGLE = ("sqlite", "postgres", "mariadb", "redis", "mongodb")
+SINGLE = ("sqlite", "postgres", "mariadb", "mysql", "redis", "mongodb")
 
 
 def _deletions(name: str, stores: tuple[str, ...], delete: Delete) -> Run:

@@ -25,8 +25,8 @@ from tests.faults.history import Logbook, Operation, Reader, monotonic
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
 from tests.faults.registry import Budget, Run, by_trial, scenario
 from tests.faults.rules import rules_of
-from tests.faults.scenarios.settings import Setting, mariadb_user
-from tests.faults.small_disks import mariadb_log, postgres_log, postgres_table, sqlite_file
+from tests.faults.scenarios.settings import Setting, mysql_user
+from tests.faults.small_disks import binary_log, postgres_log, postgres_table, sqlite_file
 from tests.faults.worker import Behaviour, reply_of
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import let_pass, wait_until
@@ -47,7 +47,7 @@ Refusing = Callable[[Store], AbstractContextManager[tuple[Store, Refuse]]]
 
 
 def _refusing(store: Store, budget: Budget, seed: int, *, how: dict[str, Refusing]) -> Report:
-    late = LATE if how[store.name] is mariadb_log else 0.5
+    late = LATE if how[store.name] is binary_log else 0.5
 
     def trial(own: Store, number: int) -> Report:
         with (
@@ -113,14 +113,14 @@ def _read_only_postgres(store: Store) -> Iterator[tuple[Store, Refuse]]:
 
 
 @contextmanager
-def _read_only_mariadb(store: Store) -> Iterator[tuple[Store, Refuse]]:
+def _read_only_mysql(store: Store) -> Iterator[tuple[Store, Refuse]]:
     server = cast(SqlServerStore, store).server
 
     def turn(value: int) -> None:
         with server.connect() as connection:
             connection.exec_driver_sql(f"SET GLOBAL read_only = {value}")
 
-    with mariadb_user(server, Setting("read-only", {}), ("mysql+pymysql", "mysql+asyncmy")) as changed:
+    with mysql_user(server, Setting("read-only", {}), ("mysql+pymysql", "mysql+asyncmy"), name=store.name) as changed:
         yield changed.like(store), partial(_for_a_while, turn, 1, 0)
 
 
@@ -140,13 +140,20 @@ def _refusals(name: str, how: dict[str, Refusing]) -> Run:
 # A small tmpfs without room, where root may mount one; "maxmemory" with nothing to evict (Redis).
 full = _refusals(
     "disk full, out of memory",
-    {"sqlite": sqlite_file, "postgres": postgres_table, "mariadb": mariadb_log, "redis": _out_of_memory},
+    {
+        "sqlite": sqlite_file,
+        "postgres": postgres_table,
+        "mariadb": binary_log,
+        "mysql": binary_log,
+        "redis": _out_of_memory,
+    },
 )
 # The server ends, and is started when there is room again.
 full_log = _refusals("disk of the log full", {"postgres": postgres_log})
 # As a primary is that has become a standby, under connections that stay open.
 read_only = _refusals(
-    "read-only for a while", {"postgres": _read_only_postgres, "mariadb": _read_only_mariadb, "redis": _replica}
+    "read-only for a while",
+    {"postgres": _read_only_postgres, "mariadb": _read_only_mysql, "mysql": _read_only_mysql, "redis": _replica},
 )
 
 
@@ -221,7 +228,7 @@ SOONEST, ROUNDING = 0.5, 0.001
 """Parts of the longest pause that is due: an elector takes any between a half and the whole of it."""
 
 
-@scenario(13, "outage with 50 waiters", stores=("postgres", "mariadb", "redis", "mongodb"))
+@scenario(13, "outage with 50 waiters", stores=("postgres", "mariadb", "mysql", "redis", "mongodb"))
 def outage(store: Store, budget: Budget, seed: int) -> Report:
     """Fifty electors of one election; the store is gone for 30 s."""
     with on_private_server(store) as own:

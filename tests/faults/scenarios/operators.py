@@ -43,7 +43,7 @@ def operators(store: Store, budget: Budget, seed: int) -> Report:
     return _operators(store, budget, seed, has_tokens=True)
 
 
-@scenario(10, "operator, Java's table", stores=("sqlite", "postgres", "mariadb"), least=2)
+@scenario(10, "operator, Java's table", stores=("sqlite", "postgres", "mariadb", "mysql"), least=2)
 def without_extra_columns(store: Store, budget: Budget, seed: int) -> Report:
     """The same on a table that keeps no tokens: nothing is fenced, all else holds."""
     with javas_table(store) as plain:

@@ -1,8 +1,8 @@
 """Databases whose defaults are not what one expects, and a pooler between the workers and PostgreSQL.
 
-Settings belong to a role and a database of their own (PostgreSQL) or are the server's for a while (MariaDB). Workers
-open a URL, so that the connections are ours, or an engine as an application has it, which leaves everything at its
-default. Settings that must not be noticed at all make every error a finding; where errors are due (a statement that
+Settings belong to a role and a database of their own (PostgreSQL) or are the server's for a while (MariaDB, MySQL).
+Workers open a URL, so that the connections are ours, or an engine as an application has it, which leaves everything at
+its default. Settings that must not be noticed at all make every error a finding; where errors are due (a statement that
 waits for longer than it may), the rest of the rules must hold, and the workers go on afterwards.
 """
 
@@ -108,12 +108,27 @@ MARIADB = (
     ),
     Setting("few connections", {}, may_fail=True, connections=2),
 )
+MYSQL = (
+    Setting("serializable", {"transaction_isolation": "SERIALIZABLE"}, behaviour=BUSY),
+    Setting("read uncommitted", {"transaction_isolation": "READ-UNCOMMITTED"}),
+    *(setting for setting in MARIADB if setting.name in ("ANSI_QUOTES", "TRADITIONAL", "no autocommit", "formats")),
+    Setting("no sql_mode", {"sql_mode": "", "transaction_isolation": "REPEATABLE-READ"}),
+    Setting("log of statements", {"binlog_format": "STATEMENT"}),
+    *(setting for setting in MARIADB if setting.name in ("idle sessions ended", "few connections")),
+    Setting(
+        "time limits",
+        {"innodb_lock_wait_timeout": "1", "lock_wait_timeout": "1", "max_execution_time": "200"},
+        may_fail=True,
+        disturb=lock_the_records,
+    ),
+)
+SETTINGS = {"postgres": POSTGRES, "mariadb": MARIADB, "mysql": MYSQL}
 
 
-@scenario(8, "hostile defaults", stores=("postgres", "mariadb"), weight=1.5, least=2 * len(MARIADB))
+@scenario(8, "hostile defaults", stores=tuple(SETTINGS), weight=1.5, least=2 * len(MARIADB))
 def hostile_defaults(store: Store, budget: Budget, seed: int) -> Report:
     """One setting after the other, by URL and by engine."""
-    settings = POSTGRES if store.name == "postgres" else MARIADB
+    settings = SETTINGS[store.name]
     with on_private_server(store) as own:
         report = budget.total(
             lambda trial: one_setting(own, settings[trial // 2 % len(settings)], seed + trial, by_engine=trial % 2 == 1)
@@ -124,9 +139,9 @@ def hostile_defaults(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def one_setting(store: Store, setting: Setting, seed: int, *, by_engine: bool) -> Report:
-    """On a private server: MariaDB has such settings for everybody."""
+    """On a private server: MariaDB and MySQL have such settings for everybody."""
     server = cast(SqlServerStore, store).server
-    make = postgres_role if store.name == "postgres" else mariadb_user
+    make = postgres_role if store.name == "postgres" else partial(mysql_user, name=store.name)
     drivers = random.Random(seed).choice(_DRIVERS[store.name])
     with make(server, setting, drivers) as hostile:
         hostile.like(store)
@@ -230,6 +245,7 @@ _DRIVERS = {
         ("postgresql+psycopg2", "postgresql+psycopg"),
     ),
     "mariadb": (("mysql+pymysql", "mysql+asyncmy"), ("mysql+mysqldb", "mysql+aiomysql")),
+    "mysql": (("mysql+pymysql", "mysql+asyncmy"), ("mysql+mysqldb", "mysql+aiomysql")),
 }
 
 
@@ -263,28 +279,31 @@ def postgres_role(server: DatabaseServer, setting: Setting, drivers: tuple[str, 
 
 
 @contextmanager
-def mariadb_user(server: DatabaseServer, setting: Setting, drivers: tuple[str, str]) -> Iterator[RedirectedStore]:
-    name = f"hostile_{uuid4().hex[:8]}"
+def mysql_user(
+    server: DatabaseServer, setting: Setting, drivers: tuple[str, str], *, name: str
+) -> Iterator[RedirectedStore]:
+    """``name`` is that of the store: MariaDB, or MySQL."""
+    user = f"hostile_{uuid4().hex[:8]}"
     most = max(0, setting.connections)
     with server.connect() as connection:
         connection.exec_driver_sql(
-            f"CREATE USER '{name}'@'%%' IDENTIFIED BY '{PASSWORD}' WITH MAX_USER_CONNECTIONS {most}"
+            f"CREATE USER '{user}'@'%%' IDENTIFIED BY '{PASSWORD}' WITH MAX_USER_CONNECTIONS {most}"
         )
         connection.exec_driver_sql(
-            f"GRANT ALL PRIVILEGES ON {make_url(server.url('mysql')).database}.* TO '{name}'@'%%'"
+            f"GRANT ALL PRIVILEGES ON {make_url(server.url('mysql')).database}.* TO '{user}'@'%%'"
         )
         before = {
             variable: connection.exec_driver_sql(f"SELECT @@GLOBAL.{variable}").scalar_one()
             for variable in setting.values
         }
     try:
-        hostile = _as_user(server, "mariadb", drivers, name)
+        hostile = _as_user(server, name, drivers, user)
         _set_globals(server, setting.values)
         yield hostile
     finally:
         _set_globals(server, before)
         with server.connect() as connection:
-            connection.exec_driver_sql(f"DROP USER '{name}'@'%%'")
+            connection.exec_driver_sql(f"DROP USER '{user}'@'%%'")
 
 
 def _set_globals(server: DatabaseServer, values: Mapping[str, Any]) -> None:

@@ -113,10 +113,10 @@ def _wrong_times(store: Store, begin: datetime, end: datetime, moment: Moment) -
 
 def _set_zone(store: Store, zone: str, trial: int) -> None:
     """For every session, in the ways in which administrators do it; the server itself has it from its environment."""
-    if store.name not in ("postgres", "mariadb"):
+    if store.name not in ("postgres", "mariadb", "mysql"):
         return
     with store.servers[0].connect() as connection:
-        if store.name == "mariadb":
+        if store.name != "postgres":
             connection.execute(text("SET GLOBAL time_zone = 'SYSTEM'"))
         elif trial % 2:
             connection.execute(text(f"ALTER ROLE shedlock SET timezone = '{zone}'"))

@@ -23,15 +23,14 @@ from tests.support.redis import RedisEndpoint
 PAGE = Page("shedlock-java")
 DATABASE = "how_to_java"
 SQL = [block.text for block in PAGE.of("sql")]
-CREATE = {"postgresql": SQL[0], "mariadb": SQL[1]}
-ALTER = {"postgresql": SQL[2], "mariadb": SQL[3]}
-SELECT = {
-    "postgresql": SQL[4],
-    "mariadb": SQL[4].replace("timezone('utc', clock_timestamp())", "utc_timestamp(6)"),
-}
+CREATE = {"postgresql": SQL[0], "mariadb": SQL[1], "mysql": SQL[1]}
+ALTER = {"postgresql": SQL[2], "mariadb": SQL[3], "mysql": SQL[3]}
+SELECT_OF_MYSQL = SQL[4].replace("timezone('utc', clock_timestamp())", "utc_timestamp(6)")
+SELECT = {"postgresql": SQL[4], "mariadb": SELECT_OF_MYSQL, "mysql": SELECT_OF_MYSQL}
 IN_A_MINUTE = {
     "postgresql": "timezone('utc', CURRENT_TIMESTAMP) + interval '1 minute'",
     "mariadb": "UTC_TIMESTAMP(3) + INTERVAL 1 MINUTE",
+    "mysql": "UTC_TIMESTAMP(3) + INTERVAL 1 MINUTE",
 }
 REQUEST = LockRequest("report", "30m", "1m", holder="us:1")
 
@@ -133,8 +132,9 @@ def change_columns(engine: Engine, zone: str) -> None:
         changes = "ALTER COLUMN lock_until TYPE timestamp, ALTER COLUMN locked_at TYPE timestamp"
         script = f"{ALTER['postgresql']}ALTER TABLE shedlock {changes}"
     else:
-        assert "SET time_zone = DEFAULT;" in ALTER["mariadb"]
-        script = ALTER["mariadb"].replace("DEFAULT", f"'{zone}'")
+        alter = ALTER[engine.dialect.name]
+        assert "SET time_zone = DEFAULT;" in alter
+        script = alter.replace("DEFAULT", f"'{zone}'")
     with engine.begin() as connection:
         in_zone(connection, zone)
         for statement in filter(str.strip, script.split(";")):

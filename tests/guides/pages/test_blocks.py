@@ -56,8 +56,8 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, request: pytest.Fi
     if found is None:
         check_script(script, tmp_path)
         return
-    fixture = "postgres_server" if found[1].startswith("postgres") else "mariadb_server"
-    server: DatabaseServer = request.getfixturevalue(fixture)
+    scheme = found[1].partition("+")[0].replace("postgresql", "postgres")
+    server: DatabaseServer = request.getfixturevalue(f"{scheme}_server")
     with server.new_database(DATABASE):
         check_script(ADDRESS.sub(lambda found: server.url(found[1], DATABASE), script), tmp_path)
 

@@ -12,7 +12,7 @@ from tests.guides.examples.scripts import PROJECT
 
 DRIVERS = {
     "postgresql": {"psycopg[binary]", "psycopg", "psycopg2-binary", "psycopg2", "asyncpg"},
-    "mysql": {"pymysql", "mysqlclient", "asyncmy", "aiomysql"},
+    "mysql": {"pymysql", "pymysql[rsa]", "mysqlclient", "asyncmy", "aiomysql"},
 }
 """The packages with a driver for each kind of database; SQLite's comes with Python."""
 SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}

@@ -33,6 +33,11 @@ def mariadb(mariadb_server: DatabaseServer) -> Iterator[DatabaseServer]:
     yield from _with_database(mariadb_server, "mysql+pymysql")
 
 
+@pytest.fixture(scope="package")
+def mysql(mysql_server: DatabaseServer) -> Iterator[DatabaseServer]:
+    yield from _with_database(mysql_server, "mysql+pymysql")
+
+
 @pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> str:
     """Override with `@pytest.mark.parametrize("driver", …)` where some will do."""

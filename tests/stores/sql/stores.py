@@ -17,29 +17,44 @@ from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlc
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.database import Address
 
-Product = Literal["postgres", "mariadb"]
+Product = Literal["postgres", "mariadb", "mysql"]
 
 T = TypeVar("T")
 
 DATABASE = "tests_sql"
 
+# The scheme says which server it is. The contract also uses mysql:// for MariaDB, as most people do.
 SYNC_DRIVERS = {
     "postgresql+psycopg": "postgres",
     "postgresql+psycopg2": "postgres",
-    "mysql+pymysql": "mariadb",
-    "mysql+mysqldb": "mariadb",
+    "mariadb+pymysql": "mariadb",
+    "mariadb+mysqldb": "mariadb",
+    "mysql+pymysql": "mysql",
+    "mysql+mysqldb": "mysql",
 }
 ASYNC_DRIVERS = {
     "postgresql+psycopg_async": "postgres",
     "postgresql+asyncpg": "postgres",
-    "mysql+aiomysql": "mariadb",
-    "mysql+asyncmy": "mariadb",
+    "mariadb+aiomysql": "mariadb",
+    "mariadb+asyncmy": "mariadb",
+    "mysql+aiomysql": "mysql",
+    "mysql+asyncmy": "mysql",
 }
 DRIVERS = {**SYNC_DRIVERS, **ASYNC_DRIVERS}
 SQLITE_DRIVERS = ("sqlite", "sqlite+aiosqlite")
 # Where the driver makes no difference.
-ONE_EACH = ("postgresql+psycopg", "mysql+pymysql")
-ONE_ASYNC_EACH = ("postgresql+asyncpg", "mysql+asyncmy")
+ONE_EACH = ("postgresql+psycopg", "mariadb+pymysql", "mysql+pymysql")
+ONE_ASYNC_EACH = ("postgresql+asyncpg", "mariadb+asyncmy", "mysql+asyncmy")
+
+
+def drivers_of(*products: Product) -> list[str]:
+    """All drivers for these servers."""
+    return [driver for driver, product in DRIVERS.items() if product in products]
+
+
+def on_mysql_and_mariadb(*drivers: str) -> list[str]:
+    """``on_mysql_and_mariadb("pymysql")``: what both servers are tested for alike."""
+    return [f"{scheme}+{driver}" for driver in drivers for scheme in ("mariadb", "mysql")]
 
 
 class SqliteFile:
@@ -72,6 +87,10 @@ class Store:
     @property
     def is_postgres(self) -> bool:
         return self.driver.startswith("postgresql")
+
+    @property
+    def is_mariadb(self) -> bool:
+        return self.driver.startswith("mariadb")
 
     @property
     def is_sqlite(self) -> bool:

@@ -9,14 +9,15 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.sql.stores import DATABASE, Store, acquired, record_of
+from tests.stores.sql.stores import DATABASE, Store, acquired, on_mysql_and_mariadb, record_of
 from tests.support.database import DatabaseServer
 
-# MariaDB knows named zones only if somebody has loaded them.
-ZONES = {"postgres": ["America/New_York", "Pacific/Kiritimati", "Australia/Lord_Howe"], "mariadb": ["-12:59", "+13:00"]}
+# MariaDB and MySQL know named zones only if somebody has loaded them.
+POSTGRES_ZONES = ["America/New_York", "Pacific/Kiritimati", "Australia/Lord_Howe"]
+OFFSETS = ["-12:59", "+13:00"]
 
 
-@pytest.fixture(params=ZONES["postgres"])
+@pytest.fixture(params=POSTGRES_ZONES)
 def postgres_zone(request: pytest.FixtureRequest, postgres: DatabaseServer) -> Iterator[str]:
     with postgres.connect() as connection:
         connection.execute(text(f"ALTER DATABASE {DATABASE} SET timezone = '{request.param}'"))
@@ -24,9 +25,9 @@ def postgres_zone(request: pytest.FixtureRequest, postgres: DatabaseServer) -> I
         connection.execute(text(f"ALTER DATABASE {DATABASE} RESET ALL"))
 
 
-@pytest.fixture(params=ZONES["mariadb"])
-def mariadb_zone(request: pytest.FixtureRequest, mariadb: DatabaseServer) -> Iterator[str]:
-    with mariadb.connect() as connection:
+@pytest.fixture(params=OFFSETS)
+def global_zone(request: pytest.FixtureRequest, store: Store) -> Iterator[str]:
+    with store.server.connect() as connection:
         before = connection.execute(text("SELECT @@GLOBAL.time_zone")).scalar()
         connection.execute(text("SET GLOBAL time_zone = :zone"), {"zone": request.param})
         yield request.param
@@ -48,7 +49,6 @@ def local_zone() -> Iterator[None]:
 
 
 POSTGRES = ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"]
-MARIADB = ["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy"]
 
 
 @pytest.mark.parametrize("driver", POSTGRES)
@@ -59,12 +59,10 @@ def test_i10_postgres_in_any_zone(driver: str, postgres_zone: str, postgres: Dat
         check(store, name)
 
 
-@pytest.mark.parametrize("driver", MARIADB)
-def test_i10_mariadb_in_any_zone(driver: str, mariadb_zone: str, mariadb: DatabaseServer, name: str) -> None:
-    store = Store(mariadb, driver)
-    with store.stack:
-        assert store.query("SELECT @@time_zone") == mariadb_zone
-        check(store, name)
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "mysqldb", "asyncmy"))
+def test_i10_mysql_and_mariadb_in_any_zone(driver: str, global_zone: str, store: Store, name: str) -> None:
+    assert store.query("SELECT @@time_zone") == global_zone
+    check(store, name)
 
 
 def check(store: Store, name: str) -> None:

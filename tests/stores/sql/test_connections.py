@@ -18,11 +18,21 @@ from sqlalchemy import Connection, StaticPool, create_engine, event, text
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import DRIVERS, SQLITE_DRIVERS, SYNC_DRIVERS, Application, Store, acquired, record_of
+from tests.stores.sql.stores import (
+    DRIVERS,
+    ONE_EACH,
+    SQLITE_DRIVERS,
+    SYNC_DRIVERS,
+    Application,
+    Store,
+    acquired,
+    drivers_of,
+    record_of,
+)
 from tests.support.polling import wait_until
 from tests.support.signals import TooLong, raised_by
 
-POSTGRES_DRIVERS = [driver for driver, product in DRIVERS.items() if product == "postgres"]
+POSTGRES_DRIVERS = drivers_of("postgres")
 
 
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
@@ -149,7 +159,7 @@ def _alarm() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])
+@pytest.mark.parametrize("driver", ONE_EACH)
 @pytest.mark.parametrize("kind", ["url", "engine"])
 @pytest.mark.usefixtures("_alarm")
 def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, store: Store, name: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import Lease, LockProvider, LockRequest
-from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store
+from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store, drivers_of
 from tests.support.database import DatabaseServer
 
 THREADS = 8
@@ -20,12 +20,22 @@ POSTGRES_SETTINGS = {
     "lock_timeout": ["1s"],
     "synchronous_commit": ["off"],
 }
-MARIADB_SETTINGS = {
-    "tx_isolation": ["'REPEATABLE-READ'", "'SERIALIZABLE'", "'READ-UNCOMMITTED'"],
-    "sql_mode": ["''", "'ANSI_QUOTES,PIPES_AS_CONCAT'", "'ORACLE'", "'SIMULTANEOUS_ASSIGNMENT'"],
-    "innodb_snapshot_isolation": ["1"],
-    "innodb_lock_wait_timeout": ["1"],
-    "completion_type": ["1"],  # CHAIN: whoever ends a transaction begins another
+ISOLATION_LEVELS = ["'REPEATABLE-READ'", "'SERIALIZABLE'", "'READ-UNCOMMITTED'"]
+GLOBAL_SETTINGS = {
+    "mariadb": {
+        "tx_isolation": ISOLATION_LEVELS,
+        "sql_mode": ["''", "'ANSI_QUOTES,PIPES_AS_CONCAT'", "'ORACLE'", "'SIMULTANEOUS_ASSIGNMENT'"],
+        "innodb_snapshot_isolation": ["1"],
+        "innodb_lock_wait_timeout": ["1"],
+        "completion_type": ["1"],  # CHAIN: whoever ends a transaction begins another
+    },
+    "mysql": {
+        "transaction_isolation": ISOLATION_LEVELS,
+        "sql_mode": ["''", "'ANSI_QUOTES,PIPES_AS_CONCAT'", "'TRADITIONAL,NO_BACKSLASH_ESCAPES'"],
+        "innodb_lock_wait_timeout": ["1"],
+        "completion_type": ["1"],
+        "autocommit": ["0"],
+    },
 }
 
 
@@ -70,23 +80,31 @@ def postgres_setting(request: pytest.FixtureRequest, postgres: DatabaseServer) -
         connection.execute(text(f"ALTER DATABASE {DATABASE} RESET ALL"))
 
 
-@pytest.mark.parametrize("driver", [driver for driver, product in DRIVERS.items() if product == "postgres"])
+@pytest.mark.parametrize("driver", drivers_of("postgres"))
 def test_i1_postgres_settings(driver: str, postgres_setting: None, store: Store, name: str) -> None:
     one_winner_each_round(both_kinds(store), name)
 
 
-@pytest.fixture(params=flat(MARIADB_SETTINGS), ids="=".join)
-def mariadb_setting(request: pytest.FixtureRequest, mariadb: DatabaseServer) -> Iterator[None]:
-    setting, value = request.param
-    with mariadb.connect() as connection:
-        before = connection.execute(text(f"SELECT @@GLOBAL.{setting}")).scalar()
-        connection.execute(text(f"SET GLOBAL {setting} = {value}"))
+@pytest.fixture
+def global_setting(setting: tuple[str, str], store: Store) -> Iterator[None]:
+    variable, value = setting
+    with store.server.connect() as connection:
+        before = connection.execute(text(f"SELECT @@GLOBAL.{variable}")).scalar()
+        connection.execute(text(f"SET GLOBAL {variable} = {value}"))
         yield
-        connection.execute(text(f"SET GLOBAL {setting} = :before"), {"before": before})
+        connection.execute(text(f"SET GLOBAL {variable} = :before"), {"before": before})
 
 
-@pytest.mark.parametrize("driver", [driver for driver, product in DRIVERS.items() if product == "mariadb"])
-def test_i1_mariadb_settings(driver: str, mariadb_setting: None, store: Store, name: str) -> None:
+GLOBAL = [
+    pytest.param(driver, setting, id=f"{driver}-{'='.join(setting)}")
+    for driver in drivers_of("mariadb", "mysql")
+    for setting in flat(GLOBAL_SETTINGS[DRIVERS[driver]])
+]
+
+
+@pytest.mark.usefixtures("global_setting")
+@pytest.mark.parametrize(("driver", "setting"), GLOBAL)
+def test_i1_settings_of_mysql_and_mariadb(store: Store, name: str) -> None:
     one_winner_each_round(both_kinds(store), name)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import MetaData, create_engine, make_url, text
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SYNC_DRIVERS, Store, acquired
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SYNC_DRIVERS, Store, acquired, on_mysql_and_mariadb
 from tests.support.database import DatabaseServer
 from tests.support.workers import CallAll, workers
 
@@ -93,7 +93,7 @@ def test_twice(store: Store) -> None:
         "a$shedlock$b $shedlock_$",
     ],
 )
-@pytest.mark.parametrize("driver", [*SYNC_DRIVERS, "postgresql+asyncpg", "mysql+asyncmy"])
+@pytest.mark.parametrize("driver", [*SYNC_DRIVERS, *ONE_ASYNC_EACH])
 def test_odd_table_names(driver: str, table: str, store: Store) -> None:
     provider = store.provider(table_name=table)
     try:
@@ -145,8 +145,8 @@ def test_another_schema(driver: str, schema: str, store: Store) -> None:
         store.execute(f'DROP SCHEMA "{schema}" CASCADE')
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql"])
-def test_another_database_on_mariadb(driver: str, store: Store) -> None:
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
+def test_another_database(driver: str, store: Store) -> None:
     store.server.create_database("tests_sql_other")
     try:
         provider = store.provider(schema="tests_sql_other")

@@ -18,10 +18,10 @@ from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
-from tests.stores.sql.stores import DRIVERS, Application, Store, acquired, carry_out, record_of
+from tests.stores.sql.stores import Application, Store, acquired, carry_out, drivers_of, record_of
 from tests.support.polling import wait_until
 
-POSTGRES = [driver for driver in DRIVERS if driver.startswith("postgresql")]
+POSTGRES = drivers_of("postgres")
 WAITING = "datname = current_database() AND wait_event_type = 'Lock' AND pid <> ALL (CAST(:seen AS int[]))"
 
 

@@ -41,9 +41,39 @@ def test_a_long_wait_for_a_lock_is_not_repeated(seconds: float) -> None:
         fail()
 
 
-@pytest.mark.parametrize(("code", "failure"), [(1047, Failure.NOT_DONE), (1927, Failure.UNREACHABLE)])
-def test_i5_a_server_that_is_not_there_for_us(code: int, failure: Failure) -> None:
+SERVER_CODES = {
+    1021: Failure.NOT_DONE,  # disk full
+    1040: Failure.NOT_DONE,  # too many connections
+    1041: Failure.NOT_DONE,  # out of memory
+    1047: Failure.NOT_DONE,  # a Galera node that has left its cluster
+    1053: Failure.UNREACHABLE,  # shutting down
+    1114: Failure.NOT_DONE,  # the table is full, as the disk is
+    1129: Failure.NOT_DONE,  # this host is blocked after many connection errors
+    1135: Failure.NOT_DONE,  # no thread for the connection
+    1205: Failure.CONFLICT,  # lock wait timeout
+    1213: Failure.CONFLICT,  # deadlock
+    1290: Failure.NOT_DONE,  # read-only
+    1317: Failure.UNREACHABLE,  # interrupted
+    1836: Failure.NOT_DONE,  # read-only
+    1927: Failure.UNREACHABLE,  # MariaDB: the connection was killed
+    3024: Failure.UNREACHABLE,  # max_execution_time
+    3032: Failure.NOT_DONE,  # MySQL in offline mode
+    3101: Failure.CONFLICT,  # MySQL: Group Replication refused the commit in favour of another member's
+    3169: Failure.SESSION_CLOSED,  # MySQL: the session was killed
+    4031: Failure.SESSION_CLOSED,  # MySQL: closed for inactivity
+}
+
+
+@pytest.mark.parametrize(("code", "failure"), SERVER_CODES.items())
+def test_i5_codes_of_mysql_and_mariadb(code: int, failure: Failure) -> None:
     assert classify(mysql_error(code)) is failure
+
+
+@pytest.mark.parametrize("code", [3169, 4031])
+def test_a_session_that_mysql_closed_is_retried_although_its_connection_is_broken(code: int) -> None:
+    error = mysql_error(code)
+    error.connection_invalidated = True
+    assert classify(error) is Failure.SESSION_CLOSED
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from sqlalchemy import text
 from shedlock_py import LockRequest
 from shedlock_py._process import monotonic
 from shedlock_py.providers.sqlalchemy.clients import POOL_SIZE, RESERVED
-from tests.stores.sql.stores import DRIVERS, Store, acquired
+from tests.stores.sql.stores import Store, acquired, drivers_of
 from tests.support.polling import wait_until
 
-POSTGRES = [driver for driver, product in DRIVERS.items() if product == "postgres"]
+POSTGRES = drivers_of("postgres")
 
 
 @contextmanager

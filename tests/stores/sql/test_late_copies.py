@@ -1,4 +1,4 @@
-"""Late copies of commands, where the contract does not show it: verify(), tables of Java, modes of MariaDB."""
+"""Late copies of commands, where the contract does not show it: verify(), tables of Java, sql_mode."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -120,12 +120,14 @@ def test_i1_a_take_over_replaces_exactly_the_record_that_was_read(
 
 
 @pytest.mark.parametrize("extra_columns", [True, False])
-@pytest.mark.parametrize("driver", ["mysql+pymysql"])
-@pytest.mark.parametrize("mode", ["", "SIMULTANEOUS_ASSIGNMENT"])
+@pytest.mark.parametrize(
+    ("driver", "mode"),
+    [("mariadb+pymysql", ""), ("mariadb+pymysql", "SIMULTANEOUS_ASSIGNMENT"), ("mysql+pymysql", "")],
+)
 def test_i6_what_was_extended_meanwhile_is_not_cut_short(
     store: Store, mode: str, extra_columns: bool, name: str
 ) -> None:
-    """MariaDB assigns columns one after the other, or all at once."""
+    """MySQL assigns columns one after the other; MariaDB does, or assigns all at once."""
     application = Application(store, options={"extra_columns": extra_columns})
     provider: Any = application.provider
 

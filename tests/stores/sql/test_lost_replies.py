@@ -6,7 +6,7 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import Store, acquired, record_of
+from tests.stores.sql.stores import Store, acquired, drivers_of, record_of
 from tests.support.polling import wait_until
 
 
@@ -17,7 +17,7 @@ def provider(request: pytest.FixtureRequest, store: Store, proxy: TcpProxy) -> L
     return provider
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+aiomysql", "mysql+asyncmy"])
+@pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
 @pytest.mark.parametrize("reply", [0, 1, 2])  # of the statement, the COMMIT, and the pool's ROLLBACK
 def test_i12_acquire_in_a_transaction(driver: str, reply: int, store: Store, proxy: TcpProxy, name: str) -> None:
     provider, other = store.provider_of_engine(proxy.address), store.provider()

@@ -8,8 +8,7 @@ from sqlalchemy import Engine, MetaData, create_engine, inspect
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider, lock_table
-from tests.stores.sql.stores import ONE_EACH, Store, acquired
-from tests.support.database import DatabaseServer
+from tests.stores.sql.stores import DRIVERS, ONE_EACH, Store, acquired, drivers_of, on_mysql_and_mariadb
 
 
 @pytest.fixture
@@ -61,23 +60,23 @@ def test_create_all_on_sqlite(name: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def latin(mariadb: DatabaseServer) -> Iterator[str]:
+def latin(store: Store) -> Iterator[str]:
     """A database from before UTF-8."""
-    with mariadb.connect() as connection:
+    with store.server.connect() as connection:
         connection.exec_driver_sql("CREATE DATABASE tests_sql_latin CHARACTER SET latin1 COLLATE latin1_swedish_ci")
     yield "tests_sql_latin"
-    mariadb.drop_database("tests_sql_latin")
+    store.server.drop_database("tests_sql_latin")
 
 
 # Each is equal to "Größe-job" for one MySQL collation or another.
 LOOKALIKES = ["Größe-job", "größe-job", "Grösse-job", "Große-job", "Größe-job ", "Größe-Job", "Gro\u0308ße-job"]
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+aiomysql", "mysql+asyncmy"])
+@pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
 @pytest.mark.parametrize("made_by", ["create_schema", "create_all"])
 def test_names_are_compared_byte_by_byte(driver: str, made_by: str, latin: str, store: Store) -> None:
     if made_by == "create_all":
-        engine = create_engine(store.server.url("mysql+pymysql", latin))
+        engine = create_engine(store.server.url(f"{DRIVERS[driver]}+pymysql", latin))
         metadata = MetaData()
         lock_table(metadata)
         metadata.create_all(engine)
@@ -91,7 +90,7 @@ def test_names_are_compared_byte_by_byte(driver: str, made_by: str, latin: str, 
     assert provider.release(acquired(provider, "🐑" * 64))
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+aiomysql"])
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "aiomysql"))
 def test_a_connection_that_cannot_say_the_name_says_so(driver: str, latin: str, store: Store) -> None:
     provider = store.provider(url=store.server.url(driver, latin) + "?charset=latin1")
     provider.create_schema()

@@ -11,10 +11,10 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import DRIVERS, ONE_ASYNC_EACH, ONE_EACH, Store, acquired, record_of
+from tests.stores.sql.stores import DRIVERS, ONE_ASYNC_EACH, ONE_EACH, Store, acquired, drivers_of, record_of
 
-POSTGRES = [driver for driver in DRIVERS if driver.startswith("postgresql")]
-MARIADB = [driver for driver in DRIVERS if driver.startswith("mysql")]
+POSTGRES = drivers_of("postgres")
+MYSQL = drivers_of("mariadb", "mysql")
 
 
 def assert_odd(provider: LockProvider, name: str, column: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +157,7 @@ def test_tokens_in_text(driver: str, store: Store, name: str, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("column", ["lock_until", "locked_at"])
-@pytest.mark.parametrize("driver", MARIADB)
+@pytest.mark.parametrize("driver", MYSQL)
 def test_a_day_that_is_none(
     driver: str, column: str, store: Store, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_day_that_is_none(
         assert record_of(provider, name).is_held, "the next acquire mends it"
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+asyncmy", "postgresql+psycopg", "postgresql+asyncpg"])
+@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
 def test_a_token_that_is_no_bigint_is_granted_to_nobody(driver: str, store: Store, name: str) -> None:
     with store.table() as table:
         provider = store.provider(table_name=table)

@@ -67,8 +67,8 @@ def open_all(stack: ExitStack, servers: dict[str, DatabaseServer], *, engines: b
 
 
 @pytest.fixture
-def servers(postgres: DatabaseServer, mariadb: DatabaseServer) -> dict[str, DatabaseServer]:
-    return {"postgres": postgres, "mariadb": mariadb}
+def servers(postgres: DatabaseServer, mariadb: DatabaseServer, mysql: DatabaseServer) -> dict[str, DatabaseServer]:
+    return {"postgres": postgres, "mariadb": mariadb, "mysql": mysql}
 
 
 def test_i5_a_restart_and_an_outage(servers: dict[str, DatabaseServer], name: str) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import DATABASE, Application, Store, acquired
+from tests.stores.sql.stores import DATABASE, ONE_EACH, Application, Store, acquired
 
 PASSWORDS = ["hunter2", "hun/ter:2@%41 x"]
 
@@ -52,7 +52,7 @@ def assert_hidden(secret: str, url: str, error: Exception, provider: object, log
         assert encoded not in line
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])
+@pytest.mark.parametrize("driver", ONE_EACH)
 def test_no_password_of_the_query_in_sight(driver: str, store: Store, name: str, log: pytest.LogCaptureFixture) -> None:
     url = make_url(store.url()).set(password=None).update_query_dict({"password": "hunter2"})
     provider = store.provider(url=url.render_as_string(hide_password=False))

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, event, make_url
 
 from shedlock_py import LeaseLostError, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import DATABASE, Application, Store, acquired, record_of
+from tests.stores.sql.stores import DATABASE, ONE_EACH, Application, Store, acquired, on_mysql_and_mariadb, record_of
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_i1_a_connection_that_was_sent_elsewhere(store: Store, other_place: str,
     assert provider.release(lease)
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])
+@pytest.mark.parametrize("driver", ONE_EACH)
 def test_verify_on_a_connection_that_was_sent_elsewhere(store: Store, other_place: str, name: str) -> None:
     provider, application = store.provider(), Application(store)
     wander(application, store, other_place)
@@ -124,7 +124,7 @@ def test_the_table_is_created_in_the_default_place(store: Store, other_place: st
         assert store.query(f"SELECT count(*) FROM {table}") == 1
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb"])
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "mysqldb"))
 def test_an_engine_whose_url_names_no_database(store: Store, name: str) -> None:
     url = make_url(store.url())
     engine = create_engine(

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
-from tests.stores.sql.stores import DATABASE, Store, acquired
+from tests.stores.sql.stores import DATABASE, Store, acquired, on_mysql_and_mariadb
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 from tests.support.servers import PostgresServer
@@ -121,16 +121,19 @@ def test_postgres_does_not_wait_for_whoever_locks_the_row(driver: str, store: St
         assert provider.acquire(LockRequest(name, "1m")) is None
 
 
-def written_by_mariadb(store: Store, name: str) -> tuple[object, ...]:
+def written_by_mysql(store: Store, name: str) -> tuple[object, ...]:
+    """The row, what handlers have written, and the end of the binary log (which MariaDB's tests have off)."""
     counters = "SHOW GLOBAL STATUS WHERE variable_name IN ('Handler_update', 'Innodb_rows_inserted')"
     with store.connect() as connection:
         row = connection.execute(text("SELECT * FROM shedlock WHERE name = :name"), {"name": name}).one()
-        return (*row, *connection.execute(text(counters)).all())
+        log = [] if store.is_mariadb else connection.execute(text("SHOW BINARY LOG STATUS")).all()
+        assert log or store.is_mariadb, "MySQL writes a binary log by default"
+        return (*row, *connection.execute(text(counters)).all(), *log)
 
 
 @pytest.mark.parametrize("kind", ["held", "already ran", "fire time, held", "table of ShedLock for Java"])
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy"])
-def test_mariadb(driver: str, kind: str, store: Store, name: str) -> None:
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "mysqldb", "asyncmy"))
+def test_mysql_and_mariadb(driver: str, kind: str, store: Store, name: str) -> None:
     provider = store.provider(extra_columns=kind != "table of ShedLock for Java")
     fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
     lease = acquired(provider, name, fire_time=fire_time)
@@ -138,19 +141,19 @@ def test_mariadb(driver: str, kind: str, store: Store, name: str) -> None:
         provider.release(lease)
     if kind == "fire time, held":
         fire_time = FIRE_TIME + timedelta(days=1)
-    before = written_by_mariadb(store, name)
+    before = written_by_mysql(store, name)
     for _ in range(SKIPS):
         assert provider.acquire(LockRequest(name, "1m", fire_time=fire_time)) is None
-    assert written_by_mariadb(store, name) == before
+    assert written_by_mysql(store, name) == before
     provider.take_over(LockRequest(name, "1m"))
-    assert written_by_mariadb(store, name) != before, "this test would not have seen a write"
+    assert written_by_mysql(store, name) != before, "this test would not have seen a write"
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+aiomysql"])
-def test_mariadb_refuses_a_late_fire_time_without_a_trace(driver: str, store: Store, name: str) -> None:
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "aiomysql"))
+def test_mysql_and_mariadb_refuse_a_late_fire_time_without_a_trace(driver: str, store: Store, name: str) -> None:
     provider = store.provider()
     provider.release(acquired(provider, name))
-    before = written_by_mariadb(store, name)
+    before = written_by_mysql(store, name)
     for _ in range(20):
         refuse_late(provider, name)
-    assert written_by_mariadb(store, name) == before
+    assert written_by_mysql(store, name) == before

@@ -9,14 +9,14 @@ from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import DATABASE, DRIVERS, Store, acquired
+from tests.stores.sql.stores import DATABASE, DRIVERS, ONE_EACH, Store, acquired
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
-from tests.support.servers import MariaDbServer, PostgresServer
+from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
 
 USER, PASSWORD = "plain_user", "plain"
-"""MariaDB lets administrators write to a server that is read-only."""
+"""MySQL and MariaDB let administrators write to a server that is read-only."""
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,12 @@ def new_postgres() -> Iterator[DatabaseServer]:
 @pytest.fixture(scope="module")
 def new_mariadb() -> Iterator[DatabaseServer]:
     with private_server("mariadb", MariaDbServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def new_mysql() -> Iterator[DatabaseServer]:
+    with private_server("mysql", MySqlServer) as server:
         yield server
 
 
@@ -43,7 +49,8 @@ class Switchover:
                 store.provider().create_schema()
             if not store.is_postgres:
                 store.execute(
-                    f"CREATE OR REPLACE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
+                    f"DROP USER IF EXISTS {USER}@'%'",
+                    f"CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
                     f"GRANT SELECT, INSERT, UPDATE, DELETE ON {DATABASE}.* TO {USER}@'%'",
                 )
         self.proxy = stack.enter_context(TcpProxy(old.server.address))
@@ -98,7 +105,7 @@ def test_i5_a_provider_from_a_url_comes_back(switchover: Switchover, name: str) 
     assert provider.release(lease)
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])
+@pytest.mark.parametrize("driver", ONE_EACH)
 def test_i5_one_error_however_many_connections_are_open(switchover: Switchover, name: str) -> None:
     """Idle ones are given up with the one that said so: they are as old."""
     provider = switchover.old.provider(url=switchover.url)
@@ -123,7 +130,7 @@ def test_i5_one_error_however_many_connections_are_open(switchover: Switchover, 
         assert provider.release(acquired(provider, f"{name}-{number}"))
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg", "mysql+pymysql"])
+@pytest.mark.parametrize("driver", [*ONE_EACH, "postgresql+asyncpg"])
 def test_a_users_engine_loses_only_that_connection(switchover: Switchover, name: str) -> None:
     provider = switchover.old.provider_of_engine(url=switchover.url, pool_size=1, max_overflow=0)
     warm(provider, name)

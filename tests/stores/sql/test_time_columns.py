@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, record_of
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, on_mysql_and_mariadb, record_of
 
 POSTGRES = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if driver.startswith("postgresql")]
-MARIADB = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if driver.startswith("mysql")]
+MYSQL = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if not driver.startswith("postgresql")]
 
 
 def create(store: Store, table: str, time: str, *, extra: bool) -> None:
@@ -81,7 +81,7 @@ def test_only_the_columns_that_follow_the_zone_are_changed(driver: str, store: S
 
 
 @pytest.mark.parametrize("extra", [True, False])
-@pytest.mark.parametrize("driver", MARIADB)
+@pytest.mark.parametrize("driver", MYSQL)
 def test_timestamp_is_warned_of_once(
     driver: str, extra: bool, store: Store, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,7 +103,7 @@ def test_timestamp_is_warned_of_once(
 
 @pytest.mark.parametrize("zone", ["+00:00", "+09:00", "-08:00"])
 @pytest.mark.parametrize("digits", ["", "(3)", "(6)"])
-@pytest.mark.parametrize("driver", ["mysql+pymysql"])
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
 def test_i5_a_lock_held_in_timestamp_by_another_zone_is_not_called_free(
     driver: str, digits: str, zone: str, store: Store, name: str
 ) -> None:
@@ -132,7 +132,7 @@ def test_i5_a_lock_held_in_timestamp_by_another_zone_is_not_called_free(
         assert abs(record.remaining - timedelta(hours=1)) < timedelta(minutes=1)
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql"])
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
 def test_timestamp_where_all_sessions_have_one_zone(driver: str, store: Store, name: str) -> None:
     with store.table() as table:
         create(store, table, "TIMESTAMP(6)", extra=True)

@@ -24,6 +24,7 @@ from tests.stores.sql.stores import (
     Application,
     Store,
     acquired,
+    on_mysql_and_mariadb,
 )
 from tests.support.blocked_loops import compute
 from tests.support.database import Address
@@ -190,7 +191,7 @@ async def failed_async(provider: AsyncSqlAlchemyLockProvider, name: str) -> floa
     return time.monotonic() - started
 
 
-@pytest.mark.parametrize("driver", ["mysql+aiomysql", "mysql+asyncmy"])
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("aiomysql", "asyncmy"))
 async def test_i13_the_tcp_connection_is_made_at_the_moment_of_the_limit(
     driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

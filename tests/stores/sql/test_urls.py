@@ -11,7 +11,16 @@ import pytest
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import ConfigurationError, LockRequest, async_provider_from_url, configure, hold, provider_from_url
+from shedlock_py import (
+    ConfigurationError,
+    LockRequest,
+    ProviderError,
+    ProviderUnreachable,
+    async_provider_from_url,
+    configure,
+    hold,
+    provider_from_url,
+)
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.stores.sql.stores import DATABASE, acquired
 from tests.support.database import DatabaseServer
@@ -117,16 +126,26 @@ def test_the_alias_of_hosting_services(postgres: DatabaseServer, name: str) -> N
     assert isinstance(async_provider_from_url(url), AsyncSqlAlchemyLockProvider)
 
 
-def test_a_url_without_a_driver(postgres: DatabaseServer, mariadb: DatabaseServer, name: str) -> None:
-    for server, schemes in ((postgres, ["postgresql"]), (mariadb, ["mysql", "mariadb"])):
-        for scheme in schemes:
-            url = server.url(scheme, DATABASE)
-            for given in (url, make_url(url)):
-                provider = SqlAlchemyLockProvider(given)
-                with hold(name, lock_at_most_for="1m", provider=provider) as lease:
-                    assert lease
-                provider.close()
-            asyncio.run(use(AsyncSqlAlchemyLockProvider(url), name))
+@pytest.mark.parametrize(
+    ("server", "scheme"),
+    [("postgres", "postgresql"), ("mariadb", "mysql"), ("mariadb", "mariadb"), ("mysql", "mysql")],
+)
+def test_a_url_without_a_driver(server: str, scheme: str, request: pytest.FixtureRequest, name: str) -> None:
+    url = request.getfixturevalue(server).url(scheme, DATABASE)
+    for given in (url, make_url(url)):
+        provider = SqlAlchemyLockProvider(given)
+        with hold(name, lock_at_most_for="1m", provider=provider) as lease:
+            assert lease
+        provider.close()
+    asyncio.run(use(AsyncSqlAlchemyLockProvider(url), name))
+
+
+def test_the_scheme_of_mariadb_on_mysql_is_refused(mysql: DatabaseServer, name: str) -> None:
+    provider = SqlAlchemyLockProvider(mysql.url("mariadb+pymysql", DATABASE))
+    with pytest.raises(ProviderError, match="MariaDB") as refused:
+        provider.acquire(LockRequest(name, "1m"))
+    assert not isinstance(refused.value, ProviderUnreachable)
+    provider.close()
 
 
 async def use(provider: AsyncSqlAlchemyLockProvider, name: str) -> None:
@@ -136,10 +155,9 @@ async def use(provider: AsyncSqlAlchemyLockProvider, name: str) -> None:
     await provider.close()
 
 
-@pytest.mark.parametrize(
-    "driver", ["mariadb+pymysql", "mariadb+mysqldb", "mariadb+asyncmy", "postgresql+psycopg_async"]
-)
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy", "postgresql+psycopg_async"])
 def test_schemes_by_another_name(driver: str, request: pytest.FixtureRequest, name: str) -> None:
+    """As here: the other tests of this directory use mariadb:// for MariaDB."""
     server: DatabaseServer = request.getfixturevalue("postgres" if "post" in driver else "mariadb")
     url = server.url(driver, DATABASE)
     if driver.endswith(("asyncmy", "_async")):

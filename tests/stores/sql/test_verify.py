@@ -71,8 +71,9 @@ def test_a_successor_waits_for_the_commit(store: Store, application: Application
 def is_waiting(store: Store) -> bool:
     if store.is_postgres:
         return bool(store.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
-    status = "information_schema.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'"
-    return int(store.query(f"SELECT variable_value FROM {status}")) > 0
+    schema = "information_schema" if store.is_mariadb else "performance_schema"
+    waits = f"{schema}.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'"
+    return int(store.query(f"SELECT variable_value FROM {waits}")) > 0
 
 
 def run_with_heartbeat(
@@ -82,7 +83,7 @@ def run_with_heartbeat(
     heartbeats = store.provider()
 
     def insert_and_extend(connection: Connection) -> None:
-        if not store.is_postgres:
+        if store.is_mariadb:
             connection.execute(text("SET innodb_snapshot_isolation = ON"))
         connection.execute(text(f"SELECT count(*) FROM {work}")).all()
         insert(work, 1)(connection)
@@ -92,7 +93,8 @@ def run_with_heartbeat(
     application.run_verified(lease, insert_and_extend, isolation_level=level)
 
 
-SNAPSHOTS = ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg", "mysql+pymysql"]
+# A snapshot of MySQL does not hide rows from a locking read.
+SNAPSHOTS = ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg", "mariadb+pymysql"]
 LEVELS = [(driver, "REPEATABLE READ") for driver in SNAPSHOTS] + [("postgresql+psycopg", "SERIALIZABLE")]
 
 
@@ -120,4 +122,23 @@ def test_a_heartbeat_since_the_snapshot_fails_closed_and_says_the_way_round(
     for isolation_level in ("READ COMMITTED", level):
         with pytest.raises((LeaseLostError, DBAPIError)):
             application.run_verified(lease, insert_and_lose, isolation_level=isolation_level)
+    assert store.query(f"SELECT count(*) FROM {work}") == 1
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+asyncmy"])
+def test_a_heartbeat_since_the_snapshot_does_no_harm_on_mysql(
+    level: str, store: Store, application: Application, work: str, name: str
+) -> None:
+    lease = acquired(application.provider, name)
+    run_with_heartbeat(store, application, lease, work, level)
+    assert store.query(f"SELECT count(*) FROM {work}") == 1
+
+    def insert_and_lose(connection: Connection) -> None:
+        connection.execute(text(f"SELECT count(*) FROM {work}")).all()
+        insert(work, 2)(connection)
+        store.provider().take_over(LockRequest(name, "1m"))
+
+    with pytest.raises(LeaseLostError):
+        application.run_verified(lease, insert_and_lose, isolation_level=level)
     assert store.query(f"SELECT count(*) FROM {work}") == 1

@@ -16,7 +16,7 @@ from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
-from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired
+from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired, on_mysql_and_mariadb
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_i13_a_silent_server_is_left_by_a_process_without_a_free_file_descriptor
         os.fstat(near.fileno())  # the driver's own is open
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql"])  # the one whose socket the provider opens
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))  # the one whose socket the provider opens
 def test_a_server_that_refuses_the_connection_sees_its_end(driver: str, name: str) -> None:
     """While the error lives, too: in a log record, or in a cycle that the garbage collector finds much later."""
     refusal = b"\xff\x15\x04#28000Access denied for user"

@@ -1,4 +1,4 @@
-"""What the model found in shedlock_py: the same steps, on real stores."""
+"""What the search found in shedlock_py: the same steps, on real stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shedlock_py.testing.proxy import TcpProxy
 from tests.support.stores import Store
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["postgres", "mariadb", "mysql"])
 def behind(request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> Iterator[tuple[Any, TcpProxy]]:
     """A provider, and the proxy in front of its store; the provider has its connection."""
     store = make_store(request.param)

@@ -1,0 +1,62 @@
+"""The contract through each driver for MySQL and MariaDB; a class of tests adds which of the two servers it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from shedlock_py.testing.contract import (
+    AsyncLockProviderContract,
+    EventLoopContract,
+    ExclusionContract,
+    ForkContract,
+    HoldTimesContract,
+    LockProviderContract,
+    ProcessContract,
+)
+from tests.contract.sql import SqlNetworkContract, SqlServerContract
+
+
+class MySqlOrMariaDb(SqlServerContract):
+    admin_driver = "mysql+pymysql"
+
+
+class Pymysql(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, ProcessContract, ForkContract):
+    driver = "mysql+pymysql"
+
+
+@pytest.mark.matrix
+class Mysqlclient(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, ForkContract):
+    driver = "mysql+mysqldb"
+
+
+class Asyncmy(MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+    driver = "mysql+asyncmy"
+
+
+@pytest.mark.matrix
+class Aiomysql(MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, EventLoopContract):
+    driver = "mysql+aiomysql"
+
+
+class UsersEngine(MySqlOrMariaDb, SqlNetworkContract):
+    users_client = True
+    most_connections = 1
+    test_i2_a_claim_that_is_granted_again_is_not_its_lease = None  # type: ignore[assignment]  # nothing commits it
+
+
+@pytest.mark.matrix
+class PymysqlUsersEngine(UsersEngine, LockProviderContract, ForkContract):
+    driver = "mysql+pymysql"
+
+
+class MysqlclientUsersEngine(UsersEngine, ForkContract):
+    driver = "mysql+mysqldb"
+
+
+class AiomysqlUsersEngine(UsersEngine, AsyncLockProviderContract):
+    driver = "mysql+aiomysql"
+
+
+class WithoutExtraColumns(MySqlOrMariaDb, ExclusionContract, HoldTimesContract):
+    driver = "mysql+pymysql"
+    extra_columns = False

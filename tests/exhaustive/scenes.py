@@ -1,0 +1,34 @@
+"""What the claimants of a search do, and what goes wrong around them. Lengths in ticks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.exhaustive.claimant import Plan
+
+
+class Scene(NamedTuple):
+    plans: tuple[Plan, ...]
+    by_hand: tuple[str, ...] = ()
+    """What an operator does, once, at any time."""
+
+    @property
+    def has_retries(self) -> bool:
+        return any(plan.retries for plan in self.plans)
+
+
+SCENES = {
+    "quiet": Scene((Plan(2), Plan(2))),
+    "minimum": Scene((Plan(2, 1, extensions=(1,)), Plan(2, 1))),
+    "retries": Scene((Plan(2, retries=True), Plan(2))),
+    "extensions": Scene((Plan(1, extensions=(1, 2)), Plan(1))),
+    "by hand": Scene((Plan(1, extensions=(1,)), Plan(1)), ("delete", "force release")),
+    "take over": Scene((Plan(2, extensions=(1,)), Plan(2, by_force=True)), ("force release",)),
+    "take over of a deleted record": Scene((Plan(2), Plan(2, by_force=True)), ("delete",)),
+    "two take-overs": Scene((Plan(1, by_force=True), Plan(1, by_force=True, retries=True))),
+    "late": Scene((Plan(1, extensions=(2,), retries=True), Plan(1))),
+    "late, by hand": Scene((Plan(2, retries=True), Plan(2)), ("force release",)),
+    "extensions sent twice": Scene((Plan(2, extensions=(1, 2), retries=True),)),
+    "one fire time": Scene((Plan(1, has_fire_time=True, retries=True), Plan(1, has_fire_time=True))),
+    "three": Scene((Plan(1), Plan(1), Plan(1))),
+}

@@ -1,0 +1,65 @@
+"""All that can happen to one lock: no promise is broken, and each part of the programs and commands is needed.
+
+The token rounds of the quorum have a model of their own, tests/stores/redis_quorum/model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.exhaustive.mutants import MUTANTS
+from tests.exhaustive.scenes import SCENES, Scene
+from tests.exhaustive.search import Search, Violation
+from tests.simulation.stores import NAMES, ModelStore, open_store
+
+SHORT = {
+    "retries": ("sql", "redis", "mongodb"),
+    "late, by hand": ("sql", "redis", "mongodb"),
+    "one fire time": ("sql", "redis", "mongodb"),
+    "minimum": ("redis", "memory"),
+    "take over of a deleted record": ("sql", "mongodb"),
+}
+"""What ``make test`` searches. The other scenes and stores are of the matrix: ``make test-all``."""
+
+
+def opened(name: str) -> ModelStore:
+    if name == "redis":
+        pytest.importorskip("lupa", reason="no Lua for the scripts of Redis: pip install lupa (no wheel for 3.15)")
+    return open_store(name)
+
+
+def _searches() -> Iterator[Any]:
+    for name, scene in SCENES.items():
+        for store in NAMES:
+            if store == "memory" and scene.has_retries:
+                continue  # it has no connection that could break
+            marks = [] if store in SHORT.get(name, ()) else [pytest.mark.matrix]
+            yield pytest.param(store, name, marks=marks)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("store", "scene"), list(_searches()))
+def test_no_promise_is_broken(store: str, scene: str, record_property: Any) -> None:
+    search = _search(store, opened(store), SCENES[scene])
+    search.check()
+    record_property("states", search.states)
+    print(f"{store}, {scene}: {search.states} states, {search.records.executions} executions")
+    assert search.states > 1000
+
+
+@pytest.mark.parametrize("change", MUTANTS)
+def test_each_part_is_needed(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = MUTANTS[change]
+    store = opened(mutant.store)
+    mutant.plant(monkeypatch, store)
+    with pytest.raises(Violation) as found:
+        _search(mutant.store, store, mutant.scene).check()
+    print(f"with it ({change}):\n{found.value}\n")
+    assert mutant.broken in str(found.value).splitlines()[-1]
+
+
+def _search(name: str, store: ModelStore, scene: Scene) -> Search:
+    return Search(name, store, scene.plans, scene.by_hand)

@@ -1,0 +1,88 @@
+"""MySQL's default authentication (caching_sha2_password) and TLS."""
+
+from __future__ import annotations
+
+import importlib
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import make_url
+
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from tests.stores.sql.stores import DATABASE, Store, acquired, drivers_of
+from tests.support.availability import private_server
+from tests.support.database import DatabaseServer
+from tests.support.servers import MySqlServer
+
+pytestmark = pytest.mark.parametrize("driver", drivers_of("mysql"))
+
+PASSWORD = "hunter2"
+
+
+@pytest.fixture
+def url_of_a_new_user(store: Store) -> Iterator[str]:
+    """Somebody who has not logged in since the server started: the password itself has to be sent."""
+    user = f"user_{uuid4().hex[:8]}"
+    store.execute(
+        f"CREATE USER {user}@'%' IDENTIFIED WITH caching_sha2_password BY '{PASSWORD}'",
+        f"GRANT SELECT, INSERT, UPDATE ON {DATABASE}.* TO {user}@'%'",
+    )
+    yield make_url(store.url()).set(username=user, password=PASSWORD).render_as_string(hide_password=False)
+    store.execute(f"DROP USER {user}@'%'")
+
+
+def test_the_first_login_of_a_user(store: Store, url_of_a_new_user: str, name: str) -> None:
+    for _ in range(2):  # the second login is quick
+        assert store.provider(url=url_of_a_new_user).release(acquired(store.provider(url=url_of_a_new_user), name))
+
+
+def test_without_cryptography_the_error_says_what_to_install(
+    driver: str, store: Store, url_of_a_new_user: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if driver == "mysql+mysqldb":
+        pytest.skip("mysqlclient encrypts with the library of MySQL or MariaDB")
+    auth = importlib.import_module("asyncmy.auth" if driver == "mysql+asyncmy" else "pymysql._auth")
+    monkeypatch.setattr(auth, "_have_cryptography", False)
+    with pytest.raises(ProviderError, match=r"'cryptography' package .*— pip install cryptography") as refused:
+        store.provider(url=url_of_a_new_user).acquire(LockRequest(name, "1m"))
+    assert not isinstance(refused.value, ProviderUnreachable)
+    assert PASSWORD not in str(refused.value)
+
+
+# TLS
+
+
+class TlsMySqlServer(MySqlServer):
+    """Makes certificates of its own at its first start, as MySQL does by default."""
+
+    def command(self, port: int) -> list[str]:
+        return [*super().command(port), "--auto-generate-certs=ON", "--require-secure-transport=ON"]
+
+
+@pytest.fixture(scope="module")
+def tls_server(mysql_server: DatabaseServer) -> Iterator[TlsMySqlServer]:
+    if not isinstance(mysql_server, MySqlServer):
+        pytest.skip("needs a server with a certificate, and the environment names one that is not ours")
+    with private_server("mysql", TlsMySqlServer) as server:
+        server.create_database(DATABASE)
+        yield server
+
+
+def test_tls(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
+    store = Store(tls_server, driver)
+    authority = Path(tls_server.data, "ca.pem")
+    with store.stack:
+        if driver == "mysql+aiomysql":  # takes no certificates from a URL
+            context = ssl.create_default_context(cafile=str(authority))
+            context.check_hostname = False
+            provider = store.provider_of_engine(connect_args={"ssl": context})
+        else:
+            no_host = "" if driver == "mysql+mysqldb" else "&ssl_check_hostname=false"
+            provider = store.provider(url=f"{store.url()}?ssl_ca={authority}{no_host}")
+        provider.create_schema()
+        lease = acquired(provider, name)
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        assert provider.release(lease)
