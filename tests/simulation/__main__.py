@@ -33,7 +33,7 @@ from tests.simulation.trials import Detection, try_all
 YEAR = 8760
 """Hours."""
 SEEDS_OF_A_LIMIT = 20
-SEEDS_OF_A_MUTANT = 3
+SEEDS_OF_A_MUTANT = 5
 SHRUNK = 3
 """So many violations are shrunk and printed as timelines."""
 

@@ -28,7 +28,8 @@ class Detection:
 
     @property
     def is_found(self) -> bool:
-        return None not in self.seconds
+        """Whether most seeds show it within the hour."""
+        return self.median < float("inf")
 
     @property
     def median(self) -> float:
@@ -42,7 +43,8 @@ class Detection:
         if not self.is_found:
             missed = sum(each is None for each in self.seconds)
             return f"{self.mutant.name}: NOT FOUND within an hour with {missed} of {len(self.seconds)} seeds"
-        return f"{self.mutant.name}: {clock(self.median)}, at worst {clock(self.worst)} ({', '.join(self.rules)})"
+        worst = "not with every seed" if self.worst == float("inf") else f"at worst {clock(self.worst)}"
+        return f"{self.mutant.name}: {clock(self.median)}, {worst} ({', '.join(self.rules)})"
 
 
 def try_mutant(mutant: Mutant, seeds: Iterable[int]) -> Detection:

@@ -6,13 +6,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import shedlock_py.election.program
 from shedlock_py import LockRecord
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.observation import Observation
 from shedlock_py.election.program import PENDING, Election
 from shedlock_py.lease import Lease
-from tests.simulation.mutants.mutant import Change, Mutant, add, plant
+from tests.simulation.mutants.mutant import Change, plant
 
 FOR_EVER = float("inf")
 
@@ -148,16 +147,3 @@ def a_jump_passes_for_a_release(
 def a_silent_leader_is_waited_for(is_overdue: Change, observation: Observation) -> bool:
     """With takeover="observed", a dead leader whose lease the store keeps for an hour is waited for."""
     return False if observation.record is not None and observation.record.is_held else is_overdue(observation)
-
-
-add(
-    Mutant(
-        "the former leader is not waited for",
-        "election",
-        "After a take-over a node waits for half of what the former leader may trust its lease.",
-        "handovers",
-        shedlock_py.election.program,
-        "DRIFT_FACTOR",
-        0.5,
-    )
-)

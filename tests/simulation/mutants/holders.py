@@ -40,14 +40,6 @@ def the_margin_is_forgotten(original: Change, sent_at: float, lock_for: timedelt
     return sent_at + lock_for.total_seconds()
 
 
-@_lease(Claim, "granted")
-def the_minimum_hold_counts_from_the_request(granted: Change, claim: Claim, token: int | None) -> Lease:
-    """The minimum hold counts from the request, so it ends before the store's time is over."""
-    lease: Lease = granted(claim, token)
-    lease._granted_at = claim._sent_at
-    return lease
-
-
 @_lease(Lease, "begin_release")
 def a_release_ends_the_minimum_hold(begin_release: Change, lease: Lease) -> timedelta:
     """A release frees the lock at once, also within lock_at_least_for."""
@@ -60,14 +52,6 @@ def the_minimum_hold_counts_from_the_release(begin_release: Change, lease: Lease
     """The lock stays held for lock_at_least_for after the release."""
     begin_release(lease)
     return lease.lock_at_least_for
-
-
-@_lease(Lease, "begin_extension")
-def an_extension_cuts_the_minimum_hold(begin: Change, lease: Lease, lock_at_most_for: Duration) -> Extension:
-    """An extension that is shorter than what is left of the minimum hold cuts it."""
-    extension: Extension = begin(lease, lock_at_most_for)
-    extension.lock_for = parse_duration(lock_at_most_for)
-    return extension
 
 
 @_lease(Lease, "begin_extension")
@@ -86,24 +70,6 @@ def a_shorter_extension_is_trusted_late(begin: Change, lease: Lease, lock_at_mos
     extension: Extension = begin(lease, lock_at_most_for)
     lease._trusted_until = before
     return extension
-
-
-@_lease(Extension, "granted")
-def extensions_forget_each_other(granted: Change, extension: Extension, **how: Any) -> Lease:
-    """Of two extensions under way at once, the holder trusts the one that was confirmed last."""
-    lease = extension._lease
-    others = [other for other in lease._in_doubt if other is not extension]
-    lease._in_doubt[:] = [extension]
-    granted(extension, **how)
-    lease._in_doubt[:] = others
-    return lease
-
-
-@_lease(Extension, "granted")
-def a_repeated_extension_is_done_once(granted: Change, extension: Extension, *, repeated: bool = False) -> Lease:
-    """An extension that was sent twice is trusted as if its first copy could not arrive later."""
-    lease: Lease = granted(extension)
-    return lease
 
 
 @_lease(Lease, "lose")

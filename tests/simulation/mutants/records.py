@@ -18,6 +18,7 @@ Step = Callable[[Records, datetime], Any]
 
 _store = partial(plant, RecordPrograms, kind="locks", part="store")
 _operated = partial(plant, RecordPrograms, kind="operators", part="store")
+_retried = partial(plant, RecordPrograms, kind="retries", part="store")
 _fired = partial(plant, RecordPrograms, kind="fire times", part="store")
 
 
@@ -120,7 +121,7 @@ def a_token_is_given_twice(original: Change, programs: RecordPrograms, claim: Cl
     return _with(original(programs, claim, **how), grant)
 
 
-@_store("claim")
+@_retried("claim")
 def acquire_is_not_idempotent(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
     """An acquire that is retried finds its own lease in the record and reports a skip."""
 
@@ -130,45 +131,6 @@ def acquire_is_not_idempotent(original: Change, programs: RecordPrograms, claim:
         return None if before is not None and before.locked_by == claim.locked_by else token
 
     return _with(original(programs, claim, **how), grant)
-
-
-@_store("claim")
-def a_retried_acquire_begins_anew(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
-    """The second copy of an acquire sets the end of the lease again, to lock_at_most_for from then."""
-
-    def grant(step: Step, records: Records, now: datetime) -> Any:
-        before = records.by_name.get(claim.request.name)
-        token = step(records, now)
-        if before is not None and before.locked_by == claim.locked_by:
-            until = now + claim.request.lock_at_most_for
-            records.by_name[before.name] = replace(before, lock_until=until, locked_at=now)
-        return token
-
-    return _with(original(programs, claim, **how), grant)
-
-
-@_fired("claim")
-def a_late_fire_time_is_granted(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
-    """The store grants a fire time of next month, and refuses all that come before it."""
-    tolerance, programs.fire_time_tolerance = programs.fire_time_tolerance, ALWAYS
-    try:
-        program = original(programs, claim, **how)
-        step = next(program)
-    finally:
-        programs.fire_time_tolerance = tolerance
-
-    def grant(records: Records, now: datetime) -> Any:
-        programs.fire_time_tolerance = ALWAYS
-        try:
-            return step(records, now)
-        finally:
-            programs.fire_time_tolerance = tolerance
-
-    reply = yield grant
-    try:
-        program.send(reply)
-    except StopIteration as stop:
-        return stop.value
 
 
 @_fired("claim")
@@ -194,23 +156,6 @@ def _with_last_fire_time(claim: Claim, earlier: timedelta, step: Step, records: 
     if records.by_name[name] is shown:
         records.by_name[name] = before
     return token
-
-
-@_operated("claim")
-def a_take_over_replaces_any_record(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
-    """A late copy of a take-over takes the lock from a successor: nothing compares the record that it has read."""
-    if not how["force"]:
-        return (yield from original(programs, claim, **how))
-
-    def grant(records: Records, now: datetime) -> Any:
-        before = records.by_name.get(claim.request.name)
-        program = original(programs, claim, before=before, force=True)
-        try:
-            return next(program)(records, now)
-        finally:
-            program.close()
-
-    return (yield grant)
 
 
 # Extend and release
@@ -256,39 +201,6 @@ def an_extension_matches_the_holder_only(
         record = records.by_name.get(lease.name)
         is_same = record is not None and record.holder == lease.holder
         return _shown_as(lease, lease.name, step, records, now) if is_same else step(records, now)
-
-    return _with(original(programs, lease, lock_for, releasing=releasing), hold)
-
-
-@_store("hold")
-def extensions_carry_no_token(
-    original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
-) -> Any:
-    """An extension compares the claim id and not the token: a claim that was granted again passes for its lease."""
-
-    def hold(step: Step, records: Records, now: datetime) -> Any:
-        record = records.by_name.get(lease.name)
-        is_same = record is not None and record.locked_by == lease.locked_by
-        return _shown_as(lease, lease.name, step, records, now) if is_same else step(records, now)
-
-    return _with(original(programs, lease, lock_for, releasing=releasing), hold)
-
-
-@_store("hold")
-def an_expired_lease_is_extended(
-    original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
-) -> Any:
-    """A lease that has expired is alive again after a late extension."""
-
-    def hold(step: Step, records: Records, now: datetime) -> Any:
-        record = records.by_name.get(lease.name)
-        if record is not None and record.lock_until <= now:
-            records.by_name[lease.name] = replace(record, lock_until=now + timedelta(seconds=1))
-            if not step(records, now):
-                records.by_name[lease.name] = record
-                return False
-            return True
-        return step(records, now)
 
     return _with(original(programs, lease, lock_for, releasing=releasing), hold)
 
