@@ -146,7 +146,7 @@ def as_released(history: History, met: dict[str, list[Met]]) -> History:
                 operation,
                 trusted_until=min(operation.trusted_until, until),
                 trusted_before=min(operation.trusted_before, until),
-                at_least=max(0.0, min(operation.at_least, until - operation.started)),
+                at_least=max(0.0, min(operation.at_least, until - operation.granted_from)),
             )
         is_in_vain = operation.kind in ("extend", "release") and any(o.end < operation.started for o in certain)
         if not is_in_vain:  # see _own_writes
