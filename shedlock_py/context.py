@@ -219,6 +219,7 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
     with _extending(active) as keep_alive:
         while keep_alive is not None and keep_alive.is_busy(is_async=False):
             time.sleep(POLL_SECONDS)
+        _refuse_if_lost(active)
         return _extended(active, provider.extend(active.lease, lock_at_most_for))
 
 
@@ -231,6 +232,7 @@ async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
     with _extending(active) as keep_alive:
         while keep_alive is not None and keep_alive.is_busy(is_async=True):  # noqa: ASYNC110 (a thread may send it)
             await asyncio.sleep(POLL_SECONDS)
+        _refuse_if_lost(active)
         return _extended(active, await provider.extend(active.lease, lock_at_most_for))
 
 
@@ -258,6 +260,12 @@ def _extending(active: ActiveLease) -> Iterator[KeepAlive | None]:
     finally:
         if keep_alive is not None:
             keep_alive.resume()
+
+
+def _refuse_if_lost(active: ActiveLease) -> None:
+    """Extend no lease that keep-alive has reported as lost meanwhile: no heartbeat would follow."""
+    if active.is_loss_reported:
+        raise LeaseLostError(f"lock {active.lease.name!r} could not be extended: its lease was lost meanwhile")
 
 
 def _extended(active: ActiveLease, extended: Lease | None) -> Lease:

@@ -212,13 +212,13 @@ def _writes(writes: list[Operation]) -> Iterator[Finding]:
 
 
 def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding]:
-    known = sorted(leases, key=lambda lease: lease.known_at)
-    ends = [lease.known_at for lease in known]
+    known = sorted(leases, key=lambda lease: lease.acquire.granted_by)
+    ends = [lease.acquire.granted_by for lease in known]
     for lease in leases:
-        until = lease.acquire.started + lease.acquire.at_least * (1 - rules.drift) - rules.resolution
+        until = lease.acquire.granted_from + lease.acquire.at_least * (1 - rules.drift) - rules.resolution
         for later in known[bisect_right(ends, lease.acquire.started) : bisect_left(ends, until)]:
             if later.acquire.started > lease.known_at or (later.token or 0) > (lease.token or 0):
-                early = (until - later.known_at) * 1000
+                early = (until - later.acquire.granted_by) * 1000
                 text = f"{later} was granted {early:.3f} ms before the minimum hold of {lease} was over"
                 yield Finding("minimum hold", lease.name, text, later.known_at)
 
@@ -248,16 +248,53 @@ def _holds(attempts: list[Operation], leases: list[LeaseHistory], history: Histo
         until = lease.held_until(arrivals, rules.prompt)
         slower = rules.drift * (until - lease.acquire.started) if rules.drift else 0.0
         yield lease.acquire.started, until + slower, lease.died < INFINITY
+    late_copies = LateCopies(attempts, history, rules)
     for attempt in attempts:
-        if attempt.arrived > attempt.started:  # whatever became of it, a late copy may find the name free
-            yield attempt.arrived, attempt.arrived + attempt.at_most * (1 + rules.drift), False
-        if attempt.outcome not in ("granted", "skipped"):  # the store may have granted it, or may have to wait for it
+        yield from late_copies.holds_of(attempt)
+        if attempt.outcome not in ("granted", "skipped") and attempt.at_store is None:
+            # The store may have granted it, or may have to wait for it.
             arrives = arrivals.of_failed(attempt, deaths.get(attempt.worker, INFINITY))
             longest = max(attempt.at_most, rules.vote)
             yield attempt.started, arrives + longest * (1 + rules.drift), attempt.ended is None
-        elif attempt.end - attempt.started >= min(rules.prompt, attempt.at_most):
+        elif attempt.ended is not None and attempt.end - attempt.started >= min(rules.prompt, attempt.at_most):
             # Longer than its lease: a first copy may have been granted and have expired before the second was skipped.
             yield attempt.started, attempt.end, False
+
+
+class LateCopies:
+    """What copies of acquires can have done, where it is known when they reached the store."""
+
+    def __init__(self, attempts: list[Operation], history: History, rules: Rules) -> None:
+        self._rules = rules
+        self._prunes = history.of("prune")
+        self._changes = sorted(
+            (moment, attempt.started)
+            for attempt in attempts
+            for moment in attempt.at_store or ()
+            if attempt.outcome != "skipped" or moment > attempt.end
+        )
+        """When a request that may have been granted reached the store, and when its acquire began."""
+
+    def holds_of(self, attempt: Operation) -> Iterator[Hold]:
+        for moment in attempt.at_store or ():
+            is_late = moment > attempt.end
+            if attempt.outcome == "skipped" and not is_late:
+                continue
+            if attempt.outcome == "granted" and not (is_late and self._is_gone(attempt, moment)):
+                continue  # it was the grant, or found its own record, and changed nothing
+            until = moment + attempt.at_most * (1 + self._rules.drift)
+            # An undo may arrive before the acquire; then only the end of the lease frees the name.
+            undone_by = () if attempt.undone_at else (max(moment, attempt.undone_by),)
+            undone = min([undo for undo in (*attempt.undone_at, *undone_by) if undo >= moment], default=until)
+            yield moment, min(until, undone), attempt.ended is None
+
+    def _is_gone(self, attempt: Operation, moment: float) -> bool:
+        """Whether the record of a granted ``attempt`` may have been replaced or deleted by then."""
+        first = bisect_right(self._changes, (attempt.granted_by, INFINITY))
+        changes = self._changes[first : bisect_right(self._changes, (moment, INFINITY))]
+        return any(started != attempt.started for _, started in changes) or any(
+            prune.started < moment and prune.end > attempt.started for prune in self._prunes
+        )
 
 
 def _longer(one: Hold, other: Hold) -> Hold:
@@ -289,7 +326,7 @@ def _keep_alives(lease: LeaseHistory) -> Iterator[Finding]:
     ran_out = lease.ran_out()
     if not lease.acquire.keep_alive or ran_out is None or any(extend.ended is None for extend in lease.extends):
         return
-    last = max([lease.known_at, *(extend.end for extend in lease.extends)])
+    last = max([lease.known_at, *(extend.started for extend in lease.extends)])
     checks = sum(last < check.started < ran_out for check in lease.checks)
     window = max([lease.acquire.at_most, *(extend.at_most for extend in lease.extends)])
     if ran_out - last > window / 2 and checks >= CHECKS:

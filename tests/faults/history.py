@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,8 +69,27 @@ class Operation:
     fire_time: float | None = None
     """That of the acquire, if it had one: seconds since 1970."""
     error: str = ""
-    arrived: float = NEVER
-    """When a copy of its requests reached the store after it had ended, where that is known: in a simulation."""
+    at_store: Sequence[float] | None = None
+    """When copies of its requests reached the store, in order; None: not known. A simulation knows it."""
+    undone_at: Sequence[float] = ()
+    """When an undo of this acquire reached the store."""
+    undone_by: float = float("inf")
+    """Of an acquire that failed or was cancelled: until when it must have been undone, as no message was disturbed."""
+
+    @property
+    def arrived(self) -> float:
+        """When the last copy reached the store, if that is known."""
+        return self.at_store[-1] if self.at_store else NEVER
+
+    @property
+    def granted_from(self) -> float:
+        """Of one that was granted: the store had not granted it before."""
+        return self.at_store[0] if self.at_store else self.started
+
+    @property
+    def granted_by(self) -> float:
+        """Of one that was granted: the store had granted it by then."""
+        return max([moment for moment in self.at_store or () if moment <= self.end], default=self.end)
 
     @property
     def end(self) -> float:

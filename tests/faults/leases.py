@@ -34,7 +34,9 @@ class Arrivals:
 
     def of_answered(self, operation: Operation) -> float:
         """Where connections break, a driver sends a request twice, and the first copy may arrive last."""
-        return max(operation.end, operation.arrived, self._over(self._met_by(operation, operation.end)))
+        if operation.at_store:
+            return operation.arrived
+        return max(operation.end, self._over(self._met_by(operation, operation.end)))
 
     def _met_by(self, operation: Operation, end: float) -> list[Mark]:
         if not self._disturbances:
@@ -94,7 +96,7 @@ class LeaseHistory:
         limit = min(self.died, *(release.started for release in self.releases), INFINITY)
         # From one moment at which trusted_until was seen to the next, it was what was seen first, unless an extension
         # narrowed it; the least it can have been is what counts.
-        begin, until = self.known_at, self.acquire.trusted_until
+        begin, until = self.acquire.granted_by, self.acquire.trusted_until
         for moment, seen, is_answer in self._sightings():
             if moment >= limit:
                 break
@@ -138,6 +140,9 @@ class LeaseHistory:
         for extend in sorted(self.extends, key=lambda extend: extend.end):  # heartbeats may overtake each other
             if extend.ended is None:
                 continue
+            if extend.outcome == "lost":
+                yield extend, extend.trusted_until, NEVER
+                continue
             is_alone = all(o is extend or o.started > extend.end or o.end < extend.started for o in self.extends)
             if extend.outcome == "done":
                 answers.append(self._given(extend))
@@ -165,7 +170,8 @@ class LeaseHistory:
 
         ``prompt``: a release that took longer may have left some of a quorum's servers alone.
         """
-        until = arrivals.of_answered(self.acquire) + self.acquire.at_most
+        granted = self.acquire.granted_by if self.acquire.at_store else arrivals.of_answered(self.acquire)
+        until = granted + self.acquire.at_most
         sent_before: list[tuple[float, float]] = []
         has_ended = INFINITY
         for operation in sorted((*self.extends, *self.releases), key=lambda operation: operation.started):

@@ -28,7 +28,7 @@ def then(
     kind: str, lease: Operation, started: float, ended: float | None, outcome: str | None, **facts: Any
 ) -> Operation:
     given = {"claim": lease.claim, "token": lease.token, "trusted_before": lease.trusted_until}
-    given["trusted_until"] = NEVER if kind == "release" else lease.trusted_until
+    given["trusted_until"] = NEVER if kind == "release" or outcome == "lost" else lease.trusted_until
     return Operation(lease.worker, kind, lease.name, started, ended, outcome, **{**given, **facts})
 
 
@@ -106,6 +106,9 @@ CASES: dict[str, tuple[tuple[Operation, ...], dict[str, Any], list[str]]] = {
         (FIRST, then("extend", FIRST, 1.3, 1.4, "lost", at_most=1.0), skip(B, 1.45, 1.5)), NO_RULES, ["grant lost"]
     ),
     "skip after a failure": ((GAVE_UP, skip(B, 2.0, 2.05)), NO_RULES, []),
+    "trusted after a loss": (
+        (FIRST, then("extend", FIRST, 1.3, 1.4, "lost", at_most=1.0, trusted_until=1.9)), NO_RULES, ["trust window"]
+    ),
     "skip long after a failure": ((GAVE_UP, skip(B, 2.2, 2.3)), NO_RULES, ["grant lost"]),
     "an acquire that was sent twice": ((skip(A, 1.0, 2.1), skip(B, 1.2, 1.3), SECOND), NO_RULES, []),
     "an acquire that was not": ((skip(A, 1.0, 1.9), skip(B, 1.2, 1.3)), NO_RULES, ["grant lost", "grant lost"]),

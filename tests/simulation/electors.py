@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from random import Random
 from typing import Any
 
 from shedlock_py import LockRecord, ProviderError
@@ -21,14 +20,6 @@ from tests.simulation.world import Process, Signal, World
 NAME = "election"
 
 
-def draw_settings(random: Random, takeover: str) -> dict[str, Any]:
-    """Durations that the library accepts."""
-    lease = round(5 * 8 ** random.random(), 2)  # 5 s to 40 s
-    deadline = round(lease * random.uniform(0.5, 0.899), 2)
-    retry = round(deadline / random.uniform(2.5, 8), 2)
-    return {"lease_duration": lease, "renew_deadline": deadline, "retry_period": retry, "takeover": takeover}
-
-
 class Contest:
     """One election as an observer sees it: who leads, who works, and whether a promise was broken."""
 
@@ -39,11 +30,24 @@ class Contest:
         self._calm_since = calm_since
         self.electors: list[Elector] = []
         self.violations: list[Violation] = []
+        self._resting: dict[str, float] = {}
+        """Until when nodes that were demoted are no candidates."""
         self.patience = 0.0
         """Seconds in which a leader is elected when nothing goes wrong."""
         self._last_term = 0
         self._led_at = 0.0
         self._seen: tuple[str, ...] = ()
+
+    def leader(self) -> int | None:
+        """The number of the node that leads."""
+        return next((each.process.number for each in self.electors if each.election.is_leader()), None)
+
+    def demoted(self, machine: str, cooldown: float) -> None:
+        """A node was demoted, and will see it."""
+        self._resting[machine] = self._world.now + cooldown
+
+    def takes_over(self, machine: str) -> None:
+        self._resting.pop(machine, None)
 
     def check(self) -> None:
         """After each step of a node: at most one node leads."""
@@ -62,6 +66,8 @@ class Contest:
         if term <= self._last_term:
             self._violated("token", f"{elector.name} leads in term {term}, after term {self._last_term}")
         self._last_term = max(term, self._last_term)
+        if self._world.now < self._resting.get(elector.process.machine, 0.0):
+            self._violated("demotion", f"{elector.name} leads, and was demoted until {self._resting}")
         for other in self.electors:
             if other is not elector and other.calls and self._world.now < other.works_until:
                 self._violated("works", f"{elector.name} leads, and {other.name} still works in its callbacks")
@@ -76,8 +82,14 @@ class Elector:
     """The elector of one process, as ``LeaderElector`` is one in threads."""
 
     def __init__(
-        self, process: Process, provider: SimulatedProvider, contest: Contest, settings: dict[str, Any]
+        self,
+        process: Process,
+        provider: SimulatedProvider,
+        contest: Contest,
+        settings: dict[str, Any],
+        is_calm: Callable[[int, float, float], bool],
     ) -> None:
+        self._is_calm = is_calm
         self.process = process
         self.name = process.name
         self.provider = provider
@@ -101,6 +113,8 @@ class Elector:
     def request(self, intent: Intent) -> None:
         self._add("is to " + intent.replace("_", " "))
         self.election.intents.add(intent)
+        if intent == "take_over":
+            self.contest.takes_over(self.process.machine)
         self._wake()
 
     def die(self) -> None:
@@ -116,8 +130,16 @@ class Elector:
                 demotion = Demotion(former.holder, timedelta(seconds=cooldown))
                 await self.provider.take_over(demotion.request(NAME, self.settings.renew_deadline))
                 self._add(f"has demoted {former.holder}")
+                self._demoted(former.holder, cooldown)
         except ProviderError:
             pass
+
+    def _demoted(self, machine: str, cooldown: float) -> None:
+        now, settings = self.process.world.now, self.settings
+        sees_it = (settings.renew_deadline + 3 * settings.retry_period).total_seconds()
+        demoted = next((each for each in self.contest.electors if each.process.machine == machine), None)
+        if demoted is not None and self._is_calm(demoted.process.number, now - sees_it, now + sees_it):
+            self.contest.demoted(machine, cooldown * 0.99)
 
     # The election program
 
@@ -175,7 +197,7 @@ class Elector:
         """Call the callbacks, which take a while."""
         self.calls += 1
         dice = self.process.dice()
-        seconds = self.settings.retry_period.total_seconds() * 2 * dice() ** 4
+        seconds = self.settings.renew_deadline.total_seconds() * dice() ** 3
         self.process.call_at(self.process.clock() + seconds, partial(self._return, dice))
 
     def _return(self, _: object) -> None:

@@ -64,11 +64,7 @@ class Judge:
         claims = {operation.claim for operation in recorder.under_way.values()}
         claims |= {operation.claim for operation in recorder.ended.values() if _end(operation) >= before}
         claims.discard("")
-        recorder.ended = {
-            number: operation
-            for number, operation in recorder.ended.items()
-            if operation.claim in claims or _end(operation) >= before
-        }
+        recorder.forget(lambda operation: operation.claim not in claims and _end(operation) < before)
         workers = {operation.worker for operation in (*recorder.ended.values(), *recorder.under_way.values())}
         recorder.marks = [mark for mark in recorder.marks if mark.after >= before or mark.worker in workers]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from shedlock_py import Lease
 from tests.faults.history import NEVER, Mark, Operation
 from tests.simulation.schedule import Entry
+
+INFINITY = float("inf")
 
 
 class EventLog:
@@ -34,10 +37,14 @@ class Recorder:
         self.under_way: dict[int, Operation] = {}
         self.marks: list[Mark] = []
         self._number = 0
+        self._arrivals: dict[int, list[float]] = {}
+        """When the copies of an operation's requests have reached the store."""
+        self._undos: dict[int, list[float]] = {}
 
     def begin(self, operation: Operation) -> int:
         self._number += 1
         self.under_way[self._number] = operation
+        self._arrivals[self._number], self._undos[self._number] = [], []
         return self._number
 
     def end(
@@ -48,12 +55,14 @@ class Recorder:
         lease: Lease | None = None,
         trusted_until: float = NEVER,
         error: str = "",
+        undone_by: float = INFINITY,
     ) -> Operation:
         begun = self.under_way.pop(number)
         claim, token = (begun.claim, begun.token) if lease is None else (lease.claim_id, lease.fencing_token)
         operation = Operation(
             begun.worker, begun.kind, begun.name, begun.started, at, outcome, claim, token, begun.at_most,
             begun.at_least, begun.trusted_before, trusted_until, begun.keep_alive, begun.fire_time, error,
+            self._arrivals[number], self._undos[number], undone_by,
         )  # fmt: skip
         self.ended[number] = operation
         return operation
@@ -65,9 +74,17 @@ class Recorder:
 
     def arrived(self, number: int, at: float) -> None:
         """A copy of a request of that operation has reached the store."""
-        operation = self.ended.get(number)
-        if operation is not None:
-            self.ended[number] = replace(operation, arrived=at)
+        moments = self._arrivals.get(number)
+        if moments is not None:
+            moments.append(at)
+
+    def undo_arrived(self, number: int, at: float) -> None:
+        """The command that undoes that operation, or does it once more, has reached the store."""
+        operation = self.under_way.get(number) or self.ended.get(number)
+        if operation is not None and operation.kind not in ("acquire", "take_over"):
+            self.arrived(number, at)
+        elif number in self._arrivals:
+            self._undos[number].append(at)
 
     def mark(self, kind: str, worker: str, before: float, after: float) -> None:
         self.marks.append(Mark(kind, worker, before, after))
@@ -75,4 +92,16 @@ class Recorder:
     def died(self, worker: str) -> None:
         """Operations of a process that has died stay as they are: they never end."""
         for number in [number for number, operation in self.under_way.items() if operation.worker == worker]:
-            self.ended[number] = self.under_way.pop(number)
+            operation = self.under_way.pop(number)
+            moments, undos = self._arrivals[number], self._undos[number]
+            self.ended[number] = replace(operation, at_store=moments, undone_at=undos)
+
+    def forget(self, is_old: Callable[[Operation], bool]) -> None:
+        """Drop what was judged and has no effect any more."""
+        self.ended = {number: operation for number, operation in self.ended.items() if not is_old(operation)}
+        self._arrivals = {
+            number: moments
+            for number, moments in self._arrivals.items()
+            if number in self.ended or number in self.under_way
+        }
+        self._undos = {number: self._undos[number] for number in self._arrivals}

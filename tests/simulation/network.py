@@ -12,7 +12,7 @@ from typing import Any
 from shedlock_py.providers.kit import Failure, TimedOut
 from tests.simulation.dice import Dice
 from tests.simulation.log import Recorder
-from tests.simulation.schedule import EVERY_NODE
+from tests.simulation.schedule import EVERY_NODE, Fault
 from tests.simulation.world import Process, Signal, World
 
 QUICK = 0.003
@@ -22,7 +22,9 @@ SLOW = 8.0
 LATEST = 600.0
 """Seconds after which the second copy of a request arrives, at the latest."""
 FIRST_LATE = 0.01
-LEVELS = ("loss", "slow", "duplicate", "break")
+LONGEST_EXTRA = 4.5
+_ERRORS = (Failure.REFUSED, Failure.CONFLICT, Failure.NOT_DONE, Failure.SESSION_CLOSED)
+LEVELS = ("loss", "slow", "duplicate", "break", "error")
 
 
 class NetworkError(Exception):
@@ -57,11 +59,13 @@ class Server:
 class Link:
     """What is wrong with the messages of one process."""
 
-    __slots__ = ("break_", "cut_until", "cuts", "duplicate", "holds", "loss", "slow")
+    __slots__ = ("break_", "cut_until", "cuts", "duplicate", "error", "extra", "holds", "loss", "slow")
 
     def __init__(self) -> None:
-        self.loss = self.slow = self.duplicate = self.break_ = 0.0
+        self.loss = self.slow = self.duplicate = self.break_ = self.error = 0.0
         self.cut_until = 0.0
+        self.extra = 0.0
+        """How much later the next request arrives."""
         self.cuts = "both"
         self.holds = False
 
@@ -76,9 +80,20 @@ class Network:
         self._links: dict[int, Link] = {}
         self._numbers: dict[int, int] = {}
         self._counts = world.log.counts
+        self.jumps: list[Fault] = []
+        """Jumps of the store's clock that wait for the next request for a lock."""
 
     def link(self, process: Process) -> Link:
         return self._links.setdefault(process.number, Link())
+
+    def claims(self, process: Process) -> None:
+        """A process is about to acquire a lock. A jump of the clock that waits for that happens before it arrives."""
+        if self.jumps:
+            fault = self.jumps.pop(0)
+            delay = min(fault.length, LONGEST_EXTRA)
+            self.link(process).extra = delay
+            self._counts["jump before a claim"] += 1
+            self._world.at(self._world.now + delay * 0.99, self._server.jump, fault.size)
 
     def links(self, node: int) -> list[Link]:
         """Of the node with that number, or of all."""
@@ -89,7 +104,7 @@ class Network:
     async def request(self, process: Process, command: Any, seconds: float | None, operation: int) -> Any:
         """The store's reply, within ``seconds`` of the process's clock.
 
-        :param operation: the number of the recorded operation that it is a part of.
+        :param operation: the number of the recorded operation that it is a part of; negative: of its undo.
         """
         world, link, signal = self._world, self.link(process), Signal()
         number = self._numbers[process.number] = self._numbers.get(process.number, 0) + 1
@@ -98,7 +113,11 @@ class Network:
         if seconds is not None:
             process.call_at(process.clock() + seconds, message.time_out)
         now = world.now
-        delay = message.delay()
+        delay = message.delay() + link.extra
+        link.extra = 0.0
+        if process.doom is not None:
+            world.at(now + 2 * QUICK * dice(), process.doom)
+            process.doom = None
         if now < self._server.is_down_until:
             self._counts["refused"] += 1
             world.at(now + delay, signal.fail, NetworkError(Failure.NOT_DONE), process=process)
@@ -115,7 +134,14 @@ class Network:
 
     def _disturb(self, message: _Message, link: Link, dice: Dice) -> None:
         now, world = self._world.now, self._world
-        breaks, doubles = dice(), dice()
+        breaks, doubles, fails = dice(), dice(), dice()
+        if fails < link.error:
+            # The store replies that it did nothing; or it did not, and says so in another way.
+            self._counts["replied with an error"] += 1
+            failure = _ERRORS[int(dice() * len(_ERRORS))]
+            message.refuse()
+            world.at(now + dice() * QUICK, message.signal.fail, NetworkError(failure), process=message.process)
+            return
         if breaks < link.break_:
             # Before or after the request was carried out. What is under way may arrive yet.
             self._counts["broken"] += 1
@@ -129,7 +155,7 @@ class Network:
 class _Message:
     """A request, and its reply."""
 
-    __slots__ = ("_command", "_dice", "_life", "_link", "_network", "_operation", "process", "signal")
+    __slots__ = ("_command", "_dice", "_is_refused", "_life", "_link", "_network", "_operation", "process", "signal")
 
     def __init__(
         self,
@@ -143,6 +169,7 @@ class _Message:
     ) -> None:
         self._network = network
         self._operation = operation
+        self._is_refused = False
         self.process = process
         self._life = process.life
         self._link = link
@@ -155,6 +182,10 @@ class _Message:
         quick = QUICK * dice()
         return quick + SLOW * dice() * dice() if link.slow and dice() < link.slow else quick
 
+    def refuse(self) -> None:
+        """The store does not carry it out."""
+        self._is_refused = True
+
     def time_out(self) -> None:
         if not self.signal.is_done:
             self._network._counts["timed out"] += 1
@@ -164,6 +195,8 @@ class _Message:
         """At the store."""
         network, world, link = self._network, self._network._world, self._link
         server, now = network._server, world.now
+        if self._is_refused:
+            return
         if now < server.stalls_until or now < server.is_down_until:
             if now < server.stalls_until:
                 world.at(server.stalls_until + QUICK * self._dice(), self.arrive)
@@ -171,7 +204,10 @@ class _Message:
         is_late = self.signal.is_done or self.process.life != self._life
         if is_late:
             network._counts["late request"] += 1
-        network._recorder.arrived(self._operation, now)
+        if self._operation > 0:
+            network._recorder.arrived(self._operation, now)
+        elif self._operation < 0:
+            network._recorder.undo_arrived(-self._operation, now)
         error, reply = None, None
         try:
             reply = server.execute(self._command)

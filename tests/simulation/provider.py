@@ -6,7 +6,7 @@ Each operation is recorded for the checker.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from shedlock_py import Lease, LockRecord, LockRequest, ProviderError
@@ -27,9 +27,17 @@ class SimulatedProvider:
     """The operations of one process. Those of a worker are recorded."""
 
     def __init__(
-        self, process: Process, programs: StorePrograms, network: Network, recorder: Recorder | None = None
+        self,
+        process: Process,
+        programs: StorePrograms,
+        network: Network,
+        recorder: Recorder | None,
+        is_calm: Callable[[int, float, float], bool],
     ) -> None:
-        """:param programs: with the clock and the claim ids of ``process``."""
+        """:param programs: with the clock and the claim ids of ``process``.
+        :param is_calm: whether nothing goes wrong with a node between two moments.
+        """
+        self._is_calm = is_calm
         self.programs = programs
         self._process = process
         self._network = network
@@ -46,6 +54,7 @@ class SimulatedProvider:
         If the operation then gets a lease, the lease is undone.
         """
         process, operation = self._process, self._of_request("acquire", request, keep_alive)
+        self._network.claims(process)
         number = self._begin(operation)
         acquiring = process.spawn(self.run(self.programs.acquire(request), number))
         try:
@@ -60,7 +69,7 @@ class SimulatedProvider:
             lease = await _result_of(acquiring)
             if lease is not None:
                 self._log.counts["abandoned and undone"] += 1
-                await self.run(self.programs.undo(lease), number)
+                await self.run(self.programs.undo(lease), -number)
         except ProviderError:
             pass
 
@@ -98,7 +107,7 @@ class SimulatedProvider:
     # How they are carried out
 
     async def run(self, program: Program[Any, Any, T], number: int = 0) -> T:
-        """:param number: of the recorded operation that the program is a part of."""
+        """:param number: of the recorded operation that the program is a part of; negative: of its undo."""
         clock, network, process = self._process.clock, self._network, self._process
         timeout = self.programs.timeout or DEFAULT_TIMEOUT.total_seconds()
         until = clock() + timeout
@@ -116,7 +125,7 @@ class SimulatedProvider:
     async def _undo_in_background(self, command: Undo, seconds: float, number: int) -> None:
         """The caller waits only as long as its own operation may take."""
         self._log.counts["undone in the background"] += 1
-        undo = self._process.spawn(self.run(command.program, number))
+        undo = self._process.spawn(self.run(command.program, -number))
         await self._process.first(undo.ended, seconds)
 
     # What is recorded
@@ -132,6 +141,7 @@ class SimulatedProvider:
         return NEVER if lease is None else self._process.to_world(lease.trusted_until)
 
     async def _claim(self, kind: str, request: LockRequest, program: Program[Any, Any, Any], keep_alive: bool) -> Any:
+        self._network.claims(self._process)
         return await self._recorded(self._of_request(kind, request, keep_alive), program, None)
 
     def _of_request(self, kind: str, request: LockRequest, keep_alive: bool) -> Operation:
@@ -149,6 +159,12 @@ class SimulatedProvider:
     def _begin(self, operation: Operation) -> int:
         self._log.add(operation.started, operation.worker, "{} {} …", operation.kind, operation.name)
         return 0 if self._recorder is None else self._recorder.begin(operation)
+
+    def _undone_by(self, operation: Operation, outcome: str) -> float:
+        now = self._process.world.now
+        has_failed = operation.kind == "acquire" and outcome in ("error", "cancelled")
+        is_calm = has_failed and self._is_calm(self._process.number, operation.started, now + 2 * UNDO_SECONDS)
+        return now + UNDO_SECONDS if is_calm else float("inf")
 
     async def _noted(self, number: int, operation: Operation, carried_out: Awaitable[Any], lease: Lease | None) -> Any:
         world, has_died = self._process.world, False
@@ -169,10 +185,15 @@ class SimulatedProvider:
         finally:
             if not has_died:
                 if self._recorder is not None:
-                    self._recorder.end(number, world.now, outcome, lease, self._trust(lease), error)
+                    undone_by = self._undone_by(operation, outcome)
+                    self._recorder.end(number, world.now, outcome, lease, self._trust(lease), error, undone_by)
                 self._log.counts[f"{kind} {outcome}"] += 1
                 token = "" if lease is None else lease.fencing_token
                 self._log.add(world.now, self._process.name, "{} {}: {} {} {}", kind, name, outcome, token, error)
+
+
+UNDO_SECONDS = 0.1
+"""The undo of an acquire takes less than that when nothing goes wrong."""
 
 
 async def _result_of(task: Task) -> Any:

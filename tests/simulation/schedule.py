@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
+from tests.simulation.settings import settings_of
+
 EVERY_NODE = -1
 """The node of a fault that all nodes feel, or that only the store has."""
+HOLDER = -2
+"""The node that leads, or holds a lock, when the fault begins."""
 
-NETWORK = ("loss", "slow", "duplicate", "break", "partition", "hold", "outage", "stall")
+NETWORK = ("loss", "slow", "duplicate", "break", "partition", "hold", "outage", "stall", "error")
 PROCESSES = ("crash", "pause", "deploy")
 FAULTS: dict[str, str] = {
     "loss": "a part of the requests and replies is lost",
@@ -21,6 +25,7 @@ FAULTS: dict[str, str] = {
     "break": "connections break while a reply is awaited",
     "partition": "nothing gets through, in one direction or in both",
     "hold": "nothing gets through until the end, and then everything",
+    "error": "the store replies to a part of the requests with an error",
     "outage": "the store refuses connections",
     "stall": "the store carries nothing out until the end, and then everything",
     "crash": "the process is gone, and starts again at the end",
@@ -44,7 +49,7 @@ class Fault:
     """One thing that goes wrong.
 
     :ivar at: seconds of virtual time.
-    :ivar node: the number of a node, or :data:`EVERY_NODE`.
+    :ivar node: the number of a node, or :data:`EVERY_NODE`, or :data:`HOLDER`.
     :ivar size: a probability, seconds, or a factor, as the kind needs.
     """
 
@@ -55,7 +60,7 @@ class Fault:
     size: float = 0.0
 
     def __str__(self) -> str:
-        where = "all nodes" if self.node == EVERY_NODE else f"node {self.node}"
+        where = {EVERY_NODE: "all nodes", HOLDER: "the holder"}.get(self.node, f"node {self.node}")
         return f"{self.at:.3f} s: {self.kind} ({where}) for {self.length:.3f} s, size {self.size:.4g}"
 
 
@@ -65,7 +70,7 @@ class Schedule:
     hours: float
     kind: str
     faults: tuple[Fault, ...]
-    nodes: int = 4
+    nodes: int = 3
     """How many nodes take part. Faults of other nodes do nothing."""
     store: str = "memory"
     """Which store's programs run: a name of ``stores.STORES``."""
@@ -139,8 +144,8 @@ class Kind:
 
 
 _USUAL = dict.fromkeys((*NETWORK, *PROCESSES), 1.0) | {"deploy": 0.3, "outage": 0.6, "stall": 0.6, "pause": 2.0}
-_LOCKS = _USUAL | {"give up": 2.0, "prune": 0.3, "drift": 0.1}
-_ELECTIONS = _USUAL | {"resign": 1.0, "demote": 0.6, "take over": 0.6, "drift": 0.1, "prune": 0.2}
+_LOCKS = _USUAL | {"give up": 3.0, "prune": 0.3, "drift": 0.1}
+_ELECTIONS = _USUAL | {"resign": 2.5, "demote": 0.8, "take over": 0.8, "drift": 0.1, "prune": 0.2}
 FORWARD = frozenset({"overlap", "refused write", "minimum hold"})
 """Rules that a store breaks whose clock is set forward."""
 BACK = frozenset({"crash bound", "grant lost"})
@@ -148,25 +153,25 @@ BACK = frozenset({"crash bound", "grant lost"})
 _LEADERS = frozenset({"two leaders", "no leader", "works"})
 
 KINDS: dict[str, Kind] = {
-    "locks": Kind("workers with and without keep-alive", _LOCKS, 40),
-    "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 50),
-    "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 40),
-    "elections": Kind('electors with takeover="expired"', _ELECTIONS, 40),
-    "observed": Kind('electors with takeover="observed", on a store whose clock jumps', _ELECTIONS | {"jump": 4.0}, 45),
+    "locks": Kind("workers with and without keep-alive", _LOCKS, 120),
+    "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 140),
+    "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 120),
+    "elections": Kind('electors with takeover="expired"', _ELECTIONS, 130),
+    "observed": Kind('electors with takeover="observed", and a clock that jumps', _ELECTIONS | {"jump": 6.0}, 150),
     "jumping locks": Kind(
-        "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 50,
+        "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 120,
         "a jump of the store's clock ends leases early, or late", FORWARD | BACK,
     ),
     "jumping elections": Kind(
-        'electors with takeover="expired", on a store whose clock jumps', _ELECTIONS | {"jump": 6.0}, 45,
+        'electors with takeover="expired", on a store whose clock jumps', _ELECTIONS | {"jump": 6.0}, 130,
         'a jump of the store\'s clock; takeover="observed" is for that', _LEADERS,
     ),
     "drifting locks": Kind(
-        "workers whose clocks are 5 % slow", _LOCKS, 40,
+        "workers whose clocks are 5 % slow", _LOCKS, 120,
         "clocks may differ in speed by 1 %", FORWARD | BACK | {"trust window"},
     ),
     "drifting elections": Kind(
-        "electors whose clocks are 25 % slow", _ELECTIONS, 40,
+        "electors whose clocks are 25 % slow", _ELECTIONS, 130,
         "clocks may differ in speed by 10 %", _LEADERS,
     ),
     "forced releases": Kind(
@@ -178,34 +183,49 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 LIMITS = tuple(kind for kind, facts in KINDS.items() if facts.limit)
 """Kinds that go beyond a documented limit: they must break promises."""
-NODES = {"fire times": 4, "elections": 3, "observed": 3, "jumping elections": 3, "drifting elections": 3}
+NODES = {"fire times": 4}
 
 _SIZES: dict[str, tuple[float, float]] = {
-    "loss": (0.05, 0.6), "slow": (0.2, 1.0), "duplicate": (0.1, 1.0), "break": (0.05, 0.7), "partition": (0.0, 3.0),
-    "drift": (-0.004, 0.004),
+    "loss": (0.05, 0.7), "slow": (0.2, 1.0), "duplicate": (0.2, 1.0), "break": (0.1, 0.8), "partition": (0.0, 3.0),
+    "error": (0.1, 1.0), "drift": (-0.004, 0.004),
 }  # fmt: skip
 _DRIFTS = {"drifting locks": 0.95, "drifting elections": 0.75}
+_FOR_ALL = ("outage", "stall", "jump")
+_CYCLE, _TROUBLED = 720.0, 480.0
+"""Seconds: in each cycle faults arise in its first part only. Then it shows whether all works again."""
+_AT_ANY_TIME = (*OPERATORS, "demote", "resign", "give up")
 
 
 def draw(seed: int, hours: float, kind: str, *, store: str = "memory") -> Schedule:
     """The schedule of one simulation. The same arguments always give the same one."""
     facts, random = KINDS[kind], Random(f"{kind}/{seed}")
-    nodes = NODES.get(kind, 4)
+    nodes, lease = NODES.get(kind, 3), settings_of(seed, kind).lease
     kinds, weights = list(facts.faults), list(facts.faults.values())
     faults = []
     for _ in range(round(facts.per_hour * hours)):
-        name = random.choices(kinds, weights)[0]
-        at = round(random.uniform(0, hours * 3600), 3)
-        node = EVERY_NODE if name in ("outage", "stall", "jump") else random.randrange(nodes)
-        if name in NETWORK and random.random() < 0.25:
-            node = EVERY_NODE
-        length = round(10 ** random.uniform(-0.7, 2.1), 3)  # 0.2 s to 126 s
-        size = round(random.uniform(*_SIZES.get(name, (0.0, 1.0))), 4)
-        if name == "jump":
-            size = round(random.choice((-1, 1)) * 10 ** random.uniform(-1, 4), 3)  # up to almost three hours
-        if name == "drift":
-            at = 0.0
-        faults.append(Fault(at, name, node, length, size))
+        fault = _draw_one(random, random.choices(kinds, weights)[0], hours, nodes, lease)
+        faults.append(fault)
+        if fault.kind in ("slow", "loss", "duplicate", "break") and random.random() < 0.4:
+            # What follows shows most often what a message that was late or came twice has done.
+            after = random.choice(("partition", "pause", "crash", "hold"))
+            at = round(fault.at + fault.length * random.random(), 3)
+            faults.append(replace(_draw_one(random, after, hours, nodes, lease), at=at, node=fault.node))
     if kind in _DRIFTS:
         faults += [Fault(0.0, "drift", node, 0.0, _DRIFTS[kind] - 1) for node in range(nodes)]
     return Schedule(seed, hours, kind, tuple(sorted(faults)), nodes, store)
+
+
+def _draw_one(random: Random, kind: str, hours: float, nodes: int, lease: float) -> Fault:
+    at = random.uniform(0, hours * 3600)
+    if kind not in _AT_ANY_TIME:
+        at -= at % _CYCLE * (1 - _TROUBLED / _CYCLE)
+    node = EVERY_NODE if kind in _FOR_ALL else random.choice((HOLDER, random.randrange(nodes)))
+    if kind in NETWORK and random.random() < 0.3:
+        node = EVERY_NODE
+    length = round(lease * 10 ** random.uniform(-1.0, 0.7), 3)  # a tenth of a lease to five leases
+    size = round(random.uniform(*_SIZES.get(kind, (0.0, 1.0))), 4)
+    if kind == "jump":
+        size = round(random.choice((-1, 1)) * 10 ** random.uniform(-1, 4), 3)  # up to almost three hours
+    if kind == "drift":
+        at, node = 0.0, random.randrange(nodes)
+    return Fault(round(at, 3), kind, node, length, size)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate
-from random import Random
 
 from shedlock_py import LockRequest, ProviderError
+from shedlock_py._program import run
 from shedlock_py.events import logger
 from tests.simulation.backends import open_backend, programs_of
-from tests.simulation.electors import Contest, Elector, draw_settings
+from tests.simulation.electors import Contest, Elector
 from tests.simulation.judge import Judge
 from tests.simulation.log import EventLog, Recorder
 from tests.simulation.network import LEVELS, Network, Server
 from tests.simulation.provider import SimulatedProvider
-from tests.simulation.schedule import EVERY_NODE, KINDS, Fault, Mutant, OnProgress, Outcome, Schedule
-from tests.simulation.workers import Job, Resource, Worker
+from tests.simulation.schedule import EVERY_NODE, HOLDER, KINDS, Fault, Mutant, OnProgress, Outcome, Schedule
+from tests.simulation.settings import ELECTIONS, settings_of
+from tests.simulation.workers import Resource, Worker
 from tests.simulation.world import Cancelled, Process, Task, World
 
 HOUR = 3600.0
@@ -78,13 +81,12 @@ class Simulation:
         self._server = Server(self.world, self._backend.execute)
         self._network = Network(self.world, self._server, self.recorder)
         self._resource = Resource()
-        random = Random(f"{schedule.kind}/{schedule.seed}/settings")
-        self._is_election = schedule.kind in ("elections", "observed", "jumping elections", "drifting elections")
-        is_cron = schedule.kind == "fire times"
-        self.jobs = [Job.draw(random, name, is_cron=is_cron) for name in ("billing", "report")]
-        self.settings = draw_settings(random, "observed" if schedule.kind == "observed" else "expired")
-        self.contest = Contest(self.world, _calm_since(schedule.faults), KINDS[schedule.kind].may_break)
-        self.contest.patience = 4 * self.settings["lease_duration"] + 10 * self.settings["retry_period"] + 40.0
+        settings = settings_of(schedule.seed, schedule.kind)
+        self._is_election = schedule.kind in ELECTIONS
+        self.jobs, self.settings = settings.jobs, settings.election
+        self._calm = Calm(schedule.faults)
+        self.contest = Contest(self.world, self._calm.since, KINDS[schedule.kind].may_break)
+        self.contest.patience = 5 * self.settings["lease_duration"] + 4 * self.settings["retry_period"] + 10.0
         self._nodes = [self._node(number) for number in range(schedule.nodes)]
         self._operator = Process(self.world, _OPERATOR, "operator")
         self._by_hand = self._provider(self._operator)
@@ -97,17 +99,26 @@ class Simulation:
     def _provider(self, process: Process) -> SimulatedProvider:
         programs = programs_of(self._backend, process)
         self._network.link(process)
-        return SimulatedProvider(process, programs, self._network, None if self._is_election else self.recorder)
+        recorder = None if self._is_election else self.recorder
+        return SimulatedProvider(process, programs, self._network, recorder, self._calm.is_calm)
 
     def _start_workers(self, node: Node) -> None:
         provider = self._provider(node.process)
         for job in self.jobs:
-            worker = Worker(node.process, provider, self.recorder, self._resource, job)
-            node.workers.append(worker)
-            node.mains.append(node.process.spawn(worker.run()))
+            for _ in range(job.workers):
+                worker = Worker(node.process, provider, self.recorder, self._resource, job, self._remaining)
+                node.workers.append(worker)
+                worker.task = node.process.spawn(worker.run())
+                node.mains.append(worker.task)
+
+    def _remaining(self, name: str) -> float:
+        """For how long the store will keep a lock: what no process can know."""
+        backend, now = self._backend, self._server.now()
+        record = run(backend.programs.record(name), lambda command: backend.execute(command, now))
+        return 0.0 if record is None else record.remaining.total_seconds()
 
     def _start_elector(self, node: Node) -> None:
-        elector = Elector(node.process, self._provider(node.process), self.contest, self.settings)
+        elector = Elector(node.process, self._provider(node.process), self.contest, self.settings, self._calm.is_calm)
         if node.elector is not None:
             self.contest.electors.remove(node.elector)
         node.elector = elector
@@ -148,6 +159,8 @@ class Simulation:
     def _begin(self, fault: Fault) -> None:
         if fault.node >= len(self._nodes):
             return
+        if fault.node == HOLDER:
+            fault = replace(fault, node=self._holder(fault))
         self.log.counts[fault.kind] += 1
         self.log.add(self.world.now, "world", "fault {}", fault)
         if fault.kind in LEVELS:
@@ -164,6 +177,8 @@ class Simulation:
                 self._server.is_down_until = fault.at + fault.length
             case "stall":
                 self._server.stalls_until = fault.at + fault.length
+            case "jump" if int(fault.at * 1000) % 2:
+                self._network.jumps.append(fault)
             case "jump":
                 self._server.jump(fault.size)
             case "crash" | "pause" | "deploy" | "give up":
@@ -172,6 +187,15 @@ class Simulation:
                 self._act(fault)
             case _:
                 self._operator.spawn(self._act_by_force(fault))
+
+    def _holder(self, fault: Fault) -> int:
+        """The node that leads or holds a lock, or else any."""
+        number = int(fault.at * 1000)
+        if self._is_election:
+            holder = self.contest.leader()
+        else:
+            holder = self._resource.holders.get(self.jobs[number % len(self.jobs)].name)
+        return number % len(self._nodes) if holder is None else holder
 
     def _add_level(self, fault: Fault, size: float) -> None:
         name = "break_" if fault.kind == "break" else fault.kind
@@ -185,18 +209,25 @@ class Simulation:
             if not process.is_alive:
                 continue
             match fault.kind:
+                case "crash" if int(fault.at * 1000) % 2:
+                    process.doom = partial(self._crash, node, process.life, fault.length)
                 case "crash":
-                    self._kill(node)
-                    self.world.at(fault.at + fault.length, self._revive, node, process.life)
+                    self._crash(node, process.life, fault.length)
                 case "pause":
                     process.pause(fault.length)
                 case "give up":
-                    for task in node.mains:
-                        if not self._is_election:
-                            task.interrupt(Cancelled())
+                    for worker in node.workers:
+                        worker.gives_up = True  # in the middle of its next acquire
+                        if worker.task is not None and int(fault.at * 1000) % 2:
+                            worker.task.interrupt(Cancelled())
                 case "deploy":
                     self._stop(node)
                     self.world.at(fault.at + STOP_SECONDS, self._end, node, process.life, fault.length)
+
+    def _crash(self, node: Node, life: int, length: float) -> None:
+        if node.process.life == life:
+            self._kill(node)
+            self.world.at(self.world.now + length, self._revive, node, node.process.life)
 
     def _stop(self, node: Node) -> None:
         """SIGTERM: an elector leaves its election, and tasks are interrupted."""
@@ -232,15 +263,19 @@ class Simulation:
         if node.elector is None or not node.process.is_alive:
             return
         if fault.kind == "demote":
-            node.process.spawn(node.elector.demote(fault.size * 30))
+            node.process.spawn(node.elector.demote(fault.size * 3 * self.settings["lease_duration"]))
         elif fault.kind == "resign":
             node.elector.request("resign")
         elif not node.elector.election.is_leader():
             node.elector.request("take_over")
 
     async def _act_by_force(self, fault: Fault) -> None:
-        job, provider = self.jobs[fault.node % len(self.jobs)], self._by_hand
+        provider = self._by_hand
         try:
+            if self._is_election:
+                await provider.prune(0)
+                return
+            job = self.jobs[fault.node % len(self.jobs)]
             match fault.kind:
                 case "force release":
                     await provider.force_release(job.name)
@@ -257,16 +292,37 @@ class Simulation:
             pass  # it is in the history
 
 
-def _calm_since(faults: tuple[Fault, ...]) -> Callable[[float], float]:
-    """Since when nothing goes wrong, at a moment; infinity while something does."""
-    waits = {"deploy": STOP_SECONDS, "demote": 30.0}
-    spans = sorted((fault.at, fault.at + fault.length + waits.get(fault.kind, 0.0)) for fault in faults)
-    begins = [begin for begin, _ in spans]
-    ends = list(accumulate((end for _, end in spans), max))
+class Calm:
+    """When nothing goes wrong, by the schedule."""
 
-    def calm_since(now: float) -> float:
-        before = bisect_right(begins, now)
-        end = ends[before - 1] if before else 0.0
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        disturbances = [fault for fault in faults if fault.kind not in _HARMLESS]
+        self._spans = {
+            node: sorted(
+                (fault.at, fault.at + fault.length + _WAITS.get(fault.kind, 0.0))
+                for fault in disturbances
+                if fault.node < 0 or node in (EVERY_NODE, fault.node)
+            )
+            for node in {EVERY_NODE, *(fault.node for fault in faults if fault.node >= 0)}
+        }
+        self._ends = {node: list(accumulate((end for _, end in spans), max)) for node, spans in self._spans.items()}
+
+    def since(self, now: float) -> float:
+        """Since when nothing has gone wrong with any node; infinity while something does."""
+        end = self._last_end(EVERY_NODE, now)
         return end if end <= now else _INFINITY
 
-    return calm_since
+    def is_calm(self, node: int, begin: float, end: float) -> bool:
+        """Whether nothing goes wrong with that node between the two moments."""
+        return self._last_end(node if node in self._spans else EVERY_NODE, end) < begin
+
+    def _last_end(self, node: int, before: float) -> float:
+        """When the last of the faults that had begun by then was over."""
+        begun = bisect_right(self._spans[node], (before, _INFINITY))
+        return self._ends[node][begun - 1] if begun else -_INFINITY
+
+
+_WAITS = {"deploy": STOP_SECONDS, "crash": 30.0, "jump": 60.0}
+"""Seconds until a fault that waits for something has certainly begun."""
+_HARMLESS = ("give up", "drift", "resign", "take over", "demote", "force release", "delete", "prune")
+"""Faults that disturb no message and stop no process."""

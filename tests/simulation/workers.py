@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from random import Random
 
 from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py._process import OwningProcess
@@ -15,39 +13,24 @@ from shedlock_py.keepalive import STOP_SECONDS, BaseKeepAlive
 from tests.faults.history import Operation
 from tests.simulation.dice import Dice
 from tests.simulation.log import Recorder
+from tests.simulation.network import QUICK
 from tests.simulation.provider import SimulatedProvider
-from tests.simulation.world import Cancelled, Process, Signal
+from tests.simulation.settings import Job
+from tests.simulation.world import Cancelled, Process, Signal, Task
 
 EPOCH = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
 """The wall clock when a simulation begins, and that of the store."""
-CHECKS = 15
+CHECKS = 20
 """So often a task checks its lease in the time of one lease."""
 _OWNER = OwningProcess()
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is the same on all nodes. Durations are seconds."""
-
-    name: str
-    at_most: float
-    at_least: float
-    fires_every: float = 0.0
-    """A cron job: each multiple of this is a fire time."""
-
-    @classmethod
-    def draw(cls, random: Random, name: str, *, is_cron: bool) -> Job:
-        at_most = round(4 * 20 ** random.random(), 1)  # 4 s to 80 s
-        if is_cron:
-            return cls(name, at_most, 0.0, fires_every=float(random.choice((15, 30, 60, 120))))
-        at_least = random.choice((0.0, 0.0, round(at_most * random.random(), 3)))
-        return cls(name, at_most, at_least)
 
 
 class Resource:
     """What jobs write to. It accepts no fencing token that is smaller than one it has seen."""
 
     def __init__(self) -> None:
+        self.holders: dict[str, int] = {}
+        """The number of the node that acquired each lock last."""
         self._greatest: dict[str, int] = {}
 
     def write(self, name: str, token: int) -> bool:
@@ -61,14 +44,25 @@ class Worker:
     """Runs one job on one node, again and again."""
 
     def __init__(
-        self, process: Process, provider: SimulatedProvider, recorder: Recorder, resource: Resource, job: Job
+        self,
+        process: Process,
+        provider: SimulatedProvider,
+        recorder: Recorder,
+        resource: Resource,
+        job: Job,
+        remaining: Callable[[str], float],
     ) -> None:
+        """:param remaining: for how long a lock is held, as the store has it at this moment."""
+        self.remaining = remaining
         self.process = process
         self.provider = provider
         self.recorder = recorder
         self.resource = resource
         self.job = job
         self.is_stopping = False
+        self.gives_up = False
+        """Whether the caller of the next acquire gives up in the middle."""
+        self.task: Task | None = None
         self._request = LockRequest(job.name, job.at_most, job.at_least, process.machine)
         self._skew = process.random.uniform(-20, 20)
         self._fired = int((process.world.now + self._skew) // job.fires_every) if job.fires_every else 0
@@ -84,11 +78,20 @@ class Worker:
                 pass
 
     async def _plain(self, dice: Dice) -> None:
-        await self.process.sleep(self.job.at_most * dice() * 1.2)
+        await self._wait_for_a_chance(dice)
         keeps_alive = dice() < 0.5
-        lease = await self._acquire(self._request, keeps_alive=keeps_alive)
+        lease = await self._acquire(self._request, dice, keeps_alive=keeps_alive)
         if lease is not None:
             await (self._kept_alive if keeps_alive else self._held)(lease, dice)
+
+    async def _wait_for_a_chance(self, dice: Dice) -> None:
+        """For any time; or until just after the lease has ended by the store's clock, which is when faults show."""
+        seconds, at_expiry, delay = self.job.at_most * dice() * 1.2, dice() < 0.4, 0.03 * dice() ** 3
+        remaining = self.remaining(self.job.name) if at_expiry else 0.0
+        if 0 < remaining < 3 * self.job.at_most:
+            await self.process.sleep(remaining + delay)
+        else:
+            await self.process.sleep(seconds)
 
     async def _cron(self, dice: Dice) -> None:
         """Wait for the next fire time by a clock that is wrong, and run the job for it."""
@@ -100,14 +103,19 @@ class Worker:
         await process.sleep(max(0.0, self._fired * every - wall_clock) + 0.5 * dice())
         fire_time = EPOCH + timedelta(seconds=self._fired * every)
         request = LockRequest(self.job.name, self.job.at_most, 0, process.machine, fire_time)
-        lease = await self._acquire(request, keeps_alive=False)
+        lease = await self._acquire(request, dice, keeps_alive=False)
         if lease is not None:
             await self._released_after(self._work(lease, dice, 3 * dice() * dice(), is_careless=False), lease)
 
-    async def _acquire(self, request: LockRequest, *, keeps_alive: bool) -> Lease | None:
-        if self.process.number % 2:
-            return await self.provider.acquire(request, keep_alive=keeps_alive)
-        return await self.provider.acquire_shielded(request, keep_alive=keeps_alive)
+    async def _acquire(self, request: LockRequest, dice: Dice, *, keeps_alive: bool) -> Lease | None:
+        if self.gives_up and self.task is not None:
+            self.gives_up = False
+            self.process.call_at(self.process.clock() + QUICK * dice(), self.task.interrupt, Cancelled())
+        acquire = self.provider.acquire if self.process.number % 2 else self.provider.acquire_shielded
+        lease = await acquire(request, keep_alive=keeps_alive)
+        if lease is not None:
+            self.resource.holders[request.name] = self.process.number
+        return lease
 
     async def _held(self, lease: Lease, dice: Dice) -> None:
         at_most, is_careless = self.job.at_most, dice() < 0.2
@@ -119,20 +127,41 @@ class Worker:
             await self._released_after(work, lease)
 
     async def _work(self, lease: Lease, dice: Dice, seconds: float, *, is_careless: bool) -> None:
-        extends, part = dice() < 0.4, 1.0 if dice() < 0.5 else 0.3 + 1.2 * dice()
-        is_done = await self._toil(lease, seconds, is_careless)
-        if is_done and extends and await self.provider.extend(lease, round(self.job.at_most * part, 3)):
-            await self._toil(lease, seconds, is_careless)
+        is_done, is_late = await self._toil(lease, seconds, is_careless), dice() < 0.2
+        while dice() < 0.4 and (is_done or is_late):  # one that is late extends a lease that may have ended
+            part = 1.0 if dice() < 0.5 else 0.2 + 1.3 * dice() ** 2
+            if not await self.provider.extend(lease, round(self.job.at_most * part, 3)):
+                return
+            is_done = await self._toil(lease, seconds * dice(), is_careless)
 
     async def _kept_alive(self, lease: Lease, dice: Dice) -> None:
         seconds = self.job.at_most * 4 * dice() * dice()
         alive = SimulatedKeepAlive(self.process, self.provider, lease)
         alive.start()
-        error = await _error_of(self._toil(lease, seconds, dice() < 0.2))
+        error = await _error_of(self._extending(alive, lease, seconds, dice))
         await alive.stop()
         await self.provider.release(lease)
         if error is not None:
             raise error
+
+    async def _extending(self, alive: SimulatedKeepAlive, lease: Lease, seconds: float, dice: Dice) -> None:
+        """Work, and perhaps extend the lease in between, as ``extend_lock_async`` does it."""
+        is_careless, extends = dice() < 0.2, dice() < 0.2
+        if not await self._toil(lease, seconds, is_careless) or not extends:
+            return
+        alive.pause()
+        try:
+            while alive.is_busy(is_async=True):
+                await self.process.sleep(0.1)
+            if alive.is_loss_reported():
+                return
+            extended = await self.provider.extend(lease, round(self.job.at_most * (0.3 + 1.2 * dice()), 3))
+        finally:
+            alive.resume()
+        if extended is None:
+            alive.report_lost()
+        else:
+            await self._toil(lease, seconds, is_careless)
 
     async def _released_after(self, work: Coroutine[Signal, None, object], lease: Lease) -> None:
         error = await _error_of(work)
@@ -183,6 +212,9 @@ class SimulatedKeepAlive(BaseKeepAlive):
         self._provider = provider
         self._scheduled = 0
         self._idle: Signal | None = None
+
+    def is_loss_reported(self) -> bool:
+        return self._active.is_loss_reported
 
     def start(self) -> None:
         self._schedule()

@@ -145,6 +145,8 @@ class Process:
         """Counts the processes that there have been."""
         self.is_alive = True
         self.stands_until = 0.0
+        self.doom: Callable[[], object] | None = None
+        """Called soon after the next request was sent."""
         self.tasks: dict[Task, None] = {}
         self.seed = seed_of(world.seed, name)
         self.random = Random(self.seed)
@@ -202,6 +204,7 @@ class Process:
         """All tasks are gone, and nothing that was under way finds this process any more."""
         self.is_alive = False
         self.life += 1
+        self.doom = None
         self.stands_until = 0.0
         tasks, self.tasks = list(self.tasks), {}
         for task in tasks:

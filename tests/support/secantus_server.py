@@ -1,17 +1,22 @@
-"""SecantusDB with a defect mended, run as a program with the arguments of ``secantusd-py``.
+"""SecantusDB with two defects mended, run as a program with the arguments of ``secantusd-py``.
 
 If another client inserts the document between the query and the upsert of a ``findAndModify``, SecantusDB updates it
 and replies ``value: null``, where MongoDB replies with the document. Here the server then runs the command once more,
 and finds the document. The commands of these tests may run twice.
+
+A SecantusDB that is shutting down replies to ``hello`` as if it were no member of its replica set. A driver that gets
+such a reply removes the server from its list for good. MongoDB never replies so; here the server closes the connection.
 """
 
 import sys
 from typing import Any
 
-from secantus import cli, commands  # type: ignore[import-untyped]  # it has no types
+from secantus import cli, commands, server  # type: ignore[import-untyped]  # it has no types
+from secantus.failpoints import CloseConnectionRequested  # type: ignore[import-untyped]
 
-NAME = "_find_and_modify_impl"  # there is no public seam
-_find_and_modify = getattr(commands, NAME)
+FIND_AND_MODIFY = "_find_and_modify_impl"  # there is no public seam
+_find_and_modify = getattr(commands, FIND_AND_MODIFY)
+_dispatch = server.dispatch
 
 
 def find_and_modify(request: dict[str, Any], context: Any) -> Any:
@@ -20,6 +25,13 @@ def find_and_modify(request: dict[str, Any], context: Any) -> Any:
     return _find_and_modify(request, context) if has_lost_race else reply
 
 
+def dispatch(request: Any, context: Any) -> Any:
+    if context.server_address is None:
+        raise CloseConnectionRequested
+    return _dispatch(request, context)
+
+
 if __name__ == "__main__":
-    setattr(commands, NAME, find_and_modify)
+    setattr(commands, FIND_AND_MODIFY, find_and_modify)
+    server.dispatch = dispatch
     sys.exit(cli.main())

@@ -126,6 +126,8 @@ def _has_been(skipped: Operation, attempts: list[Operation]) -> bool:
         other.outcome != "skipped"  # the store may have granted it
         and other.name == skipped.name
         and other.started < skipped.end
+        # An undo gives its own fire time back, and none of those before it.
+        and (other.undone_by > skipped.started or _of(other) > skipped.fire_time)
         and _of(other) >= skipped.fire_time
         for other in attempts
     )

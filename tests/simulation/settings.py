@@ -1,0 +1,57 @@
+"""What the users of a simulation have chosen: jobs and durations, drawn from the seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+ELECTIONS = ("elections", "observed", "jumping elections", "drifting elections")
+"""Kinds of schedules in which electors run, not workers."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same on all nodes. Durations are seconds."""
+
+    name: str
+    at_most: float
+    at_least: float
+    workers: int
+    """How many threads of a process try to run it."""
+    fires_every: float = 0.0
+    """A cron job: each multiple of this is a fire time."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    jobs: tuple[Job, ...]
+    election: dict[str, Any]
+    """Durations that the library accepts, and ``takeover``."""
+    lease: float
+    """The shortest lease, in seconds."""
+
+
+def settings_of(seed: int, kind: str) -> Settings:
+    """The same for the same seed and kind, whatever goes wrong."""
+    random = Random(f"{kind}/{seed}/settings")
+    election = _election(random, "observed" if kind == "observed" else "expired")
+    if kind in ELECTIONS:
+        return Settings((), election, election["lease_duration"])
+    jobs = (_job(random, "billing", 2, kind), _job(random, "report", 1, kind))
+    return Settings(jobs, election, min(job.at_most for job in jobs))
+
+
+def _job(random: Random, name: str, workers: int, kind: str) -> Job:
+    at_most = round(6 * 8 ** random.random(), 1)  # 6 s to 48 s
+    if kind == "fire times":
+        return Job(name, at_most, 0.0, 1, fires_every=float(random.choice((15, 30, 60))))
+    at_least = random.choice((0.0, 0.5, 1.0)) * round(at_most * random.random(), 3)
+    return Job(name, at_most, round(at_least, 3), workers)
+
+
+def _election(random: Random, takeover: str) -> dict[str, Any]:
+    lease = round(8 * 3 ** random.random(), 2)  # 8 s to 24 s
+    deadline = round(lease * (0.899 - 0.3 * random.random() ** 2), 2)
+    retry = round(deadline / random.uniform(2.5, 5), 2)
+    return {"lease_duration": lease, "renew_deadline": deadline, "retry_period": retry, "takeover": takeover}

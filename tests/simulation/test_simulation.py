@@ -1,0 +1,76 @@
+"""The simulation itself: it repeats what it did, its faults really happen, and it finds what is known to break."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation import KINDS, LIMITS, draw, simulate
+
+WITHIN = [kind for kind in KINDS if kind not in LIMITS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_has_the_same_course(kind: str) -> None:
+    one, other = (simulate(draw(7, 0.3, kind), timeline=None) for _ in range(2))
+    lines = "\n".join(map(str, one.timeline))
+    assert lines == "\n".join(map(str, other.timeline))
+    assert len(one.timeline) > 100
+    assert (one.events, one.counts, one.violations) == (other.events, other.counts, other.violations)
+    assert lines != "\n".join(map(str, simulate(draw(8, 0.3, kind), timeline=None).timeline))
+
+
+@pytest.mark.parametrize("kind", WITHIN)
+def test_without_faults_nothing_is_broken_and_everything_works(kind: str) -> None:
+    outcome = simulate(replace(draw(3, 2.0, kind), faults=()))
+    assert outcome.violations == []
+    errors = {name: count for name, count in outcome.counts.items() if name.endswith((" error", " cancelled"))}
+    assert errors == {}
+    assert outcome.counts["late request"] == outcome.counts["timed out"] == 0
+    if "election" in kind or kind == "observed":
+        assert outcome.counts["LeadershipStarted"] == 1  # the first leader leads for two hours
+    else:
+        assert outcome.counts["acquire granted"] > 100
+
+
+@pytest.mark.parametrize("kind", WITHIN)
+def test_each_fault_happens_and_breaks_no_promise(kind: str) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(3):
+        outcome = simulate(draw(seed, 1.0, kind))
+        assert outcome.broken() == [], f"seed {seed}"
+        counts += outcome.counts
+    assert [fault for fault in KINDS[kind].faults if not counts[fault]] == []
+    for effect in ("late request", "timed out", "duplicated", "broken", "lost request", "lost reply", "cut", "refused"):
+        assert counts[effect], effect
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_what_is_beyond_a_documented_limit_is_found(kind: str) -> None:
+    """The checker is not blind: where the library promises nothing, promises are broken, and no others than named."""
+    found = []
+    for seed in range(12):
+        outcome = simulate(draw(seed, 1.0, kind))
+        assert outcome.broken() == []
+        found += [violation.rule for violation in outcome.violations]
+    assert found
+
+
+def test_a_dropped_fault_changes_nothing_before_it() -> None:
+    schedule = draw(5, 0.5, "locks")
+    crash = next(fault for fault in reversed(schedule.faults) if fault.kind == "crash")
+    without = replace(schedule, faults=tuple(fault for fault in schedule.faults if fault != crash))
+    before = [entry for entry in simulate(schedule, timeline=None).timeline if entry.at < crash.at]
+    after = [entry for entry in simulate(without, timeline=None).timeline if entry.at < crash.at]
+    assert before == after
+    assert len(before) > 100
+
+
+def test_a_long_simulation_is_judged_in_windows() -> None:
+    """What was judged is forgotten, and a lease that lasts from one window to the next is not."""
+    hours: list[float] = []
+    outcome = simulate(draw(11, 4.0, "locks"), on_progress=lambda hour, _: hours.append(hour))
+    assert hours == [1.0, 2.0, 3.0, 4.0]
+    assert outcome.broken() == []
