@@ -20,14 +20,6 @@ def a_failed_heartbeat_ends_keep_alive(failed: Change, plan: HeartbeatPlan, lock
     plan.due = NEVER_DUE
 
 
-@_plan("sent")
-def a_heartbeat_without_a_reply_is_waited_for(
-    sent: Change, plan: HeartbeatPlan, lock_for: timedelta, now: float
-) -> None:
-    """A heartbeat whose reply does not come is never repeated."""
-    plan.due = NEVER_DUE
-
-
 @_plan("extended")
 def there_is_only_one_heartbeat(extended: Change, plan: HeartbeatPlan, lock_for: timedelta, now: float) -> None:
     """The first heartbeat is the last one."""
