@@ -42,7 +42,7 @@ class Row:
     servers: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that choose versions of servers; without any, the newest run."""
     command: tuple[str, ...] = ()
-    """Instead of pytest: one check, which passes if it ends with status 0."""
+    """Instead of pytest: a program whose last line says ``N passed, N failed``."""
 
     @property
     def environment(self) -> str:
@@ -75,5 +75,6 @@ ROWS = (
         ("tests/apscheduler",), APSCHEDULER_310,
     ),
     Row("formal", "the specifications of docs/formal, by TLC", command=("-m", "tests.formal")),
+    Row("formal", "TLC on the specifications, their limits and their mutants", command=("-m", "tests.formal")),
     Row("floors", "the oldest packages that the extras allow", tests=FLOORS, packages=("setuptools<81",), floors=True),
 )  # fmt: skip
