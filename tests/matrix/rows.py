@@ -75,6 +75,5 @@ ROWS = (
         ("tests/apscheduler",), APSCHEDULER_310,
     ),
     Row("formal", "the specifications of docs/formal, by TLC", command=("-m", "tests.formal")),
-    Row("formal", "TLC on the specifications, their limits and their mutants", command=("-m", "tests.formal")),
     Row("floors", "the oldest packages that the extras allow", tests=FLOORS, packages=("setuptools<81",), floors=True),
 )  # fmt: skip
