@@ -164,8 +164,9 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
         RedisQuorumLockProvider(urls, key_prefix="pages-new").start_new_quorum()
 
     limited_url, (second, third) = limited(server, acl("jobs")), (node.url() for node in redis_nodes[1:3])
-    is_valkey = server.version()[0] == "Valkey"
-    may_not_run = "no permissions to run the '" if is_valkey else "can't run this command or subcommand"
+    product, version = server.version()
+    is_old = product == "Redis" and version.startswith("7.0.")
+    may_not_run = "can't run this command or subcommand" if is_old else "no permissions to run the '"
     provoked: dict[str, dict[str, Callable[[], object]]] = {
         "sqlite.md": {
             "no such table: main.shedlock — create the table": lambda: acquire(f"sqlite:///{tmp_path}/empty.db"),

@@ -34,7 +34,7 @@ def guarded_store(guarded: RedisServer, kind: str) -> Iterator[Store]:
 
 
 MAY_NOT_RUN = "can't run this command|no permissions to run"
-"""Redis's words, and Valkey's."""
+"""The words of Redis 7.0, and those of newer ones and of Valkey."""
 
 
 def assert_refused(provider: LockProvider, name: str, words: str = "") -> ProviderError:
