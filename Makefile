@@ -17,8 +17,9 @@ ARGS ?=
 # More arguments for the fault suite: make faults FAULTS_ARGS="--minutes 5 --only kill --store redis"
 FAULTS_ARGS ?=
 # How many processes run the tests, each with servers of its own
-JOBS ?= 2
-PARALLEL := -n $(JOBS) --dist loadfile
+# Most tests wait most of the time, so there are more processes than cores
+JOBS ?= 4
+PARALLEL := -n $(JOBS) --dist worksteal
 PYTEST := -m pytest $(PARALLEL)
 # The tests in other environments, against the built wheel: tests/matrix/rows.py
 MATRIX := -m tests.matrix '--parallel=$(PARALLEL)'

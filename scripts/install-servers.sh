@@ -37,6 +37,7 @@ if wants redis "${SHEDLOCK_TEST_REDIS_URL:-}" && ! has redis-server; then
 fi
 if [ ${#only[@]} -eq 0 ]; then
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+    has java || missing+=(default-jre-headless) # TLC, the model checker of docs/formal
     if [ -z "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] && ! has pgbouncer; then
         missing+=(pgbouncer)
         services+=(pgbouncer)

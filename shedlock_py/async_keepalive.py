@@ -21,7 +21,7 @@ class TaskKeepAlive(BaseKeepAlive):
     """Keep-alive of async code. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
 
     def __init__(self, active: ActiveLease, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> None:
-        super().__init__(active, keep_alive, on_lost)
+        super().__init__(active, keep_alive, on_lost, clock=monotonic)
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

@@ -10,7 +10,7 @@ CONSTANTS Nodes, None,
           Mode,       \* takeover: "expired" or "observed"
           Drift,      \* so many ticks a node's clock may miss; nodes wait longer by as much
           Jump, Jumps, \* by how much, and how often, the store's clock may jump, forwards or back
-          Sends       \* so many requests each node may send
+          Sends, Terms \* so many requests each node may send, and so many leases are looked at
 VARIABLES record,     \* in the store: holder, token, left (until the lease ends; 0 or less: it is free), released
           tokens,     \* the last two fencing tokens that the store has granted
           sent,       \* requests. None is ever removed: the store may execute each late, twice, or never
@@ -61,8 +61,8 @@ Read(n) == /\ node[n].phase = "follows" /\ node[n].sends < Sends
 Acquire(n) == node[n].phase = "follows" /\ MayAcquire(n) /\ Ask(n, "acquire", 0, "acquires")
 TakeOver(n) == node[n].phase = "follows" /\ MayTakeOver(n) /\ Ask(n, "take", record.token, "takes")
 Renew(n) == node[n].phase = "term" /\ node[n].trust > 0 /\ Ask(n, "renew", node[n].token, "term")
-Confirmed(n) == \E r \in replies : /\ r.node = n /\ r.number = node[n].sends /\ node[n].phase # "follows"
-    /\ node' = [node EXCEPT ![n].phase = "term", ![n].token = r.token, ![n].trust = TrustOnReply(n),
+Confirmed(n) == \E r \in replies : /\ r.node = n
+    /\ node' = [node EXCEPT ![n].phase = "term", ![n].token = r.token, ![n].trust = TrustOnReply(n), ![n].worth = 0,
                             ![n].wait = CASE @ > 0 \/ node[n].phase = "term" -> @
                                           [] node[n].phase = "takes" -> WaitAfterForce
                                           [] FollowsDirectly(n, r.gap) -> 0
@@ -78,8 +78,8 @@ Resign(n) == /\ node[n].phase = "term" /\ MayRelease(n)
 Write(holder, token, left, released) ==
     /\ record' = [holder |-> holder, token |-> token, left |-> left, released |-> released]
     /\ seen' = [n \in Nodes |-> [seen[n] EXCEPT !.same = FALSE]]
-Reply(m, token) == replies' = IF node[m.node].phase = "follows" \/ node[m.node].sends # m.number THEN replies ELSE
-    replies \union {[node |-> m.node, number |-> m.number, token |-> token, gap |-> seen[m.node].gap]}
+Reply(m, token) == replies' = IF node[m.node].worth = 0 \/ node[m.node].sends # m.number THEN replies \* not awaited
+    ELSE replies \union {[node |-> m.node, token |-> token, gap |-> seen[m.node].gap]}
 Grant(m) == /\ Write(m.node, NewToken, LeaseTime, FALSE) /\ tokens' = <<tokens[2], NewToken>> /\ Reply(m, NewToken)
 Execute(m) == /\ \/ m.kind = "acquire" /\ IsFree(m) /\ Grant(m)
                  \/ m.kind = "take" /\ IsRead(m) /\ Grant(m)
@@ -109,6 +109,6 @@ Spec == Init /\ [][Next]_vars
 (* The promises.                                                                                                     *)
 AtMostOneLeader == Cardinality({n \in Nodes : Leads(n)}) <= 1
 I7_TermsGrow == tokens = <<0, 0>> \/ tokens[1] < tokens[2]
-Bounded == tokens[2] <= 3
+Bounded == tokens[2] <= Terms
 Symmetry == Permutations(Nodes)  \* a state is looked at once, whoever is who
 =============================================================================

@@ -18,10 +18,12 @@ from shedlock_py.lease import Claim
 from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
 from shedlock_py.record import LockRecord
 from tests.exhaustive.fingerprint import ClaimIds, Walk
-from tests.exhaustive.times import NOW, STEP, TICK, HolderClock
+from tests.exhaustive.times import NOW, STEP, STORE_NOW_US, TICK, HolderClock
+from tests.simulation.stores.times import EPOCH
 
 LOCK = "job"
 CLAIMS = ("acquire", "take over")
+FIRE_TIME = EPOCH + timedelta(microseconds=STORE_NOW_US)
 
 
 class Event(NamedTuple):
@@ -56,6 +58,8 @@ class Effect(NamedTuple):
     claimant: int
     sent: tuple[Sent, ...] = ()
     is_skip: bool = False
+    runs: bool = False
+    """It has got a lease for the fire time, by an acquire."""
     broken: str = ""
 
 
@@ -66,6 +70,8 @@ class Plan:
     at_most: int
     at_least: int = 0
     by_force: bool = False
+    has_fire_time: bool = False
+    """All claimants that have one have the same: one of them may run."""
     extensions: tuple[int, ...] = ()
     retries: bool = False
     """Whether the connection of an operation can break, so that its program sends the command again."""
@@ -138,7 +144,8 @@ class Run:
 
     def _begin(self, number: int, kind: str) -> None:
         plan, programs, lease = self._plan, self._programs, self.lease
-        request = LockRequest(LOCK, plan.at_most * TICK, plan.at_least * TICK, f"holder-{self._name}")
+        fire_time = FIRE_TIME if plan.has_fire_time else None
+        request = LockRequest(LOCK, plan.at_most * TICK, plan.at_least * TICK, f"holder-{self._name}", fire_time)
         match kind:
             case "acquire":
                 program: Any = programs.acquire(request)
@@ -285,7 +292,9 @@ class Claimants:
             Sent(operation, kind, self._command(command), is_awaited, before)
             for operation, kind, command, is_awaited, before in run.commands
         )
-        return Effect(self._number_of(claimant.me, claimant.plan, history, run), sent, run.is_skip, run.broken)
+        runs = run.lease is not None and run.lease.fire_time is not None and event.kind == "" and claimant.token is None
+        number = self._number_of(claimant.me, claimant.plan, history, run)
+        return Effect(number, sent, run.is_skip, runs, run.broken)
 
     def _replay(self, me: int, plan: Plan, history: tuple[Event, ...]) -> Run:
         run = Run(str(me), plan, self._spy, self.clock, self.replies)

@@ -245,6 +245,10 @@ MUTANTS = {
     "a take-over makes a record anew": Mutant(
         "mongodb", SCENES["take over of a deleted record"], "I2", _altered(_always_upserts)
     ),
+    "a fire time is granted again": Mutant(
+        "redis", SCENES["one fire time"], "I11",
+        _script("acquire", "last_fire_time >= tonumber", "last_fire_time > tonumber"),
+    ),
     # In the programs
     "an outage is a skip": Mutant("redis", _QUIET, "I5", _wrapped(StorePrograms, "acquire", _skips_for_an_outage)),
     "trust counts from the reply": Mutant("sql", _QUIET, "I6", _wrapped(Claim, "granted", _counts_from_the_reply)),

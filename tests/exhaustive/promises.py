@@ -24,6 +24,8 @@ class Observed(NamedTuple):
     """The newest token that the store has given to each."""
     kept: int = 0
     """Ticks left of the minimum hold, counted from the grant on the store's clock."""
+    has_run: bool = False
+    """A claimant has got a lease for the fire time."""
 
     @classmethod
     def at_start(cls, claimants: int) -> Observed:

@@ -1,6 +1,6 @@
 """The full suite of faults, with a report.
 
-    python -m tests.faults [--minutes N] [--only SCENARIO] [--store STORE] [--jobs J] [--seed S]
+    python -m tests.faults [--minutes N] [--only SCENARIO] [--store STORE] [--jobs J] [--seed S] [--keep DIRECTORY]
 
 Exits with 1 if a promise was broken, or a mutant was not found. A run without --only and --store rewrites the tables
 in docs/reliability.md.
@@ -9,6 +9,7 @@ in docs/reliability.md.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -17,9 +18,11 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from tests.faults.controls import run_controls
+from tests.faults.fleet import KEEP
 from tests.faults.registry import all_scenarios
 from tests.faults.report import Control, Row, tables, write_page
 from tests.faults.runner import NOT_THERE, is_chosen, run_store, say
@@ -36,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for scenario in all_scenarios():
             print(f"  {scenario.number:2} {scenario.name}: {', '.join(scenario.stores)}")
         return 2
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
+        os.environ[KEEP] = str(options.keep.resolve())  # for the processes of the stores, too
     started = time.monotonic()
     print(f"seed {seed}; {len(jobs)} scenarios on stores in about {options.minutes:g} minutes", flush=True)
     is_whole = options.only is None and options.store is None
@@ -82,6 +88,9 @@ def _parse(arguments: Sequence[str] | None) -> Any:
     parser.add_argument("--only", metavar="SCENARIO", help="by its number, or by a part of its name")
     parser.add_argument("--store", choices=stores.ALL, help="on this one only")
     parser.add_argument("--jobs", type=int, default=2, help="how many stores at the same time (default: 2)")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIRECTORY", help="keep the histories there, for python -m tests.formal.traces"
+    )
     parser.add_argument("--seed", type=int, help="repeat the choices of an earlier run (its timing is not repeated)")
     return parser.parse_args(arguments)
 

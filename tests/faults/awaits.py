@@ -31,7 +31,9 @@ class Moment:
             asyncio.get_running_loop().call_soon(self._act)
 
     def task_factory(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-        return asyncio.Task(self._watched(work), loop=loop, **options)
+        task = asyncio.Task(self._watched(work), loop=loop, **options)
+        task.add_done_callback(lambda _: work.close())  # if it was cancelled before its first step
+        return task
 
     async def _watched(self, work: Any) -> Any:
         return await _stepped(work, self.waited)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,8 @@ from tests.support.stores import Store
 
 TIMEOUT = 30.0
 """Seconds, on a busy machine."""
+KEEP = "SHEDLOCK_FAULTS_KEEP"
+"""The environment variable that names a directory in which fleets keep their histories."""
 
 
 class LineProcess(subprocess.Popen[str]):
@@ -310,6 +313,9 @@ class Fleet:
                 os.kill(worker.pid, signal.SIGKILL)
         self._logbook.close()
         self._wait_for_end(self.workers)
+        if KEEP in os.environ and (self._directory / "history").exists():
+            name = f"{self.store.name}-{'async' if self.store.is_async else 'sync'}-{self.names[0]}.jsonl"
+            shutil.copy(self._directory / "history", Path(os.environ[KEEP]) / name)
         self._temporary.cleanup()
 
     @staticmethod

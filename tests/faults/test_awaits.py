@@ -41,12 +41,10 @@ STORES: dict[str, tuple[str, ...]] = {
     "mongodb": ("mongodb",),
 }
 MakeStore = Callable[..., Store]
-# The way in which a run is given up has little to do with the store: all of them in the full run only.
+# What is a driver's own. tests/core/test_every_await.py has all ways and kinds, in virtual time.
 SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]
 ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep_alive", "extending")]
-CASES = [
-    (store, way, kind) for store in STORES for way, kind in (ALL if FULL or store == "sqlite+aiosqlite" else SHORT)
-]
+CASES = [(store, way, kind) for store in STORES for way, kind in (ALL if FULL else SHORT)]
 
 MOST_AWAITS = 400
 

@@ -74,5 +74,6 @@ ROWS = (
         "apscheduler-3.10-newest-python", "the same on the newest Python", NEWEST,
         ("tests/apscheduler",), APSCHEDULER_310,
     ),
+    Row("formal", "the specifications of docs/formal, by TLC", command=("-m", "tests.formal")),
     Row("floors", "the oldest packages that the extras allow", tests=FLOORS, packages=("setuptools<81",), floors=True),
 )  # fmt: skip

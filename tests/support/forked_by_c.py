@@ -1,4 +1,4 @@
-"""A fork that Python is not told of, as of uWSGI's workers: ``python -m tests.support.forked_by_c WAY URL NAME``.
+"""A fork that Python is not told of, as of uWSGI's workers: ``python -m tests.support.forked_by_c WAYS URL NAME``.
 
 In a process of its own, which :func:`prepare_for_c_forks`.
 """
@@ -143,5 +143,6 @@ WAYS: dict[str, Callable[[str, str], None]] = {
 
 if __name__ == "__main__":
     prepare_for_c_forks()
-    way, url, name = sys.argv[1:]
-    WAYS[way](url, name)
+    ways, url, name = sys.argv[1:]
+    for way in ways.split():
+        WAYS[way](url, f"{name}-{way}")

@@ -30,9 +30,10 @@ def in_a_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, object]]) -> Non
         thread.submit(lambda: asyncio.run(work())).result(30)
 
 
-def check_fork_by_c(way: str, url: str, name: str) -> None:
+def check_fork_by_c(ways: str, url: str, name: str) -> None:
+    """:param ways: of using a provider in parent and child, in :mod:`tests.support.forked_by_c`."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.forked_by_c", way, url, name],
+        [sys.executable, "-m", "tests.support.forked_by_c", ways, url, name],
         capture_output=True,
         text=True,
         timeout=100,

@@ -37,9 +37,8 @@ def test_fork(store: Store, proxy: TcpProxy, name: str) -> None:
     assert proxy.connections == 3, "the parent's connection has survived two children with one each"
 
 
-@pytest.mark.parametrize("way", ["url", "block", "asyncio"])
-def test_fork_by_c(redis_server: RedisEndpoint, way: str, name: str) -> None:
-    check_fork_by_c(way, redis_server.url(), name)
+def test_fork_by_c(redis_server: RedisEndpoint, name: str) -> None:
+    check_fork_by_c("url asyncio block", redis_server.url(), name)
 
 
 async def use(provider: AsyncRedisLockProvider, name: str) -> None:

@@ -1,0 +1,87 @@
+"""The specifications of docs/formal, and recorded histories as traces of them. TLC itself decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from shedlock_py.request import trust_ends
+from tests.faults.history import NEVER, History, Operation, Reader
+from tests.formal.cases import Case, mutants
+from tests.formal.tlc import TlcFailed, check, find_jar, find_java
+from tests.formal.traces import Trace, judge
+from tests.support.availability import missing
+
+RECORDED = Path(__file__).parent / "redis-kill-9.jsonl"
+"""Two lock names, workers of which some were killed: ``python -m tests.faults --only 1 --store redis --keep …``."""
+
+
+@pytest.fixture(autouse=True)
+def tlc() -> None:
+    try:
+        find_jar()
+        find_java()
+    except TlcFailed as error:
+        missing(str(error), "make servers")
+
+
+@pytest.mark.parametrize("case", [*mutants()][:1], ids=lambda case: case.name)
+def test_i1_a_store_that_grants_a_held_lock(case: Case) -> None:
+    """One run of TLC. ``python -m tests.formal`` makes the others, which ``make test-all`` runs."""
+    assert check(case.module, case.config).violated == "I1_MutualExclusion"
+
+
+@pytest.fixture(scope="module")
+def history() -> History:
+    return Reader(RECORDED).update().history()
+
+
+def busiest(history: History) -> str:
+    names = [operation.name for operation in history.of("acquire", outcome="granted")]
+    return max(set(names), key=names.count)
+
+
+def test_a_recorded_history_is_a_behaviour_of_the_specification(history: History) -> None:
+    verdict = judge(Trace(history, busiest(history)))
+    assert verdict.accepted, verdict.line
+
+
+@pytest.mark.parametrize("promise", ["I1", *(pytest.param(each, marks=pytest.mark.matrix) for each in ("I6", "I7"))])
+def test_an_altered_history_is_refused(history: History, promise: str) -> None:
+    """I1: a second grant while the lock is held. I6: trust that lasts too long. I7: a token that is not greater."""
+    name = busiest(history)
+    operations = [each for each in history.operations if each.name == name]
+    grants = [each for each in operations if each.kind == "acquire" and each.outcome == "granted"]
+    first, second = grants[2], grants[3]
+    if promise == "I1":
+        extra = _second_grant(first)
+        altered = sorted([*operations, extra], key=lambda each: each.started)
+    elif promise == "I6":
+        later = replace(first, trusted_until=first.started + first.at_most * 1.5)
+        altered = [later if each is first else each for each in operations]
+    else:
+        assert first.token is not None
+        smaller = replace(second, token=first.token - 1)
+        altered = [smaller if each is second else each for each in operations]
+    verdict = judge(Trace(History(tuple(altered)), name))
+    assert not verdict.accepted
+    assert "acquire" in verdict.line
+
+
+def _second_grant(first: Operation) -> Operation:
+    """Of another worker, a moment after ``first`` was granted: before any release can have arrived."""
+    assert first.ended is not None
+    assert first.token is not None
+    return replace(
+        first,
+        worker="another",
+        claim="another claim",
+        token=first.token + 1,
+        started=first.ended,
+        ended=first.ended + 1e-6,
+        trusted_until=trust_ends(first.ended, timedelta(seconds=first.at_most)),
+        trusted_before=NEVER,
+    )

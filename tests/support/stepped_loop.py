@@ -1,0 +1,56 @@
+"""An event loop in virtual time: when it has nothing to do, its clock moves on to the next timer. It never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shedlock_py import _process, async_keepalive, block
+from shedlock_py.election import async_elector, base
+from shedlock_py.testing import FakeClock
+
+CLOCK_READERS = (block, async_keepalive, base, async_elector)
+"""The modules that read the local clock on behalf of guards and electors on asyncio."""
+
+
+class NothingMoves(Exception):
+    """All tasks wait, and no timer is set: in real time they would wait for ever."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Instead of waiting, lets the clock move on."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> Any:
+        events = super().select(0)
+        if not events:
+            if timeout is None:
+                raise NothingMoves
+            self._clock.advance(max(0.0, timeout))
+        return events
+
+
+class SteppedLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        super().__init__(_Selector(self.clock))
+
+    def time(self) -> float:
+        return self.clock()
+
+
+def run_stepped(main: Callable[[SteppedLoop], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the coroutine ``main(loop)`` in virtual time. What it leaves behind is for the caller to find."""
+    loop = SteppedLoop()
+    with monkeypatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
+        for module in CLOCK_READERS:  # each has imported the function by name
+            assert module.monotonic is _process.monotonic
+            patch.setattr(module, "monotonic", loop.clock)
+        return runner.run(main(loop))
