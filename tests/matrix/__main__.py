@@ -7,6 +7,7 @@ has run, the tables in docs/tested-with.md are written.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -45,6 +46,16 @@ def main() -> int:
         print(*(f"{row.name:32}{row.what}" for row in ROWS), sep="\n")
         return 0 if options.list else 2
     BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:  # the kernel frees it when this process ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another run in this clone uses {BUILD}")
+            return 2
+        return run_all(rows, options)
+
+
+def run_all(rows: list[Row], options: argparse.Namespace) -> int:
     copy_tests()
     wheel, state = build_wheel(), digest()
     results: dict[str, Result] = {}
