@@ -123,7 +123,8 @@ def met_leases(history: History, late: float) -> dict[str, list[Met]]:
     for lease in history.of("acquire", "take_over", outcome="granted"):
         for action in actions:
             has_answer = action.outcome in ("done", "free", "granted")
-            until = action.end if has_answer else max(action.end + late, action.arrived)
+            # A late copy of a force release frees whoever holds the lock by then.
+            until = max(action.end if has_answer else action.end + late, action.arrived)
             is_meant = action.name == lease.name and action.claim != lease.claim
             # After a release, what is left of the minimum hold ends as well.
             latest = max(released.get(lease.claim, INFINITY), lease.started + lease.at_least)
