@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.exhaustive.claimant import CLAIMS, Claimant, Plan
+from tests.exhaustive.claimant import Claimant
 from tests.exhaustive.records import NOBODY, Record
+from tests.exhaustive.run import CLAIMS, Plan
 
 if TYPE_CHECKING:
     from tests.exhaustive.search import Message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.exhaustive.claimant import Plan
+from tests.exhaustive.run import Plan
 
 
 class Scene(NamedTuple):

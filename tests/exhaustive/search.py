@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.exhaustive.claimant import CLAIMS, Claimants, Effect, Event, Plan
+from tests.exhaustive.claimant import Claimants, Effect
 from tests.exhaustive.promises import Observed, Promises
 from tests.exhaustive.records import NOBODY, Record, Records
+from tests.exhaustive.run import CLAIMS, Event, Plan
 from tests.simulation.stores import ModelStore
 
 UNAWAITED = -1

@@ -205,7 +205,11 @@ class LeaseHistory:
             else:
                 # What arrives after the lease has ended is refused.
                 arrives = arrivals.of_failed(operation, self.dead)
-                until = max(until, min(arrives, until) + seconds)
+                extended = max(until, min(arrives, until) + seconds)
+                ended = min(operation.end, self.dead)
+                if ended > until:  # a second copy, sent before, extends what the first one has extended
+                    extended = max(extended, min(ended, extended) + seconds)
+                until = extended
             if operation.outcome == "lost":
                 # A reply "lost" says that the lease has ended; a minority may not know it yet.
                 has_ended = min(has_ended, arrives)
