@@ -23,6 +23,8 @@ PARALLEL := -n $(JOBS) --dist worksteal
 PYTEST := -m pytest $(PARALLEL)
 # The tests in other environments, against the built wheel: tests/matrix/rows.py
 MATRIX := -m tests.matrix '--parallel=$(PARALLEL)'
+# More arguments for the simulation: make simulate SIMULATE_ARGS="--hours 24 --kind elections --seed 7"
+SIMULATE_ARGS ?=
 # More arguments for the benchmark: make bench BENCH_ARGS="--quick --only redis,latency"
 BENCH_ARGS ?=
 # More arguments for the demo
@@ -41,7 +43,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers servers-all demo test test-all test-apscheduler-3.10 test-floors faults bench check format docs docs-serve clean
+.PHONY: help setup servers servers-all demo test test-all test-apscheduler-3.10 test-floors faults simulate bench check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +78,9 @@ test-floors: servers $(VENV)/.test ## run the tests that meet them on the oldest
 
 faults: servers $(VENV)/.test ## try to break the promises for half an hour, and rewrite the table in docs/reliability.md
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
+
+simulate: $(VENV)/.setup ## simulate a year without servers, try the mutants, and rewrite its section of docs/reliability.md
+	$(BIN)/python -m tests.simulation $(SIMULATE_ARGS)
 
 bench: servers $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/benchmarks.md (a quarter of an hour)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

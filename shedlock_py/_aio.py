@@ -104,7 +104,8 @@ class ThreadedProvider(AsyncLockProvider):
         return await self._call("requests", self.sync_provider.force_release, name)
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await shielded(self._grant(self.sync_provider.take_over, request), when_abandoned=self.undo)
+        # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
+        return await shielded(self._call("requests", self.sync_provider.take_over, request))
 
     async def prune(self, unused_for: Duration) -> int:
         return await self._call("requests", self.sync_provider.prune, unused_for)
@@ -122,7 +123,7 @@ class ThreadedProvider(AsyncLockProvider):
         return await _result(future)
 
     async def _grant(self, operation: Callable[[LockRequest], L], request: LockRequest) -> L:
-        """Acquire or take over. If the event loop ends meanwhile, the lease is undone without it."""
+        """Acquire. If the event loop ends meanwhile, the lease is undone without it."""
         future = self._submit("requests", operation, request)
         try:
             return await _result(future)

@@ -111,3 +111,11 @@ def make_store(request: pytest.FixtureRequest) -> Callable[..., Store]:
         return registration.store(server, drivers) if drivers else registration.store(server)
 
     return make
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the notes of tests, also of those that passed: ``record_property("note", "the seed was 7")``."""
+    reports = (report for found in terminalreporter.stats.values() for report in found)
+    notes = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "note"]
+    for note in dict.fromkeys(notes):
+        terminalreporter.write_line(note)

@@ -3,8 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import file_store
+from tests.cli.harness import close_providers, file_store
 from tests.cli.runs import Runs
+
+
+@pytest.fixture(autouse=True)
+def _closed_providers() -> Iterator[None]:
+    yield
+    close_providers()
 
 
 @pytest.fixture

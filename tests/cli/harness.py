@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,29 @@ def shedlock_command(
     )  # fmt: skip
 
 
+_opened = ExitStack()
+
+
+def provider_at(url: str) -> LockProvider:
+    """A provider that conftest.py closes after the test: from Python 3.13 on, sqlite3 warns of open connections."""
+    provider: Any = provider_from_url(url)
+    _opened.callback(provider.close)
+    return provider  # type: ignore[no-any-return]  # as provider_from_url says
+
+
+def close_providers() -> None:
+    _opened.close()
+
+
 def file_store(directory: Path) -> str:
     """The URL of a new store."""
     url = f"sqlite:///{directory}/locks.db"
-    provider_from_url(url).create_schema()
+    provider_at(url).create_schema()
     return url
 
 
 def take(store: str | LockProvider, name: str, at_most: str = "10m", **options: Any) -> Lease:
-    provider = provider_from_url(store) if isinstance(store, str) else store
+    provider = provider_at(store) if isinstance(store, str) else store
     lease = provider.acquire(LockRequest(name, at_most, **options))
     assert lease is not None
     return lease

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shedlock_py import LockProvider, LockRecord, provider_from_url
+from shedlock_py import LockProvider, LockRecord
+from tests.cli.harness import provider_at
 from tests.cli.terminal import PROGRAM, command
 from tests.guides.examples.scripts import PROJECT
 from tests.support.polling import wait_until
@@ -24,7 +25,7 @@ class Runs:
     def __init__(self, store: str, directory: Path) -> None:
         self.store = store
         self.directory = directory
-        self.provider: LockProvider = provider_from_url(store)
+        self.provider: LockProvider = provider_at(store)
         self._started: list[subprocess.Popen[str]] = []
 
     def start(

@@ -7,9 +7,9 @@ import threading
 import time
 from datetime import timedelta
 
-from shedlock_py import LeaderElector, provider_from_url
+from shedlock_py import LeaderElector
 from shedlock_py.cli.manage import demote
-from tests.cli.harness import run, take
+from tests.cli.harness import provider_at, run, take
 from tests.support.polling import wait_until
 
 
@@ -48,7 +48,7 @@ def test_another_leads_afterwards_and_never_two(store: str) -> None:
 
 
 def test_the_lease_is_taken_away_and_the_name_kept_free_for_the_renew_deadline(store: str) -> None:
-    provider = provider_from_url(store)
+    provider = provider_at(store)
     lease = take(store, "election", "1h", holder="old")
     done = run("demote", "election", "--renew-deadline", "30s", "--cooldown", "5m", store=store)
     assert (done.exit_code, done.stderr) == (0, "")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, ProviderError, provider_from_url
+from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, ProviderError
 from shedlock_py.durations import Duration
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.cli.harness import run, set_fire_time, shedlock_command, take
+from tests.cli.harness import provider_at, run, set_fire_time, shedlock_command, take
 from tests.faults.small_disks import fill, tmpfs
 from tests.support.database import DatabaseServer
 from tests.support.ports import free_port
@@ -53,7 +53,7 @@ def test_all_is_well(store: str) -> None:
     lines = run("doctor", store=store).stdout.splitlines()
     assert lines[0].startswith("<SqlAlchemyLockProvider shedlock at sqlite")
     assert [line.partition(": ")[0] for line in lines[1:]] == [f"✓ {name}" for name in CHECKS]
-    records = provider_from_url(store).records()
+    records = provider_at(store).records()
     assert [(record.name, record.is_held) for record in records] == [("another", True), ("shedlock-doctor", False)]
 
 

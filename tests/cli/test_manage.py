@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
-from shedlock_py import Lease, LockRecord, LockRequest, provider_from_url
+from shedlock_py import Lease, LockRecord, LockRequest
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.cli.harness import insert, run, set_fire_time, take
+from tests.cli.harness import insert, provider_at, run, set_fire_time, take
 from tests.support.database import DatabaseServer
 
 
 def job_of(store: str) -> LockRecord:
-    record = provider_from_url(store).record("job")
+    record = provider_at(store).record("job")
     assert record is not None
     return record
 
@@ -28,7 +29,7 @@ def job_of(store: str) -> LockRecord:
 
 def test_release_of_a_held_lock_needs_force(store: str) -> None:
     lease = take(store, "job", holder="web-1:7", fire_time=datetime.now(UTC))
-    provider = provider_from_url(store)
+    provider = provider_at(store)
     done = run("release", "job", store=store)
     assert (done.exit_code, done.stdout) == (64, "")
     assert done.stderr.startswith("shedlock: lock 'job' is held by web-1:7 for ")
@@ -52,7 +53,7 @@ def test_no_variable_forces(store: str) -> None:
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
 def test_release_what_is_free(force: tuple[str, ...], store: str) -> None:
-    provider_from_url(store).release(take(store, "job", holder="web-1:7"))
+    provider_at(store).release(take(store, "job", holder="web-1:7"))
     done = run("release", "job", *force, store=store)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "shedlock: lock 'job' is not held; web-1:7 had it last\n"
@@ -73,14 +74,14 @@ def take_with_wrong_clock(store: str) -> Lease:
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
 def test_the_fire_time_of_a_free_lock_is_forgotten(force: tuple[str, ...], store: str) -> None:
-    provider_from_url(store).release(take_with_wrong_clock(store))
+    provider_at(store).release(take_with_wrong_clock(store))
     now = LockRequest("job", "1m", fire_time=datetime.now(UTC))
-    assert provider_from_url(store).acquire(now) is None
+    assert provider_at(store).acquire(now) is None
     done = run("release", "job", "--forget-fire-time", *force, store=store)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("the last fire time of lock 'job' is forgotten, which was 20")
     assert job_of(store).last_fire_time is None
-    assert provider_from_url(store).acquire(now) is not None
+    assert provider_at(store).acquire(now) is not None
 
 
 def test_the_fire_time_of_a_held_lock_is_forgotten_when_it_is_freed(store: str) -> None:
@@ -94,15 +95,15 @@ def test_the_fire_time_of_a_held_lock_is_forgotten_when_it_is_freed(store: str) 
     freed, forgotten = done.stdout.splitlines()
     assert freed.startswith("lock 'job' is free; it was held by web-1:7 for ")
     assert forgotten.startswith("the last fire time of lock 'job' is forgotten")
-    assert provider_from_url(store).extend(lease, "1m") is None
-    assert provider_from_url(store).acquire(LockRequest("job", "1m", fire_time=datetime.now(UTC))) is not None
+    assert provider_at(store).extend(lease, "1m") is None
+    assert provider_at(store).acquire(LockRequest("job", "1m", fire_time=datetime.now(UTC))) is not None
 
 
 @pytest.mark.parametrize("held", [False, True])
 def test_a_lock_without_a_fire_time(held: bool, store: str) -> None:
     lease = take(store, "job")
     if not held:
-        provider_from_url(store).release(lease)
+        provider_at(store).release(lease)
     done = run("release", "job", "--force", "--forget-fire-time", store=store)
     assert (done.exit_code, "is free" in done.stdout) == (1, held)
     assert done.stderr == "shedlock: lock 'job' has no fire time to forget\n"
@@ -132,10 +133,10 @@ def test_prune(store: str) -> None:
     assert dry.stderr == "would delete 2 lock records\n"
     dry = run("prune", "--unused-for", "90d", "--dry-run", "--json", store=store)
     assert json.loads(dry.stdout) == {"deleted": 0, "would_delete": ["old", "old\x1b[2J"]}
-    assert len(provider_from_url(store).records()) == 4
+    assert len(provider_at(store).records()) == 4
     done = run("prune", "--unused-for", "90d", store=store)
     assert (done.exit_code, done.stdout) == (0, "deleted 2 lock records\n")
-    assert [record.name for record in provider_from_url(store).records()] == ["held for long", "not so old"]
+    assert [record.name for record in provider_at(store).records()] == ["held for long", "not so old"]
     done = run("prune", "--unused-for", "0s", "--json", store=store)
     assert json.loads(done.stdout) == {"deleted": 1, "would_delete": None}
 
@@ -161,7 +162,8 @@ def test_the_ddl_of_sqlite(tmp_path: Path) -> None:
         connection.executescript(done.stdout)
     connection.close()
     take(url, "job")
-    SqlAlchemyLockProvider(url, table_name="created").create_schema()
+    with closing(SqlAlchemyLockProvider(url, table_name="created")) as provider:
+        provider.create_schema()
     engine = create_engine(url)
     assert _columns(engine, "shedlock") == _columns(engine, "created")
     engine.dispose()
@@ -251,7 +253,7 @@ def test_leader(store: str) -> None:
     assert (data["name"], data["leader"], data["term"]) == ("election", "node-1", lease.fencing_token)
     assert 0 < data["remaining"] <= 15
 
-    provider = provider_from_url(store)
+    provider = provider_at(store)
     provider.release(lease)
     done = run("leader", "election", store=store)
     assert done.exit_code == 1

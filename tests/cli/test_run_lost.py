@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from shedlock_py import provider_from_url
+from tests.cli.harness import provider_at
 from tests.cli.runs import Runs
 from tests.cli.terminal import PROGRAM
 from tests.support.availability import private_server
@@ -205,7 +205,7 @@ def test_a_terminal_that_is_nearly_full_keeps_nothing_alive(runs: Runs) -> None:
 @pytest.fixture
 def redis_runs(runs: Runs, redis_server: RedisEndpoint) -> Runs:
     runs.store = redis_server.url()
-    runs.provider = provider_from_url(runs.store)
+    runs.provider = provider_at(runs.store)
     return runs
 
 

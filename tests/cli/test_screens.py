@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import provider_from_url
 from shedlock_py.election.demotion import Demotion
-from tests.cli.harness import file_store, insert, take
+from tests.cli.harness import file_store, insert, provider_at, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
@@ -27,10 +26,10 @@ COLOUR = re.compile(r"\x1b\[([0-9;]+)m")
 def store(tmp_path: Path) -> str:
     store = file_store(tmp_path)
     take(store, LONG_NAME, "1h", holder=LONG_HOLDER)
-    provider_from_url(store).release(take(store, "cleanup", holder="web-1:1"))
+    provider_at(store).release(take(store, "cleanup", holder="web-1:1"))
     take(store, "[red]markup[/red]", "30m", holder="[bold]me[/bold]")
     insert(store, "clear\x1b[2Jscreen", "x\x1b]0;title\x07", ago=timedelta(0), hold=timedelta(hours=1))
-    provider_from_url(store).take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(hours=1)))
+    provider_at(store).take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(hours=1)))
     return store
 
 
@@ -83,7 +82,7 @@ def test_watch(store: str) -> None:
         terminal.read_until(lambda text: "4 of 5 locks held at " in text and "━" in text)
         lease = take(store, "new", "10m", holder="web-9:9")
         terminal.read_until(lambda text: re.search(r"5 of 6 locks held .*\n.*(\n.*)*new +held +web-9:9 ", text))
-        provider_from_url(store).release(lease)
+        provider_at(store).release(lease)
         seen = len(terminal.text)
         terminal.read_until(lambda text: re.search(r"4 of 6 locks held .*\n.*(\n.*)*new +free ", text[seen:]))
         terminal.type("\x03")

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from shedlock_py import provider_from_url
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
-from tests.cli.harness import insert, run, set_fire_time, shedlock_command, take
+from tests.cli.harness import insert, provider_at, run, set_fire_time, shedlock_command, take
 from tests.support.ports import free_port
 
 KEYS = {
@@ -30,7 +29,7 @@ HOSTILE_HOLDER = "[link=http://evil]me[/link]\r\x1b[1A"
 def test_list(store: str) -> None:
     lease = take(store, "nightly report", holder="web-1:7")
     fire_time = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    provider_from_url(store).release(take(store, "cleanup", holder="web-2:8", fire_time=fire_time))
+    provider_at(store).release(take(store, "cleanup", holder="web-2:8", fire_time=fire_time))
     done = run("list", store=store)
     assert done.exit_code == 0
     title, cleanup, nightly = done.stdout.splitlines()
@@ -62,7 +61,7 @@ def test_columns_stand_below_each_other_whatever_the_script(store: str) -> None:
 def test_list_with_a_prefix_and_only_what_is_held(store: str) -> None:
     take(store, "a-held")
     take(store, "b-held")
-    provider_from_url(store).release(take(store, "a-free"))
+    provider_at(store).release(take(store, "a-free"))
 
     def names(*arguments: str) -> list[str]:
         return [record["name"] for record in json.loads(run("list", "--json", *arguments, store=store).stdout)]
@@ -124,7 +123,7 @@ def test_show(time_zone: str, store: str) -> None:
     assert lines["fencing token"] == str(lease.fencing_token)
     assert lines["last fire time"] == "2026-01-02 03:04:05.000000 UTC (2026-01-02 08:49:05 +0545)"
     assert set(lines) >= {"locked at", "lock until", "store's clock"}
-    provider_from_url(store).release(lease)
+    provider_at(store).release(lease)
     done = run("show", "job", store=store)
     assert "state           free\nlast holder     web-1:7\n" in done.stdout
 
@@ -149,7 +148,7 @@ def test_show_a_record_of_java(store: str) -> None:
 
 
 def test_show_a_demoted_election(store: str) -> None:
-    provider_from_url(store).take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(minutes=1)))
+    provider_at(store).take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(minutes=1)))
     assert "state           nobody leads: node-1 was demoted, an election in 1m" in run(
         "show", "election", store=store
     ).stdout.replace("60s", "1m")
@@ -254,7 +253,7 @@ def test_the_cure_for_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def with_future_fire_time(store: str) -> None:
     now = datetime.now(UTC)
-    provider = provider_from_url(store)
+    provider = provider_at(store)
     provider.release(take(store, "right", fire_time=now + timedelta(seconds=20)))
     provider.release(take(store, "wrong; no $job"))
     set_fire_time(store, "wrong; no $job", now + timedelta(days=1))

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, LockRecord, LockRequest, provider_from_url
+from shedlock_py import InMemoryLockProvider, LockRecord, LockRequest
 from shedlock_py.cli.watch import Watch
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
-from tests.cli.harness import file_store, take
+from tests.cli.harness import file_store, provider_at, take
 from tests.cli.terminal import command, environment
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
@@ -183,7 +183,7 @@ def watching(tmp_path: Path, store: str, *arguments: str) -> Iterator[Lines]:
 
 def test_a_line_for_each_change(tmp_path: Path) -> None:
     store = file_store(tmp_path)
-    provider = provider_from_url(store)
+    provider = provider_at(store)
     take(store, "held", holder="a")
     take(store, "another", holder="a")
     with watching(tmp_path, store, "held") as wait_for:
@@ -239,7 +239,7 @@ def test_it_survives_an_error_that_comes_later(tmp_path: Path) -> None:
             connection.execute("DROP TABLE shedlock")
         connection.close()
         wait_for(2)
-        provider_from_url(store).create_schema()
+        provider_at(store).create_schema()
         changes = [json.loads(line) for line in wait_for(4)]
     assert [change["change"] for change in changes] == ["held", "failed", "recovered", "deleted"]
     assert "no such table" in changes[1]["error"]

@@ -90,6 +90,7 @@ class MongoContract(StoreContract):
     kind: ClassVar[Any] = MongoLockProvider
     via_proxy: ClassVar[bool] = False
     clock_resolution: ClassVar[float] = 0.002
+    herd: ClassVar[int] = 50  # the server is written in Python
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> MongoStore:

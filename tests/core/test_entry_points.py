@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import shedlock_py
 from tests.guides.examples.scripts import PROJECT, run_python
 
 ACME = PROJECT / "tests" / "support" / "thirdparty" / "acme"
@@ -111,6 +112,14 @@ class TestAFaultyPackage:
         assert "unknown scheme 'noprovider'" in error
 
 
+@pytest.fixture
+def core_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package can be imported without site-packages, also if it was installed there."""
+    (tmp_path / "shedlock_py").symlink_to(Path(shedlock_py.__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("core_alone")
 class TestMissingPackages:
     """Without site-packages: as on a machine where only the core was installed."""
 

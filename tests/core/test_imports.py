@@ -14,6 +14,7 @@ import pytest
 import shedlock_py
 
 PACKAGE = Path(shedlock_py.__file__).parent
+PROJECT = Path(__file__).parents[2]
 
 # A module sees those of the layers above it in this list, which is below it in the house.
 LAYERS = [
@@ -83,10 +84,10 @@ def own_imports(module: Path, *, late: bool = True) -> set[str]:
 
 
 def test_the_version_stands_in_one_place() -> None:
-    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
     assert project["project"]["dynamic"] == ["version"]
-    assert PACKAGE.parent / project["tool"]["hatch"]["version"]["path"] == PACKAGE / "__init__.py"
+    assert project["tool"]["hatch"]["version"]["path"] == f"{PACKAGE.name}/__init__.py"
     assert version("shedlock_py") == shedlock_py.__version__
 
 
@@ -230,7 +231,7 @@ def test_providers_written_with_the_kit_before_find_its_names() -> None:
 
 
 def test_the_architecture_page_names_every_module_of_the_core() -> None:
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    page = (PROJECT / "docs" / "architecture.md").read_text()
     rooms = [str(module) for module in MODULES if len(module.parts) == 1 and not str(module).startswith("__")]
     rooms += [module.name for module in MODULES if module.parts[0] == "election" and module.name != "__init__"]
     assert [room for room in rooms if f"`{room}`" not in page] == []

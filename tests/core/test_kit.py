@@ -200,6 +200,29 @@ def test_i12_an_outcome_that_was_in_doubt_stays_so_when_the_retry_is_refused() -
     assert is_free_for(store, REQUEST)
 
 
+def test_i1_a_take_over_that_may_have_happened_does_not_free_the_lock() -> None:
+    """Found by the simulation: the former holder trusts its lease until it learns of the take-over."""
+    store = InMemoryLockProvider()
+    provider, client = faulty(store)
+    former = store.acquire(LockRequest("job", "1m"))
+    assert former is not None
+    client.raises = [None, Lost(), Lost(), Lost()]
+    with pytest.raises(ProviderError):
+        provider.take_over(LockRequest("job", "2m"))
+    assert former.is_trusted()
+    assert store.acquire(REQUEST) is None
+    assert store.records("job")[0].locked_by != former.locked_by
+
+
+def test_i12_a_take_over_of_a_free_lock_that_may_have_happened_is_undone() -> None:
+    store = InMemoryLockProvider()
+    provider, client = faulty(store)
+    client.raises = [None, Lost(), Lost()]
+    with pytest.raises(ProviderError):
+        provider.take_over(REQUEST)
+    assert is_free_for(store, LockRequest("job", "1h"))
+
+
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, TimeoutError])
 def test_i12_an_exception_of_a_signal_handler_right_after_the_reply(interruption: type[BaseException]) -> None:
     """The lease is granted, and its clock is read, when the handler raises: Ctrl-C, or a job's own time limit."""

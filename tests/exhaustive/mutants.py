@@ -18,7 +18,7 @@ from shedlock_py.providers.mongodb.programs import Command
 from shedlock_py.providers.redis.commands import Call, Script
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand
-from tests.exhaustive.claimant import Plan
+from tests.exhaustive.run import Plan
 from tests.exhaustive.scenes import SCENES, Scene
 from tests.simulation.stores import ModelStore
 
@@ -244,6 +244,10 @@ MUTANTS = {
     "extensions do not carry the token": Mutant("mongodb", _LATE, "trusts token", _altered(_without_token)),
     "a take-over makes a record anew": Mutant(
         "mongodb", SCENES["take over of a deleted record"], "I2", _altered(_always_upserts)
+    ),
+    "a fire time is granted again": Mutant(
+        "redis", SCENES["one fire time"], "I11",
+        _script("acquire", "last_fire_time >= tonumber", "last_fire_time > tonumber"),
     ),
     # In the programs
     "an outage is a skip": Mutant("redis", _QUIET, "I5", _wrapped(StorePrograms, "acquire", _skips_for_an_outage)),

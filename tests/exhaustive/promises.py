@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.exhaustive.claimant import CLAIMS, Claimant, Plan
+from tests.exhaustive.claimant import Claimant
 from tests.exhaustive.records import NOBODY, Record
+from tests.exhaustive.run import CLAIMS, Plan
 
 if TYPE_CHECKING:
     from tests.exhaustive.search import Message
@@ -24,6 +25,8 @@ class Observed(NamedTuple):
     """The newest token that the store has given to each."""
     kept: int = 0
     """Ticks left of the minimum hold, counted from the grant on the store's clock."""
+    has_run: bool = False
+    """A claimant has got a lease for the fire time."""
 
     @classmethod
     def at_start(cls, claimants: int) -> Observed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.exhaustive.claimant import Plan
+from tests.exhaustive.run import Plan
 
 
 class Scene(NamedTuple):
@@ -29,5 +29,6 @@ SCENES = {
     "late": Scene((Plan(1, extensions=(2,), retries=True), Plan(1))),
     "late, by hand": Scene((Plan(2, retries=True), Plan(2)), ("force release",)),
     "extensions sent twice": Scene((Plan(2, extensions=(1, 2), retries=True),)),
+    "one fire time": Scene((Plan(1, has_fire_time=True, retries=True), Plan(1, has_fire_time=True))),
     "three": Scene((Plan(1), Plan(1), Plan(1))),
 }

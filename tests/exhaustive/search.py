@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.exhaustive.claimant import CLAIMS, Claimants, Effect, Event, Plan
+from tests.exhaustive.claimant import Claimants, Effect
 from tests.exhaustive.promises import Observed, Promises
 from tests.exhaustive.records import NOBODY, Record, Records
+from tests.exhaustive.run import CLAIMS, Event, Plan
 from tests.simulation.stores import ModelStore
 
 UNAWAITED = -1
@@ -178,10 +179,12 @@ class Search:
             operation = sent.operation if sent.is_awaited else UNAWAITED
             messages = (*messages, Message(me, operation, sent.kind, sent.command, sent.before))
         claimants = (*state.claimants[:me], effect.claimant, *state.claimants[me + 1 :])
-        following = State(
-            state.record, claimants, messages, replies, state.observed, state.by_hand, state.grants
-        )  # fmt: skip
-        return label, following, effect.broken
+        observed, broken = state.observed, effect.broken
+        if effect.runs:
+            broken = broken or ("I11: the fire time ran before" if observed.has_run else "")
+            observed = observed._replace(has_run=True)
+        following = State(state.record, claimants, messages, replies, observed, state.by_hand, state.grants)
+        return label, following, broken
 
     def _execute(self, state: State, message: Message) -> Step:
         me, old = message.me, state.record

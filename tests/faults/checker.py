@@ -26,6 +26,9 @@ trust (I6)
     A lease that says it is trusted is so by the clock, however long its process was stopped.
 trust window (I6)
     A lease is trusted no longer than the store's last reply can have given it, less the margin.
+own writes (I2)
+    An extension that reached the store after the lease had ended is refused, where it is known when it did: in a
+    simulation.
 keep-alive
     Heartbeats go on after an error: while its process runs, no kept-alive lease runs out of its trust window without an
     attempt to extend it in the second half of it.
@@ -136,7 +139,11 @@ def check(history: History, rules: Rules | None = None) -> Report:
             *_writes([operation for operation in operations if operation.kind == "write"]),
             *_minimum_holds(leases, rules),
             *_trust(operations),
-            *(finding for lease in leases for finding in (*_trust_windows(lease, rules), *_keep_alives(lease))),
+            *(
+                finding
+                for lease in leases
+                for finding in (*_trust_windows(lease, rules), *_keep_alives(lease), *_late_extends(lease, rules))
+            ),
         ]
         report.findings += [finding for finding in found if finding.rule not in rules.off]
         report.takeovers += _takeovers(leases, history)
@@ -320,6 +327,11 @@ def _trust_windows(lease: LeaseHistory, rules: Rules) -> Iterator[Finding]:
         if trusted > given + allowance:
             text = f"{lease} was trusted {(trusted - given) * 1000:.3f} ms longer than the store can have given it"
             yield Finding("trust window", lease.name, text, operation.end)
+
+
+def _late_extends(lease: LeaseHistory, rules: Rules) -> Iterator[Finding]:
+    for extend in lease.extended_in_vain(rules.resolution + 2 * rules.drift * lease.acquire.at_most):
+        yield Finding("own writes", lease.name, f"{lease} was extended after it had ended", extend.started)
 
 
 def _keep_alives(lease: LeaseHistory) -> Iterator[Finding]:

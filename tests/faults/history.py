@@ -82,6 +82,11 @@ class Operation:
         return self.at_store[-1] if self.at_store else NEVER
 
     @property
+    def is_undone(self) -> bool:
+        """Whether an undo reached the store, and not before the acquire itself."""
+        return bool(self.undone_at) and (not self.at_store or self.undone_at[-1] >= self.at_store[-1])
+
+    @property
     def granted_from(self) -> float:
         """Of one that was granted: the store had not granted it before."""
         return self.at_store[0] if self.at_store else self.started

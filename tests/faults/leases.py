@@ -137,7 +137,8 @@ class LeaseHistory:
         given = self._given(self.acquire)
         yield self.acquire, self.acquire.trusted_until, given
         answers = [given]
-        for extend in sorted(self.extends, key=lambda extend: extend.end):  # heartbeats may overtake each other
+        # Heartbeats may overtake each other; of those that a stopped process sees at once, nobody knows the order.
+        for extend in sorted(self.extends, key=lambda extend: (extend.end, extend.outcome != "done")):
             if extend.ended is None:
                 continue
             if extend.outcome == "lost":
@@ -161,7 +162,23 @@ class LeaseHistory:
 
     def _given(self, operation: Operation) -> float:
         seconds = max(operation.at_most, self._rest(operation)) if operation.kind == "extend" else operation.at_most
-        return trust_ends(operation.end, timedelta(seconds=seconds))
+        return trust_ends(operation.granted_by, timedelta(seconds=seconds))
+
+    def extended_in_vain(self, slack: float) -> Iterator[Operation]:
+        """Extensions that were done when the lease had ended, where it is known when requests reached the store."""
+        if not self.acquire.at_store:
+            return
+        until = self.acquire.granted_by + self.acquire.at_most
+        requests = [
+            (moment, moment + max(extend.at_most, self._rest(extend)), extend)
+            for extend in self.extends
+            for moment in extend.at_store or ()
+        ]
+        for moment, more, extend in sorted(requests, key=lambda request: request[0]):
+            if moment <= until + slack:
+                until = max(until, more)
+            elif extend.outcome == "done" and moment == extend.granted_from:
+                yield extend
 
     # What the store can have done
 
@@ -188,7 +205,11 @@ class LeaseHistory:
             else:
                 # What arrives after the lease has ended is refused.
                 arrives = arrivals.of_failed(operation, self.dead)
-                until = max(until, min(arrives, until) + seconds)
+                extended = max(until, min(arrives, until) + seconds)
+                ended = min(operation.end, self.dead)
+                if ended > until:  # a second copy, sent before, extends what the first one has extended
+                    extended = max(extended, min(ended, extended) + seconds)
+                until = extended
             if operation.outcome == "lost":
                 # A reply "lost" says that the lease has ended; a minority may not know it yet.
                 has_ended = min(has_ended, arrives)

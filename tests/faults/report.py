@@ -95,9 +95,10 @@ def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, secon
     return "\n".join(lines)
 
 
-def write_page(text: str, page: Path = PAGE) -> None:
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no place for the tables: {BEGIN} … {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+def write_page(text: str, page: Path = PAGE, begin: str = BEGIN, end: str = END) -> None:
+    """Put ``text`` between two lines of ``page``."""
+    before, found, rest = page.read_text().partition(begin)
+    _, found_too, after = rest.partition(end)
+    if not found or not found_too:
+        raise ValueError(f"{page} has no place for the tables: {begin} … {end}")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")

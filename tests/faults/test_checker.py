@@ -102,6 +102,8 @@ CASES: dict[str, tuple[tuple[Operation, ...], dict[str, Any], list[str]]] = {
     ),
     "what comes late extends": ((FIRST, FAILED, skip(B, 3.05, 3.1)), LATER, []),
     "what comes after the end does not": ((FIRST, FAILED, skip(B, 3.15, 3.2)), LATER, ["grant lost"]),
+    "an extension that was sent twice": ((FIRST, replace(FAILED, ended=2.5), skip(B, 3.4, 3.45)), NO_RULES, []),
+    "and no longer": ((FIRST, replace(FAILED, ended=2.5), skip(B, 3.55, 3.6)), NO_RULES, ["grant lost"]),
     "skip after a loss": (
         (FIRST, then("extend", FIRST, 1.3, 1.4, "lost", at_most=1.0), skip(B, 1.45, 1.5)), NO_RULES, ["grant lost"]
     ),

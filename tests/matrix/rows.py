@@ -42,7 +42,7 @@ class Row:
     servers: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that choose versions of servers; without any, the newest run."""
     command: tuple[str, ...] = ()
-    """Instead of pytest: one check, which passes if it ends with status 0."""
+    """Instead of pytest: a program whose last line says ``N passed, N failed``."""
 
     @property
     def environment(self) -> str:

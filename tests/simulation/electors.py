@@ -18,6 +18,9 @@ from tests.simulation.schedule import Violation
 from tests.simulation.world import Process, Signal, World
 
 NAME = "election"
+ROUNDING = 1e-5
+"""Seconds, for sums of floating-point numbers."""
+_INFINITY = float("inf")
 
 
 class Contest:
@@ -50,9 +53,14 @@ class Contest:
         self._resting.pop(machine, None)
 
     def check(self) -> None:
-        """After each step of a node: at most one node leads."""
+        """After each step of a node: at most one node leads, and none for longer than it may."""
         now = self._world.now
-        leaders = tuple([elector.name for elector in self.electors if elector.election.is_leader()])
+        leading = [elector for elector in self.electors if elector.election.is_leader()]
+        leaders = tuple([elector.name for elector in leading])
+        for elector in leading:
+            if elector.may_lead_until + ROUNDING < now:
+                self._violated("trust window", f"{elector.name} leads, {elector.overtime(now)}")
+                elector.may_lead_until = _INFINITY  # reported once
         if leaders:
             self._led_at = now
             if len(leaders) > 1 and leaders != self._seen:
@@ -72,6 +80,11 @@ class Contest:
             if other is not elector and other.calls and self._world.now < other.works_until:
                 self._violated("works", f"{elector.name} leads, and {other.name} still works in its callbacks")
         self.check()
+
+    def requested(self, elector: Elector, operation: str) -> None:
+        """A demoted node is not a candidate for its cooldown."""
+        if operation == "acquire" and elector.process.clock() + ROUNDING < elector.rests_until:
+            self._violated("demotion", f"{elector.name} is a candidate, although it was demoted for longer")
 
     def _violated(self, rule: str, text: str) -> None:
         self._world.log.add(self._world.now, "world", "VIOLATION {}: {}", rule, text)
@@ -98,6 +111,11 @@ class Elector:
         self.calls = 0
         self.works_until = 0.0
         """Until when, in virtual time, the lease protects callbacks of a leader that has resigned."""
+        self.may_lead_until = -_INFINITY
+        """In virtual time: ``renew_deadline`` after it sent the last request for its lease that the store confirmed."""
+        self.rests_until = -_INFINITY
+        """By the node's clock: until when it is not a candidate, because it has read that it was demoted."""
+        self._demoted_by = ""
         self._is_woken = False
         self._waits: Signal | None = None
         self._log = process.world.log
@@ -158,6 +176,7 @@ class Elector:
                 return await self._do(operation, args, seconds)
 
     async def _do(self, operation: str, args: tuple[Any, ...], seconds: float | None) -> Any:
+        self.contest.requested(self, operation)
         carried_out = getattr(self.provider, operation)(*args)
         sent_at = self.process.clock()
         if seconds is None:
@@ -172,8 +191,21 @@ class Elector:
             self._add(f"{operation}: {'done' if reply else 'refused'}")
         if operation in ("acquire", "take_over", "extend") and reply is not None:
             deadline = sent_at + self.settings.renew_deadline.total_seconds()
-            self.works_until = self.process.to_world(deadline)
+            self.works_until = self.may_lead_until = self.process.to_world(deadline)
+            self.process.world.at(self.may_lead_until + 2 * ROUNDING, self.contest.check)
+        if operation == "record" and reply is not None:
+            self._read(reply)
         return reply
+
+    def _read(self, record: LockRecord) -> None:
+        demotion = Demotion.from_record(record) if record.is_held else None
+        if demotion is not None and demotion.leader == self.process.machine and record.locked_by != self._demoted_by:
+            self._demoted_by = record.locked_by
+            self.rests_until = self.process.clock() + demotion.cooldown.total_seconds()
+
+    def overtime(self, now: float) -> str:
+        seconds = now - self.may_lead_until
+        return f"{seconds:.4f} s longer than renew_deadline after the last request that the store confirmed"
 
     def _wake(self) -> None:
         self._is_woken = True

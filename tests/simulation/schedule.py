@@ -146,6 +146,10 @@ class Kind:
 _USUAL = dict.fromkeys((*NETWORK, *PROCESSES), 1.0) | {"deploy": 0.3, "outage": 0.6, "stall": 0.6, "pause": 2.0}
 _LOCKS = _USUAL | {"give up": 3.0, "prune": 0.3, "drift": 0.1}
 _ELECTIONS = _USUAL | {"resign": 2.5, "demote": 0.8, "take over": 0.8, "drift": 0.1, "prune": 0.2}
+_RETRIES = {"break": 4.0, "duplicate": 4.0, "slow": 1.0, "pause": 1.0, "drift": 0.05}
+_HANDOVERS = {
+    "resign": 3.0, "demote": 2.0, "take over": 2.0, "partition": 2.0, "pause": 2.0, "slow": 1.0, "outage": 1.0,
+}  # fmt: skip
 FORWARD = frozenset({"overlap", "refused write", "minimum hold"})
 """Rules that a store breaks whose clock is set forward."""
 BACK = frozenset({"crash bound", "grant lost"})
@@ -154,9 +158,11 @@ _LEADERS = frozenset({"two leaders", "no leader", "works"})
 
 KINDS: dict[str, Kind] = {
     "locks": Kind("workers with and without keep-alive", _LOCKS, 120),
+    "retries": Kind("workers whose connections break, and whose requests arrive twice", _RETRIES, 150),
     "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 140),
     "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 120),
     "elections": Kind('electors with takeover="expired"', _ELECTIONS, 130),
+    "handovers": Kind("electors that resign, are demoted and replaced all the time", _HANDOVERS, 120),
     "observed": Kind('electors with takeover="observed", and a clock that jumps', _ELECTIONS | {"jump": 6.0}, 150),
     "jumping locks": Kind(
         "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 120,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-ELECTIONS = ("elections", "observed", "jumping elections", "drifting elections")
+ELECTIONS = ("elections", "handovers", "observed", "jumping elections", "drifting elections")
 """Kinds of schedules in which electors run, not workers."""
 
 

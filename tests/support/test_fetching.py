@@ -97,13 +97,13 @@ def test_two_processes_at_once_fetch_once(log: Path) -> None:
 
 def test_a_killed_run_leaves_nothing_that_counts(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with in_another_process(str(log), "", 60) as run:
-        wait_until(log.exists, what="the fetch under way")
+        wait_until(log.exists, timeout=60, what="the fetch under way")
         run.send_signal(signal.SIGKILL)
     source = FakeSource("Fake 1", str(log), "", 60)
     assert not cached(source).exists()
     assert len(leftovers()) == 1
     with in_another_process(str(log), "", 60) as run:  # it gets the lock of the one that died, and its rubbish
-        wait_until(lambda: log.read_text().count("\n") == 2, what="the second fetch under way")
+        wait_until(lambda: log.read_text().count("\n") == 2, timeout=60, what="the second fetch under way")
         assert len(leftovers()) == 1
         run.kill()
 

@@ -21,7 +21,8 @@ _barrier: Barrier
 @contextmanager
 def workers() -> Iterator[CallAll]:
     context = multiprocessing.get_context("forkserver")  # which has imported everything, once
-    context.set_forkserver_preload(["shedlock_py", "sqlalchemy"])
+    drivers = ["psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite", "redis", "pymongo"]
+    context.set_forkserver_preload(["shedlock_py", "sqlalchemy.ext.asyncio", *drivers])
     barrier = context.Barrier(SIZE)
     with context.Pool(SIZE, _initialize, (barrier,)) as pool:
         yield lambda function, *args: pool.starmap_async(_call, [(function, args)] * SIZE, chunksize=1).get(LONGEST)

@@ -199,7 +199,8 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
         return await self.run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
 
     async def take_over(self, request: LockRequest) -> Lease:
-        return await self.run(self.programs.take_over(request), when_abandoned=self.undo)
+        # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
+        return await self.run(self.programs.take_over(request))
 
     async def prune(self, unused_for: Duration) -> int:
         return await self.run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")

@@ -166,7 +166,10 @@ class StorePrograms(ABC):
     def _claimed(
         self, operation: Operation, claim: Claim, before: LockRecord | None, *, force: bool
     ) -> Program[Any, Any, Lease | None]:
-        """Claim. Whatever goes wrong, an acquisition whose outcome is unknown is undone."""
+        """Claim. Whatever goes wrong, an acquisition whose outcome is unknown is undone.
+
+        Not a take-over of a held lock: the former holder may still trust its lease, so the name must not be free now.
+        """
         try:
             token = yield from operation.carry_out(self.claim(claim, before=before, force=force))
             return None if token is None else claim.granted(token or None)
@@ -175,7 +178,8 @@ class StorePrograms(ABC):
         except BaseException as error:
             # A signal handler, or a job's time limit, may raise its exception after the reply has arrived.
             is_reported = isinstance(error, ProviderError | ConfigurationError)
-            if operation.is_in_doubt or (operation.has_written and not is_reported):
+            is_unknown = operation.is_in_doubt or (operation.has_written and not is_reported)
+            if is_unknown and not (isinstance(before, LockRecord) and before.is_held):
                 yield self.undo_of(claim, is_take_over=force)
             raise
 

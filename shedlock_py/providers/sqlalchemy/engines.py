@@ -105,8 +105,7 @@ def check_user_engine(engine: Engine) -> None:
 def open_engine(url: URL, timeout: float) -> Engine:
     """An engine for ``url``, which connects at first use and keeps no connections."""
     engine: Engine = _create(create_engine, url, timeout)
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _switch_to_wal)
+    _prepare_sessions(engine)
     return engine
 
 
@@ -115,9 +114,16 @@ def open_async_engine(url: URL, timeout: float) -> AsyncEngine:
     from sqlalchemy.ext.asyncio import create_async_engine  # late: loads the ORM
 
     engine: AsyncEngine = _create(create_async_engine, url, timeout)
-    if engine.dialect.name == "sqlite":
-        event.listen(engine.sync_engine, "connect", _switch_to_wal)
+    _prepare_sessions(engine.sync_engine)
     return engine
+
+
+def _prepare_sessions(engine: Engine) -> None:
+    match engine.dialect.name:
+        case "sqlite":
+            event.listen(engine, "connect", _switch_to_wal)
+        case "mysql" | "mariadb":
+            event.listen(engine, "connect", _switch_autocommit_on)
 
 
 def _create(create: Any, url: URL, timeout: float) -> Any:
@@ -176,6 +182,13 @@ def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
 def _statement_name() -> str:
     """A unique name. Asyncpg counts statements: behind a pooler, the same number is a statement of another client."""
     return f"shedlock_{uuid4().hex}"
+
+
+def _switch_autocommit_on(connection: Any, _record: object) -> None:
+    """Where its default is off, MySQL reports to a new session that it is on, and drivers then send nothing."""
+    cursor = connection.cursor()
+    cursor.execute("SET autocommit = 1")
+    cursor.close()
 
 
 def _switch_to_wal(connection: Any, _record: object) -> None:

@@ -172,9 +172,10 @@ class CancellationContract(AsyncContractBase):
         acquired(facade, LockRequest(name, LONG))
 
         async def many() -> list[object]:
-            return await asyncio.gather(*(facade.async_provider.acquire(LockRequest(name, LONG)) for _ in range(200)))
+            skips = (facade.async_provider.acquire(LockRequest(name, LONG)) for _ in range(self.herd))
+            return await asyncio.gather(*skips)
 
-        assert facade.run(many()) == [None] * 200
+        assert facade.run(many()) == [None] * self.herd
 
     def test_i1_fuzz_on_one_event_loop(self, facade: BlockingLockProvider, name: str) -> None:
         counters = {f"{name}/a": 0, f"{name}/b": 0}

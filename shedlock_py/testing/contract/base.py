@@ -36,6 +36,8 @@ class ContractBase:
 
     clock_resolution: ClassVar[float] = 0.0
     """Seconds: a record that is deleted and acquired again within them may get a token that was given before."""
+    herd: ClassVar[int] = 200
+    """How many callers attempt at once. Fewer where one attempt is many requests, or the test server is slow."""
 
     @pytest.fixture
     def make_provider(self) -> Any:

@@ -14,7 +14,6 @@ from shedlock_py.testing.contract.fencing import FIRE_TIME
 from shedlock_py.testing.contract.threads import at_once
 from shedlock_py.testing.proxy import TcpProxy
 
-HERD = 200
 ALL = 1000
 """More replies than a provider waits for."""
 
@@ -304,7 +303,7 @@ class NetworkContract(ContractBase):
     ) -> None:
         """As many replicas' calls in one process, at once: no more connections than the pool has."""
         provider, request = make_proxied_provider(), LockRequest(name, LONG)
-        leases = at_once(HERD, lambda _: [provider.acquire(request) for _ in range(2)])
+        leases = at_once(self.herd, lambda _: [provider.acquire(request) for _ in range(2)])
         assert sum(lease is not None for pair in leases for lease in pair) == 1
         assert 1 <= proxy.connections <= self.most_connections
 

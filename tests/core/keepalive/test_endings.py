@@ -11,12 +11,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shedlock_py import (
     LeaseLost,
+    LockProvider,
     LockRequest,
     NotLocked,
     assert_locked,
@@ -43,8 +47,17 @@ def run_script(script: str, url: str) -> subprocess.Popen[str]:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/locks.db"
-    provider_from_url(url).create_schema()
+    with opened(url) as provider:
+        provider.create_schema()
     return url
+
+
+@contextmanager
+def opened(url: str) -> Iterator[LockProvider]:
+    """Closed at the end: from Python 3.13 on, sqlite3 warns of connections that are not."""
+    provider: Any = provider_from_url(url)
+    with closing(provider):
+        yield provider
 
 
 FORK = """
@@ -75,8 +88,8 @@ def test_a_forked_child_neither_releases_nor_sends_heartbeats(url: str) -> None:
         child = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         process.wait(10)
-        provider = provider_from_url(url)
-        wait_until(lambda: provider.acquire(LockRequest("job", "1m")) is not None, timeout=10)
+        with opened(url) as provider:
+            wait_until(lambda: provider.acquire(LockRequest("job", "1m")) is not None, timeout=10)
     finally:
         process.kill()
         if child:
@@ -101,7 +114,8 @@ def test_ctrl_c_in_the_body_releases(url: str) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert "KeyboardInterrupt" in err
-    record = provider_from_url(url).record("job")
+    with opened(url) as provider:
+        record = provider.record("job")
     assert record is not None
     assert not record.is_held
 

@@ -228,7 +228,7 @@ def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
 
     store = Far()
     with ExitStack() as stack:
-        for number in range(60):
+        for number in range(80):
             stack.enter_context(hold(f"job-{number}", lock_at_most_for="4s", keep_alive=True, provider=store))
         until = time.monotonic() + 8
         wait_until(lambda: time.monotonic() > until)

@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,23 @@ from shedlock_py.testing.forks import in_child
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/locks.db"
-    provider_from_url(url).create_schema()
+    with opened(url) as provider:
+        provider.create_schema()
     return url
+
+
+@contextmanager
+def opened(url: str) -> Iterator[LockProvider]:
+    """Closed at the end: from Python 3.13 on, sqlite3 warns of connections that are not."""
+    provider: Any = provider_from_url(url)
+    with closing(provider):
+        yield provider
+
+
+@pytest.fixture
+def provider(url: str) -> Iterator[LockProvider]:
+    with opened(url) as provider:
+        yield provider
 
 
 @contextmanager
@@ -84,36 +100,38 @@ ENDED, SKIPPED = "task ended", "a new task is skipped"
         ("ends", 0, ["main thread ends", ENDED]),
     ],
 )
-def test_leases_are_released_and_the_process_ends(url: str, kind: str, status: int, expected: list[str]) -> None:
+def test_leases_are_released_and_the_process_ends(
+    url: str, provider: LockProvider, kind: str, status: int, expected: list[str]
+) -> None:
     began = time.monotonic()
     with application(url, kind) as process:
         ended = terminated(process)
     assert ended[:2] == (status, expected), ended
     assert "left to expire" not in ended[2]
-    assert is_free(provider_from_url(url))
-    assert provider_from_url(url).record("late") is None
+    assert is_free(provider)
+    assert provider.record("late") is None
     assert time.monotonic() - began < 15
 
 
-def test_the_recipe_for_apscheduler(url: str) -> None:
+def test_the_recipe_for_apscheduler(url: str, provider: LockProvider) -> None:
     with application(url, "scheduler") as process:
         status, output, _ = terminated(process)
     assert status == 143
     assert output.count("held") <= 1  # at most a run that had begun; none begins after the signal
     assert output[-1] == "a new task is skipped"
-    assert is_free(provider_from_url(url))
+    assert is_free(provider)
 
 
 @pytest.mark.parametrize("kind", ["stubborn", "hung-log"])
-def test_what_does_not_end_in_time_keeps_its_lease(url: str, kind: str) -> None:
+def test_what_does_not_end_in_time_keeps_its_lease(url: str, provider: LockProvider, kind: str) -> None:
     with application(url, kind) as process:
         status, output, err = terminated(process)
     assert (status, output) == (143, ["a new task is skipped"])
     assert kind == "hung-log" or "their leases are left to expire: job" in err
-    assert not is_free(provider_from_url(url))
+    assert not is_free(provider)
 
 
-def test_a_second_signal_does_not_wait(url: str) -> None:
+def test_a_second_signal_does_not_wait(url: str, provider: LockProvider) -> None:
     began = time.monotonic()
     with application(url, "slow") as process:
         process.send_signal(signal.SIGTERM)
@@ -123,7 +141,7 @@ def test_a_second_signal_does_not_wait(url: str) -> None:
     assert (status, err) == (143, "")
     assert "task ended" not in output
     assert time.monotonic() - began < 15
-    assert not is_free(provider_from_url(url))
+    assert not is_free(provider)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
@@ -135,15 +153,14 @@ def test_without_a_thread_to_wait_the_main_thread_waits(url: str) -> None:
     assert (status, output[0]) == (143, "task ended"), err
 
 
-def test_without_it_the_lease_lasts(url: str) -> None:
+def test_without_it_the_lease_lasts(url: str, provider: LockProvider) -> None:
     with application(url, "default") as process:
         status, _, _ = terminated(process)
     assert status == -signal.SIGTERM
-    assert not is_free(provider_from_url(url))
+    assert not is_free(provider)
 
 
-def test_a_successor_starts_at_once_20_times(url: str) -> None:
-    provider = provider_from_url(url)
+def test_a_successor_starts_at_once_20_times(url: str, provider: LockProvider) -> None:
     waits: list[float] = []
     for _ in range(20):
         with application(url, "main") as process:

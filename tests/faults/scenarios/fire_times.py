@@ -5,9 +5,11 @@ A fire time that was granted is used up, also by a run that never ends: one fire
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 
 from tests.faults.checker import Finding, Report, Rules, check
 from tests.faults.fleet import TIMEOUT, Fleet
@@ -116,21 +118,40 @@ def repeated(history: History) -> Iterator[Finding]:
 
 def without_refusals(history: History) -> History:
     """Skips are left out that came when that fire time, or a later one, may have been granted: these say nothing."""
-    attempts = history.of("acquire")
-    kept = (o for o in history.operations if not (o.outcome == "skipped" and _has_been(o, attempts)))
+    used = {name: Used(attempts) for name, attempts in _by_name(history.of("acquire")).items()}
+    kept = (o for o in history.operations if not (o.outcome == "skipped" and used[o.name].has_been(o)))
     return replace(history, operations=tuple(kept))
 
 
-def _has_been(skipped: Operation, attempts: list[Operation]) -> bool:
-    return skipped.fire_time is not None and any(
-        other.outcome != "skipped"  # the store may have granted it
-        and other.name == skipped.name
-        and other.started < skipped.end
-        # An undo gives its own fire time back, and none of those before it.
-        and (other.undone_by > skipped.started or _of(other) > skipped.fire_time)
-        and _of(other) >= skipped.fire_time
-        for other in attempts
-    )
+def _by_name(attempts: list[Operation]) -> dict[str, list[Operation]]:
+    by_name: dict[str, list[Operation]] = {}
+    for attempt in attempts:
+        by_name.setdefault(attempt.name, []).append(attempt)
+    return by_name
+
+
+class Used:
+    """The fire times of one lock that the store may have granted."""
+
+    def __init__(self, attempts: list[Operation]) -> None:
+        """:param attempts: in the order in which they began."""
+        may_be = [attempt for attempt in attempts if attempt.outcome != "skipped"]
+        lasting = [attempt for attempt in may_be if not attempt.is_undone]
+        self._begins = [attempt.started for attempt in lasting]
+        self._newest = list(accumulate((_of(attempt) for attempt in lasting), max))
+        self._undone = [attempt for attempt in may_be if attempt.is_undone]
+
+    def has_been(self, skipped: Operation) -> bool:
+        fire_time = skipped.fire_time
+        if fire_time is None:
+            return False
+        before = bisect_left(self._begins, skipped.end)
+        return (before > 0 and self._newest[before - 1] >= fire_time) or any(
+            # An undo gives its own fire time back, and none of those before it.
+            other.started < skipped.end
+            and (_of(other) > fire_time or (_of(other) == fire_time and other.undone_by > skipped.started))
+            for other in self._undone
+        )
 
 
 def _of(attempt: Operation) -> float:

@@ -123,7 +123,8 @@ def met_leases(history: History, late: float) -> dict[str, list[Met]]:
     for lease in history.of("acquire", "take_over", outcome="granted"):
         for action in actions:
             has_answer = action.outcome in ("done", "free", "granted")
-            until = action.end if has_answer else max(action.end + late, action.arrived)
+            # A late copy of a force release frees whoever holds the lock by then.
+            until = max(action.end if has_answer else action.end + late, action.arrived)
             is_meant = action.name == lease.name and action.claim != lease.claim
             # After a release, what is left of the minimum hold ends as well.
             latest = max(released.get(lease.claim, INFINITY), lease.started + lease.at_least)
@@ -145,7 +146,7 @@ def as_released(history: History, met: dict[str, list[Met]]) -> History:
                 operation,
                 trusted_until=min(operation.trusted_until, until),
                 trusted_before=min(operation.trusted_before, until),
-                at_least=max(0.0, min(operation.at_least, until - operation.started)),
+                at_least=max(0.0, min(operation.at_least, until - operation.granted_from)),
             )
         is_in_vain = operation.kind in ("extend", "release") and any(o.end < operation.started for o in certain)
         if not is_in_vain:  # see _own_writes
@@ -158,6 +159,8 @@ def as_released(history: History, met: dict[str, list[Met]]) -> History:
 def _own_writes(history: History, met: dict[str, list[Met]]) -> Iterator[Finding]:
     """I2: whoever was freed or taken over extends and releases nothing any more."""
     for operation in history.of("extend", "release", outcome="done"):
+        if operation.kind == "release" and operation.at_store is not None and len(operation.at_store) != 1:
+            continue  # sent twice: the provider reports it as done, because the first copy may have done it
         before = [each for each in met.get(operation.claim, ()) if each.is_certain]
         if any(each.action.end < operation.started for each in before):
             text = f"{operation.worker}'s {operation.kind} was done after a {before[0].action.kind} of its lock"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,8 @@ def test_a_unix_socket(private: Store, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def tls_server() -> Iterator[RedisTlsServer]:
+    if os.environ.get("SHEDLOCK_TEST_REDIS") == "valkey":
+        pytest.skip("the Valkey of PyPI is built without TLS")
     with private_server("redis", RedisTlsServer) as server:
         yield server
 

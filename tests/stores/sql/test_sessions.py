@@ -11,7 +11,16 @@ from sqlalchemy import create_engine, event, make_url
 
 from shedlock_py import LeaseLostError, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import DATABASE, ONE_EACH, Application, Store, acquired, on_mysql_and_mariadb, record_of
+from tests.stores.sql.stores import (
+    DATABASE,
+    ONE_EACH,
+    Application,
+    Store,
+    acquired,
+    drivers_of,
+    on_mysql_and_mariadb,
+    record_of,
+)
 
 
 @pytest.fixture
@@ -134,3 +143,23 @@ def test_an_engine_whose_url_names_no_database(store: Store, name: str) -> None:
     provider = SqlAlchemyLockProvider(engine)
     acquired(provider, name)
     assert store.provider().acquire(LockRequest(name, "1m")) is None
+
+
+@pytest.fixture
+def autocommit_is_off(store: Store) -> Iterator[None]:
+    with store.server.connect() as connection:
+        connection.exec_driver_sql("SET GLOBAL autocommit = 0")
+        yield
+        connection.exec_driver_sql("SET GLOBAL autocommit = 1")
+
+
+@pytest.mark.usefixtures("autocommit_is_off")
+@pytest.mark.parametrize("kind", ["url", "engine"])
+@pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
+def test_i9_a_grant_is_committed_where_autocommit_is_off(kind: str, store: Store, name: str) -> None:
+    """Nobody else saw the record, and it was gone with the connection."""
+    provider = store.provider() if kind == "url" else store.provider_of_engine()
+    lease = acquired(provider, name)
+    assert store.query("SELECT locked_by FROM shedlock WHERE name = :name", name=name) == lease.locked_by
+    assert provider.release(lease)
+    assert store.query("SELECT lock_until <= UTC_TIMESTAMP(6) FROM shedlock WHERE name = :name", name=name)

@@ -97,7 +97,9 @@ class QuorumPrograms(StorePrograms):
             return (yield from self._take_over(claim, before) if force else self._acquire(claim))
         except Exception:
             # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
-            yield self.undo_of(claim, is_take_over=force)
+            # Not a take-over: the former holder may still trust its lease, so the name must not be free at once.
+            if not force:
+                yield self.undo_of(claim, is_take_over=False)
             raise
 
     def _acquire(self, claim: Claim) -> QuorumProgram:

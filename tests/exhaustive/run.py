@@ -1,0 +1,177 @@
+"""The programs of one acquisition, driven step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from shedlock_py import Lease, LockRequest, ProviderError
+from shedlock_py._program import Program
+from shedlock_py.lease import Claim
+from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
+from shedlock_py.record import LockRecord
+from tests.exhaustive.fingerprint import ClaimIds
+from tests.exhaustive.times import NOW, STEP, STORE_NOW_US, TICK, HolderClock
+from tests.simulation.stores.times import EPOCH
+
+LOCK = "job"
+CLAIMS = ("acquire", "take over")
+FIRE_TIME = EPOCH + timedelta(microseconds=STORE_NOW_US)
+
+
+class Event(NamedTuple):
+    """What happens to a claimant. ``what``: "begins", "receives", "loses the connection of", "gives up"."""
+
+    what: str
+    operation: int
+    """Its number."""
+    kind: str = ""
+    """Of an operation that begins: "acquire", "take over", "extend" or "release"."""
+    reply: int = -1
+    """The number of a reply that is received."""
+    age: int = 0
+    """How many ticks ago."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a claimant does, in ticks."""
+
+    at_most: int
+    at_least: int = 0
+    by_force: bool = False
+    has_fire_time: bool = False
+    """All claimants that have one have the same: one of them may run."""
+    extensions: tuple[int, ...] = ()
+    retries: bool = False
+    """Whether the connection of an operation can break, so that its program sends the command again."""
+    most_sent: int = 6
+    """How many commands a take-over may send, two or three in each round, before the search leaves it alone."""
+
+
+@dataclass
+class _Operation:
+    kind: str
+    program: Any
+    command: Any
+    is_repeated: bool = False
+    sent: int = 1
+    before: int = 0
+
+
+class Spy:
+    """Notes which record a take-over replaces."""
+
+    def __init__(self, programs: StorePrograms) -> None:
+        self.programs = programs
+        self.before = 0
+        self._claim = programs.claim
+        programs.claim = self.claim  # type: ignore[method-assign]  # of this object only
+
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Any, Any, int | None]:
+        self.before = 0 if before is None else before.fencing_token or 0
+        return self._claim(claim, before=before, force=force)
+
+
+class Run:
+    """The programs of a claimant, after its events so far."""
+
+    def __init__(self, name: str, plan: Plan, spy: Spy, clock: HolderClock, replies: list[Any]) -> None:
+        self._name, self._plan, self._spy, self._clock, self._replies = name, plan, spy, clock, replies
+        self._programs = spy.programs
+        self.operations: dict[int, _Operation] = {}
+        """Those that wait for a reply."""
+        self.lease: Lease | None = None
+        self.begun = 0
+        self.extended = 0
+        self.is_over = False
+        """It got no lease, or has released it."""
+        self.commands: list[tuple[int, str, Any, bool, int]] = []
+        """What the last event has sent: as :class:`Sent`, but with the command itself."""
+        self.is_skip = False
+        self.broken = ""
+
+    def do(self, event: Event) -> None:
+        self.commands = []
+        if event.what == "begins":
+            self.begun += 1
+        self._clock.now = NOW - event.age * TICK + self.begun * STEP
+        self._programs.new_claim_id = ClaimIds(self._name)
+        if event.what == "begins":
+            self._begin(event.operation, event.kind)
+            return
+        operation = self.operations[event.operation]
+        match event.what:
+            case "receives":
+                self._step(event.operation, operation, lambda: operation.program.send(self._replies[event.reply]))
+            case "loses the connection of":
+                operation.is_repeated = True
+                error: Exception = OSError("the connection broke")
+                self._step(event.operation, operation, lambda: operation.program.throw(error), has_failed=True)
+            case "gives up":
+                error = TimedOut("a reply", sent=True)
+                self._step(event.operation, operation, lambda: operation.program.throw(error), has_failed=True)
+
+    def _begin(self, number: int, kind: str) -> None:
+        plan, programs, lease = self._plan, self._programs, self.lease
+        fire_time = FIRE_TIME if plan.has_fire_time else None
+        request = LockRequest(LOCK, plan.at_most * TICK, plan.at_least * TICK, f"holder-{self._name}", fire_time)
+        match kind:
+            case "acquire":
+                program: Any = programs.acquire(request)
+            case "take over":
+                program = programs.take_over(request)
+            case "extend":
+                assert lease is not None
+                program = programs.extend(lease, timedelta(seconds=plan.extensions[self.extended] * TICK))
+                self.extended += 1
+            case _:
+                assert lease is not None
+                program = programs.release(lease)
+                self.is_over = True
+        operation = self.operations[number] = _Operation(kind, program, None)
+        self._step(number, operation, lambda: next(program))
+
+    def _step(self, number: int, operation: _Operation, go: Callable[[], Any], *, has_failed: bool = False) -> None:
+        try:
+            command = go()
+            while isinstance(command, Undo):
+                # Carried out in the background, whatever becomes of it: so it is under way for any time.
+                self.commands.append((number, "undo", next(command.program), False, 0))
+                command = operation.program.send(None)
+        except StopIteration as stop:
+            del self.operations[number]
+            self._ended(operation.kind, stop.value, has_failed=has_failed)
+        except ProviderError as error:
+            del self.operations[number]
+            self._failed(operation.kind, error, has_failed=has_failed)
+        else:
+            operation.sent += command is not operation.command
+            operation.command = command
+            if operation.kind == "take over":
+                operation.before = self._spy.before
+            self.commands.append((number, operation.kind, command, True, operation.before))
+
+    def _ended(self, kind: str, result: Any, *, has_failed: bool) -> None:
+        if has_failed:
+            self.broken = f"I5: {kind} returned {result!r} although the store did not reply"
+        if kind in CLAIMS:
+            self.lease, self.is_skip, self.is_over = result, result is None, result is None
+
+    def _failed(self, kind: str, error: ProviderError, *, has_failed: bool) -> None:
+        if not has_failed:
+            self.broken = f"I5: the store replied, and {kind} failed: {error}"
+        if kind in CLAIMS:
+            self.is_over = True
+
+    def trusted_ticks(self, most: int) -> int:
+        """At how many ticks from now on the lease is trusted."""
+        if self.lease is None:
+            return 0
+        for ticks in range(most):
+            self._clock.now = NOW + ticks * TICK + (self.begun + 1) * STEP
+            if not self.lease.is_trusted():
+                return ticks
+        return most

@@ -1,0 +1,74 @@
+"""What a mutant is, and how it is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Change = Callable[..., Any]
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted fault: another method or constant in the place of the real one.
+
+    :ivar part: the part of the library that it is in.
+    :ivar wrong: what is wrong, in one line.
+    :ivar kind: the kind of schedule that is to find it.
+    :ivar change: the new constant, or a function that gets the original method as its first argument.
+    """
+
+    name: str
+    part: str
+    wrong: str
+    kind: str
+    owner: Any
+    attribute: str
+    change: Any
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Run the block with this fault in the code."""
+        before = vars(self.owner).get(self.attribute, _MISSING)
+        setattr(self.owner, self.attribute, self._replacement())
+        try:
+            yield
+        finally:
+            if before is _MISSING:
+                delattr(self.owner, self.attribute)
+            else:
+                setattr(self.owner, self.attribute, before)
+
+    def _replacement(self) -> Any:
+        original, change = getattr(self.owner, self.attribute), self.change
+        if not callable(change):
+            return change
+
+        def changed(*args: Any, **keywords: Any) -> Any:
+            return change(original, *args, **keywords)
+
+        return changed
+
+
+ALL: dict[str, Mutant] = {}
+"""By their names."""
+
+
+def add(mutant: Mutant) -> None:
+    if mutant.name in ALL:
+        raise ValueError(f"two mutants are named {mutant.name!r}")
+    ALL[mutant.name] = mutant
+
+
+def plant(owner: Any, attribute: str, *, kind: str, part: str) -> Callable[[Change], Change]:
+    """Register a function as the replacement of ``owner.attribute``. Its name and its docstring say what is wrong."""
+
+    def register(change: Change) -> Change:
+        wrong = " ".join((change.__doc__ or "").split())
+        add(Mutant(change.__name__.replace("_", " "), part, wrong, kind, owner, attribute, change))
+        return change
+
+    return register

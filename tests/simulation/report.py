@@ -1,0 +1,81 @@
+"""Writes the section of docs/reliability.md about the simulation."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tests.simulation.campaign import Limit
+from tests.simulation.progress import plural
+from tests.simulation.schedule import KINDS
+from tests.simulation.tally import Tally
+from tests.simulation.timeline import clock
+from tests.simulation.trials import Detection
+
+BEGIN = "<!-- begin: written by `make simulate` -->"
+END = "<!-- end: written by `make simulate` -->"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of ``make simulate`` has shown."""
+
+    seed: int
+    seconds: float
+    tally: Tally
+    limits: Sequence[Limit]
+    detections: Sequence[Detection]
+    stores: Sequence[str] = ("memory",)
+
+
+def section(run: Run) -> str:
+    """The section in Markdown."""
+    tally = run.tally
+    lines = [
+        f"Run of {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, one simulation after another in "
+        f"{run.seconds / 60:.0f} minutes: **{tally.hours:,.0f} simulated hours**, {tally.events:,} events, "
+        f"{tally.seeds:,} seeds from {run.seed}, **{plural(len(tally.found), 'violation')}**.",
+        "",
+        "| schedules | simulated hours |",
+        "|---|--:|",
+        *(f"| {kind}: {KINDS[kind].text} | {hours:,.0f} |" for kind, hours in tally.by_kind.items()),
+        "",
+        "What happened in them:",
+        "",
+        "| event | number |",
+        "|---|--:|",
+        *(f"| {event} | {number:,} |" for event, number in sorted(tally.counts.items())),
+        "",
+        "Documented limits. These schedules go beyond what the library promises, and the checker must notice:",
+        "",
+        "| limit | schedules | seeds with a violation | rules |",
+        "|---|---|--:|---|",
+        *(
+            f"| {KINDS[limit.kind].limit} | {limit.kind} | {limit.broken} of {limit.seeds} | {', '.join(limit.rules)} |"
+            for limit in run.limits
+        ),
+        "",
+        *_mutants(run.detections),
+    ]
+    return "\n".join(lines)
+
+
+def _mutants(detections: Sequence[Detection]) -> list[str]:
+    found = sum(detection.is_found for detection in detections)
+    return [
+        f"Mutants: {found} of {len(detections)} were found within one simulated hour, with most of the seeds tried.",
+        "",
+        "| mutant | in | found after (median) | at worst | by the rule |",
+        "|---|---|--:|--:|---|",
+        *(
+            f"| {detection.mutant.wrong} | {detection.mutant.part} | {_time(detection.median)} "
+            f"| {_time(detection.worst)} | {', '.join(detection.rules)} |"
+            for detection in detections
+        ),
+    ]
+
+
+def _time(seconds: float) -> str:
+    return "not in an hour" if seconds == float("inf") else clock(seconds)

@@ -1,0 +1,40 @@
+"""The checker finds each mutant within one simulated hour: it is not blind, and the schedules are not too tame.
+
+The seed is fixed, so the result is always the same. `make test` tries a sample; `make simulate` tries all mutants, with
+more seeds, and so does `SIMULATION_FULL=1`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.mutants import ALL, Mutant
+from tests.simulation.trials import try_mutant
+
+SEED = 1
+SAMPLE = (
+    "leadership is a flag",
+    "a renewal counts from its reply",
+    "a node leads at once",
+    "a leader resigns before its callbacks end",
+    "a node that resigned never stands again",
+    "a demotion is ignored",
+    "no undo is sent",
+    "a failed extension passes for a success",
+    "an undo keeps the fire time",
+)
+FULL = bool(os.environ.get("SIMULATION_FULL"))
+
+
+def test_there_are_at_least_thirty() -> None:
+    assert len(ALL) >= 30
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", [ALL[name] for name in (ALL if FULL else SAMPLE)], ids=lambda mutant: mutant.name)
+def test_a_mutant_is_found_within_an_hour(mutant: Mutant) -> None:
+    detection = try_mutant(mutant, [SEED])
+    print(f"{mutant.wrong}\n{detection}")
+    assert detection.is_found, str(detection)
