@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 
 from tests.support.database import Address, Server
 from tests.support.fetching import MissingError
+from tests.support.memory_disk import DIRECTORY
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import kill_tree, signal_tree
 from tests.support.releases import Installed, Release, chosen
@@ -65,7 +66,9 @@ class ServerProcess(Server):
     def __init__(self) -> None:
         self._programs = self.find_programs()
         # Not in $TMPDIR: the system user must get there, and the path of a Unix socket has at most 107 bytes.
-        self.directory = Path(tempfile.mkdtemp(prefix=f"shedlock-{self.product}-", dir="/tmp"))
+        self.directory = Path(
+            tempfile.mkdtemp(prefix=f"shedlock-{self.product}-", dir=os.environ.get(DIRECTORY, "/tmp"))
+        )
         self.data = self.directory / "data"
         self.log = self.directory / "log"
         self.environment: dict[str, str] = {}

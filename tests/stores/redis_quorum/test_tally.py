@@ -307,13 +307,15 @@ EARLY, LATE = ([clock, b"", clock, 1, b""] for clock in (1_700_000_000_000_000, 
     ],
 )
 def test_i11_a_fire_time_that_is_too_late_for_a_majority(
-    programs: QuorumPrograms, operation: str, replies: list[Any], why: str
+    programs: QuorumPrograms, operation: str, replies: Any, why: str
 ) -> None:
     program = getattr(programs, operation)(LockRequest(NAME, "100s", fire_time=NOW))
     next(program)
-    assert isinstance(program.send(replies), Undo)
+    if operation == "acquire":  # a take-over has only read so far
+        assert isinstance(program.send(replies), Undo)
+        replies = None
     with pytest.raises(ProviderError, match=why) as caught:
-        program.send(None)
+        program.send(replies)
     assert isinstance(caught.value, ProviderUnreachable) is ("did not reply" in why)
 
 
