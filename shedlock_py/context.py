@@ -263,7 +263,7 @@ def _extending(active: ActiveLease) -> Iterator[KeepAlive | None]:
 
 
 def _refuse_if_lost(active: ActiveLease) -> None:
-    """Extend no lease that keep-alive has reported as lost meanwhile: no heartbeat would follow."""
+    """Let no lease count as extended that keep-alive has reported as lost meanwhile: no heartbeat would follow."""
     if active.is_loss_reported:
         raise LeaseLostError(f"lock {active.lease.name!r} could not be extended: its lease was lost meanwhile")
 
@@ -277,5 +277,6 @@ def _extended(active: ActiveLease, extended: Lease | None) -> Lease:
             active.is_loss_reported = True
             emit(LeaseLost(name, active.lease, "revoked"))
         raise LeaseLostError(f"lock {name!r} could not be extended: its lease has ended or was taken over")
+    _refuse_if_lost(active)  # the reply may have come too late
     emit(LockExtended(name, extended))
     return extended

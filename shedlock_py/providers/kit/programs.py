@@ -166,9 +166,9 @@ class StorePrograms(ABC):
     def _claimed(
         self, operation: Operation, claim: Claim, before: LockRecord | None, *, force: bool
     ) -> Program[Any, Any, Lease | None]:
-        """Claim. Whatever goes wrong, an acquisition whose outcome is unknown is undone.
+        """Claim. Whatever goes wrong, an acquire whose outcome is unknown is undone.
 
-        Not a take-over of a held lock: the former holder may still trust its lease, so the name must not be free now.
+        A take-over is left to expire: the former holder may still trust its lease, so the name must not be free now.
         """
         try:
             token = yield from operation.carry_out(self.claim(claim, before=before, force=force))
@@ -178,16 +178,15 @@ class StorePrograms(ABC):
         except BaseException as error:
             # A signal handler, or a job's time limit, may raise its exception after the reply has arrived.
             is_reported = isinstance(error, ProviderError | ConfigurationError)
-            is_unknown = operation.is_in_doubt or (operation.has_written and not is_reported)
-            if is_unknown and not (isinstance(before, LockRecord) and before.is_held):
-                yield self.undo_of(claim, is_take_over=force)
+            if not force and (operation.is_in_doubt or (operation.has_written and not is_reported)):
+                yield self.undo_of(claim)
             raise
 
-    def undo_of(self, claim: Claim, *, is_take_over: bool) -> Undo:
-        """The command that undoes what ``claim`` may have been granted. A take-over gives no fire time back."""
-        fire_time = None if is_take_over else claim.request.fire_time
-        program = self.undo_for(claim.request.name, claim.locked_by, fire_time)
-        return Undo(program, useful_for=claim.request.lock_at_most_for.total_seconds())
+    def undo_of(self, claim: Claim) -> Undo:
+        """The command that undoes an acquire that may have been granted to ``claim``."""
+        request = claim.request
+        program = self.undo_for(request.name, claim.locked_by, request.fire_time)
+        return Undo(program, useful_for=request.lock_at_most_for.total_seconds())
 
     def undo(self, lease: Lease) -> Program[Any, Any, bool]:
         """Give back an unused acquisition: free at once, and its fire time can be granted again."""

@@ -80,8 +80,8 @@ class MongoPrograms(StorePrograms):
         try:
             record = self._to_record(document, operation, claim.request.name)
         except ProviderError:
-            if is_granted:
-                yield self.undo_of(claim, is_take_over=force)
+            if is_granted and not force:
+                yield self.undo_of(claim)
             raise
         return record.fencing_token if is_granted else None
 

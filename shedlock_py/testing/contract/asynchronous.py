@@ -120,6 +120,25 @@ class CancellationContract(AsyncContractBase):
         used_up = [moment for moment in range(MOMENTS) if not can_run(moment)]
         assert used_up == []
 
+    def test_i1_a_cancelled_take_over_does_not_free_the_lock(
+        self, facade: BlockingLockProvider, other: LockProvider, name: str
+    ) -> None:
+        """The former holder may still trust its lease."""
+        provider, locks = facade.async_provider, [f"{name}/{moment}" for moment in range(MOMENTS)]
+        for lock in locks:
+            acquired(other, LockRequest(lock, LONG))
+
+        async def cancel_each() -> None:
+            for moment, lock in enumerate(locks):
+                task = asyncio.ensure_future(provider.take_over(LockRequest(lock, LONG)))
+                for _ in range(moment // 2):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+
+        facade.run(cancel_each())
+        assert [lock for lock in locks if not is_held(other, lock)] == []
+
     def test_i12_a_cancelled_guard_is_clean(self, facade: BlockingLockProvider, other: LockProvider, name: str) -> None:
         async def work(lock: str) -> None:
             async with hold_async(lock, lock_at_most_for="1h", provider=facade.async_provider) as lease:

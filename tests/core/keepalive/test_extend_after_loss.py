@@ -1,8 +1,9 @@
-"""A task that extends its lease waits for a heartbeat first. If the lease is lost meanwhile, it is not extended."""
+"""A task that extends its lease waits for a heartbeat, then for the store. The lease may be lost meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 
 import pytest
@@ -11,18 +12,23 @@ from shedlock_py import (
     AsyncInMemoryLockProvider,
     InMemoryLockProvider,
     Lease,
+    LeaseLost,
     LeaseLostError,
+    LockExtended,
     LockRequest,
     ProviderUnreachable,
+    configure,
     extend_lock,
     extend_lock_async,
     hold,
     hold_async,
 )
 from shedlock_py.durations import Duration
+from shedlock_py.testing import RecordingListener
 from tests.support.polling import wait_until
 
-AT_MOST = timedelta(seconds=0.3)
+AT_MOST = timedelta(seconds=1.5)
+"""Long enough that a heartbeat begins in time on a busy machine."""
 
 
 class SlowToFail:
@@ -75,3 +81,37 @@ async def test_i6_a_lease_that_is_lost_while_its_async_task_waits_is_not_extende
         with pytest.raises(LeaseLostError):
             await extend_lock_async(AT_MOST)
         assert not lease.is_trusted()
+
+
+class SlowStore(InMemoryLockProvider):
+    """Its reply to an extension comes when keep-alive has reported the lease as lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = threading.Event()
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        extension = lease.begin_extension(lock_at_most_for)
+        assert self.run(self.programs.hold(lease, extension.lock_for, releasing=False))
+        assert self.lost.wait(10)
+        return extension.granted()
+
+
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_i6_a_lease_that_is_lost_while_the_store_extends_it_does_not_count_as_extended(keep_alive: bool) -> None:
+    store = SlowStore()
+    listener = RecordingListener()
+
+    def on_lost(_: LeaseLost) -> None:
+        store.lost.set()
+
+    with (
+        configure(listeners=[listener]),
+        hold(LockRequest("job", AT_MOST), provider=store, keep_alive=keep_alive, on_lost=on_lost) as lease,
+    ):
+        assert lease is not None
+        with pytest.raises(LeaseLostError):
+            extend_lock(AT_MOST)
+        assert not lease.is_trusted()
+    assert [type(event) for event in listener.events if isinstance(event, LockExtended | LeaseLost)] == [LeaseLost]
+    assert not store.records("job")[0].is_held, "released at the end of the task"

@@ -96,8 +96,9 @@ def _nothing() -> Any:
 @plant(StorePrograms, "undo_of", kind="fire times", part="operations")
 def an_undo_keeps_the_fire_time(undo_of: Change, programs: StorePrograms, claim: Claim, **how: Any) -> Undo:
     """The undo of an acquire frees the lock, but its fire time stays used up: nobody runs it."""
-    undo: Undo = undo_of(programs, claim, is_take_over=True)
-    return undo
+    undo: Undo = undo_of(programs, claim, **how)
+    undo.program.close()
+    return Undo(programs.undo_for(claim.request.name, claim.locked_by, None), undo.useful_for)
 
 
 @_operations(StorePrograms, "acquire")

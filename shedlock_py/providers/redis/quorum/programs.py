@@ -97,9 +97,9 @@ class QuorumPrograms(StorePrograms):
             return (yield from self._take_over(claim, before) if force else self._acquire(claim))
         except Exception:
             # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
-            # Not a take-over: the former holder may still trust its lease, so the name must not be free at once.
+            # Not that of a take-over: see StorePrograms.
             if not force:
-                yield self.undo_of(claim, is_take_over=False)
+                yield self.undo_of(claim)
             raise
 
     def _acquire(self, claim: Claim) -> QuorumProgram:
@@ -156,9 +156,9 @@ class QuorumPrograms(StorePrograms):
                 raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
         if (yield from self._confirm("take_over", claim, reading.token, reading.former)):
             return reading.token
-        # A minority may have granted it, and the next reading may fail. The undo goes on after the time limit as well.
-        yield self.undo_of(claim, is_take_over=True)
-        claim.renew()  # a late undo must not match the next try
+        # A minority may have granted it, and keeps it until the next try, or until it expires: the former holder may
+        # still trust its lease, and several take-overs at once may have replaced it on every server.
+        claim.renew()  # a server that has confirmed this try must not confirm the next one with the token of this one
         yield _pause(5)
         return None
 
