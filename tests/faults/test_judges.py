@@ -130,8 +130,8 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((KEPT, replace(UNKNOWN, started=0.05), EARLY, replace(SKIP, started=2.3, ended=2.4)), {"grant lost"}),
         # Where it is known when a copy reached the store, it frees the lease that is there, and no other.
         ((HELD, replace(FREED, at_store=(0.45,)), NEXT, LOST), set()),
-        ((HELD, replace(FREED, started=0.0, ended=0.02, at_store=(0.01, 0.5)), NEXT, LOST), set()),
-        ((HELD, replace(FREED, started=0.0, ended=0.02, at_store=(0.01, 1.5)), NEXT, LOST), {"overlap", "lost"}),
+        ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 0.5)), NEXT, LOST), set()),
+        ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 1.5)), NEXT, LOST), {"overlap", "lost"}),
     ],
 )
 def test_what_an_operator_excuses(operations: tuple[Operation, ...], found: set[str]) -> None:

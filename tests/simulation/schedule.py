@@ -198,8 +198,8 @@ LIMITS = tuple(kind for kind, facts in KINDS.items() if facts.limit)
 NODES = {"fire times": 4}
 
 _SIZES: dict[str, tuple[float, float]] = {
-    "loss": (0.05, 0.7), "slow": (0.2, 1.0), "duplicate": (0.2, 1.0), "repeat": (0.5, 1.0), "break": (0.1, 0.8), "partition": (0.0, 3.0),
-    "error": (0.1, 1.0), "drift": (-0.004, 0.004),
+    "loss": (0.05, 0.7), "slow": (0.2, 1.0), "duplicate": (0.2, 1.0), "repeat": (0.5, 1.0), "break": (0.1, 0.8),
+    "partition": (0.0, 3.0), "error": (0.1, 1.0), "drift": (-0.004, 0.004),
 }  # fmt: skip
 _DRIFTS = {"drifting locks": 0.95, "drifting elections": 0.75}
 _FOR_ALL = ("outage", "stall", "jump")
