@@ -43,15 +43,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tests.faults.history import History, Operation
-from tests.faults.leases import Arrivals, LeaseHistory, leases_of
+from tests.faults.holds import holds_of, longer
+from tests.faults.leases import LeaseHistory, leases_of
 
 INFINITY = float("inf")
 CHECKS = 10
-"""So many checks of its lease prove that a process was running."""
+"""So many checks of its lease prove that a process was running, until the last of them."""
 ROUNDING = 1e-5
 """Durations are kept to the microsecond."""
-Hold = tuple[float, float, bool]
-"""Between these two the store can have kept others out; whether the holder died meanwhile."""
 TROUBLES = ("killed", "stopped", "cut")
 """Marks after which another worker is to take over."""
 
@@ -233,9 +232,9 @@ def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding
 def _lost_grants(
     attempts: list[Operation], leases: list[LeaseHistory], history: History, rules: Rules
 ) -> Iterator[Finding]:
-    holds = sorted(_holds(attempts, leases, history, rules))
+    holds = sorted(holds_of(attempts, leases, history, rules))
     begins = [begin for begin, _, _ in holds]
-    longest = list(accumulate(holds, _longer))
+    longest = list(accumulate(holds, longer))
     for attempt in attempts:
         if attempt.outcome != "skipped":
             continue
@@ -246,66 +245,6 @@ def _lost_grants(
             since = f"{(attempt.started - until) * 1000:.0f} ms before" if before else "from the start"
             text = f"{attempt.worker} was skipped, but the name was free {since}"
             yield Finding(rule, attempt.name, text, attempt.started)
-
-
-def _holds(attempts: list[Operation], leases: list[LeaseHistory], history: History, rules: Rules) -> Iterator[Hold]:
-    arrivals = Arrivals(history, late=rules.late, grace=rules.grace)
-    deaths = {mark.worker: mark.after for mark in history.marks if mark.kind == "killed"}
-    for lease in leases:
-        until = lease.held_until(arrivals, rules.prompt)
-        slower = rules.drift * (until - lease.acquire.started) if rules.drift else 0.0
-        yield lease.acquire.started, until + slower, lease.died < INFINITY
-    late_copies = LateCopies(attempts, history, rules)
-    for attempt in attempts:
-        yield from late_copies.holds_of(attempt)
-        if attempt.outcome not in ("granted", "skipped") and attempt.at_store is None:
-            # The store may have granted it, or may have to wait for it.
-            arrives = arrivals.of_failed(attempt, deaths.get(attempt.worker, INFINITY))
-            longest = max(attempt.at_most, rules.vote)
-            yield attempt.started, arrives + longest * (1 + rules.drift), attempt.ended is None
-        elif attempt.ended is not None and attempt.end - attempt.started >= min(rules.prompt, attempt.at_most):
-            # Longer than its lease: a first copy may have been granted and have expired before the second was skipped.
-            yield attempt.started, attempt.end, False
-
-
-class LateCopies:
-    """What copies of acquires can have done, where it is known when they reached the store."""
-
-    def __init__(self, attempts: list[Operation], history: History, rules: Rules) -> None:
-        self._rules = rules
-        self._prunes = history.of("prune")
-        self._changes = sorted(
-            (moment, attempt.started)
-            for attempt in attempts
-            for moment in attempt.at_store or ()
-            if attempt.outcome != "skipped" or moment > attempt.end
-        )
-        """When a request that may have been granted reached the store, and when its acquire began."""
-
-    def holds_of(self, attempt: Operation) -> Iterator[Hold]:
-        for moment in attempt.at_store or ():
-            is_late = moment > attempt.end
-            if attempt.outcome == "skipped" and not is_late:
-                continue
-            if attempt.outcome == "granted" and not (is_late and self._is_gone(attempt, moment)):
-                continue  # it was the grant, or found its own record, and changed nothing
-            until = moment + attempt.at_most * (1 + self._rules.drift)
-            # An undo may arrive before the acquire; then only the end of the lease frees the name.
-            undone_by = () if attempt.undone_at else (max(moment, attempt.undone_by),)
-            undone = min([undo for undo in (*attempt.undone_at, *undone_by) if undo >= moment], default=until)
-            yield moment, min(until, undone), attempt.ended is None
-
-    def _is_gone(self, attempt: Operation, moment: float) -> bool:
-        """Whether the record of a granted ``attempt`` may have been replaced or deleted by then."""
-        first = bisect_right(self._changes, (attempt.granted_by, INFINITY))
-        changes = self._changes[first : bisect_right(self._changes, (moment, INFINITY))]
-        return any(started != attempt.started for _, started in changes) or any(
-            prune.started < moment and prune.end > attempt.started for prune in self._prunes
-        )
-
-
-def _longer(one: Hold, other: Hold) -> Hold:
-    return one if one[1] >= other[1] else other
 
 
 # The holder's own knowledge
@@ -339,9 +278,9 @@ def _keep_alives(lease: LeaseHistory) -> Iterator[Finding]:
     if not lease.acquire.keep_alive or ran_out is None or any(extend.ended is None for extend in lease.extends):
         return
     last = max([lease.known_at, *(extend.started for extend in lease.extends)])
-    checks = sum(last < check.started < ran_out for check in lease.checks)
+    checks = [check.started for check in lease.checks if last < check.started < ran_out]
     window = max([lease.acquire.at_most, *(extend.at_most for extend in lease.extends)])
-    if ran_out - last > window / 2 and checks >= CHECKS:
+    if len(checks) >= CHECKS and max(checks) - last > window / 2:
         text = f"{lease} ran out, without an attempt to extend it for {(ran_out - last) * 1000:.0f} ms"
         yield Finding("keep-alive", lease.name, text, ran_out)
 

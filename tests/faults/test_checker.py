@@ -194,6 +194,7 @@ def test_a_keep_alive_that_stops() -> None:
 
     assert rules_found(kept, *checks(2.4), failed, end) == ["keep-alive"]
     assert rules_found(kept, *checks(1.3), failed, end) == [], "its process stood still"
+    assert rules_found(kept, *checks(1.6), failed, end) == [], "it stood still in the second half"
     again = then("extend", kept, 1.6, 1.7, "error", at_most=1.0)
     assert rules_found(kept, *checks(2.4), failed, again, end) == []
 

@@ -84,6 +84,8 @@ FRESH = Operation("w2", "write", "job", 0.8, 0.9, "done", "c2", 2, trusted_until
 GONE = Operation("w2", "release", "job", 0.75, 0.8, "done", "c2", 2)
 FREE = replace(FREED, outcome="free")
 UNKNOWN = replace(FREED, outcome="error")
+KEPT = replace(HELD, at_least=2.0)
+EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +126,12 @@ UNKNOWN = replace(FREED, outcome="error")
         # One without a reply may have been done, or not.
         ((HELD, UNKNOWN, NEXT, LOST), set()),
         ((HELD, UNKNOWN, SKIP, DONE), set()),
+        ((KEPT, replace(UNKNOWN, started=0.05), EARLY, replace(SKIP, started=1.5, ended=1.6)), set()),
+        ((KEPT, replace(UNKNOWN, started=0.05), EARLY, replace(SKIP, started=2.3, ended=2.4)), {"grant lost"}),
+        # Where it is known when a copy reached the store, it frees the lease that is there, and no other.
+        ((HELD, replace(FREED, at_store=(0.45,)), NEXT, LOST), set()),
+        ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 0.5)), NEXT, LOST), set()),
+        ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 1.5)), NEXT, LOST), {"overlap", "lost"}),
     ],
 )
 def test_what_an_operator_excuses(operations: tuple[Operation, ...], found: set[str]) -> None:

@@ -33,8 +33,8 @@ class Contest:
         self._calm_since = calm_since
         self.electors: list[Elector] = []
         self.violations: list[Violation] = []
-        self._resting: dict[str, float] = {}
-        """Until when nodes that were demoted are no candidates."""
+        self._resting: dict[str, tuple[float, int]] = {}
+        """Until when nodes that were demoted are no candidates, and the token of the demotion."""
         self.patience = 0.0
         """Seconds in which a leader is elected when nothing goes wrong."""
         self._last_term = 0
@@ -45,9 +45,9 @@ class Contest:
         """The number of the node that leads."""
         return next((each.process.number for each in self.electors if each.election.is_leader()), None)
 
-    def demoted(self, machine: str, cooldown: float) -> None:
+    def demoted(self, machine: str, cooldown: float, token: int) -> None:
         """A node was demoted, and will see it."""
-        self._resting[machine] = self._world.now + cooldown
+        self._resting[machine] = self._world.now + cooldown, token
 
     def takes_over(self, machine: str) -> None:
         self._resting.pop(machine, None)
@@ -74,8 +74,9 @@ class Contest:
         if term <= self._last_term:
             self._violated("token", f"{elector.name} leads in term {term}, after term {self._last_term}")
         self._last_term = max(term, self._last_term)
-        if self._world.now < self._resting.get(elector.process.machine, 0.0):
-            self._violated("demotion", f"{elector.name} leads, and was demoted until {self._resting}")
+        until, demotion = self._resting.get(elector.process.machine, (0.0, 0))
+        if self._world.now < until and term > demotion:  # a former term may begin before the node has seen the demotion
+            self._violated("demotion", f"{elector.name} leads, and was demoted until {until:.3f} s")
         for other in self.electors:
             if other is not elector and other.calls and self._world.now < other.works_until:
                 self._violated("works", f"{elector.name} leads, and {other.name} still works in its callbacks")
@@ -146,18 +147,18 @@ class Elector:
             former: LockRecord | None = leader_of(await self.provider.record(NAME))
             if former is not None:
                 demotion = Demotion(former.holder, timedelta(seconds=cooldown))
-                await self.provider.take_over(demotion.request(NAME, self.settings.renew_deadline))
+                lease = await self.provider.take_over(demotion.request(NAME, self.settings.renew_deadline))
                 self._add(f"has demoted {former.holder}")
-                self._demoted(former.holder, cooldown)
+                self._demoted(former.holder, cooldown, lease.fencing_token or 0)
         except ProviderError:
             pass
 
-    def _demoted(self, machine: str, cooldown: float) -> None:
+    def _demoted(self, machine: str, cooldown: float, token: int) -> None:
         now, settings = self.process.world.now, self.settings
         sees_it = (settings.renew_deadline + 3 * settings.retry_period).total_seconds()
         demoted = next((each for each in self.contest.electors if each.process.machine == machine), None)
         if demoted is not None and self._is_calm(demoted.process.number, now - sees_it, now + sees_it):
-            self.contest.demoted(machine, cooldown * 0.99)
+            self.contest.demoted(machine, cooldown * 0.99, token)
 
     # The election program
 

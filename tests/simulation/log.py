@@ -72,6 +72,11 @@ class Recorder:
         self._number += 1
         self.ended[self._number] = operation
 
+    def kind(self, number: int) -> str:
+        """Of the operation with that number; empty if it is not recorded."""
+        operation = self.under_way.get(number) or self.ended.get(number)
+        return "" if operation is None else operation.kind
+
     def arrived(self, number: int, at: float) -> None:
         """A copy of a request of that operation has reached the store."""
         moments = self._arrivals.get(number)

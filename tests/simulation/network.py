@@ -24,7 +24,7 @@ LATEST = 600.0
 FIRST_LATE = 0.01
 LONGEST_EXTRA = 4.5
 _ERRORS = (Failure.REFUSED, Failure.CONFLICT, Failure.NOT_DONE, Failure.SESSION_CLOSED)
-LEVELS = ("loss", "slow", "duplicate", "break", "error")
+LEVELS = ("loss", "slow", "duplicate", "repeat", "break", "error")
 
 
 class NetworkError(Exception):
@@ -59,10 +59,10 @@ class Server:
 class Link:
     """What is wrong with the messages of one process."""
 
-    __slots__ = ("break_", "cut_until", "cuts", "duplicate", "error", "extra", "holds", "loss", "slow")
+    __slots__ = ("break_", "cut_until", "cuts", "duplicate", "error", "extra", "holds", "loss", "repeat", "slow")
 
     def __init__(self) -> None:
-        self.loss = self.slow = self.duplicate = self.break_ = self.error = 0.0
+        self.loss = self.slow = self.duplicate = self.repeat = self.break_ = self.error = 0.0
         self.cut_until = 0.0
         self.extra = 0.0
         """How much later the next request arrives."""
@@ -73,7 +73,9 @@ class Link:
 class Network:
     """Carries requests to the server and replies back."""
 
-    def __init__(self, world: World, server: Server, recorder: Recorder) -> None:
+    def __init__(self, world: World, server: Server, recorder: Recorder, *, recognises_retries: bool) -> None:
+        """:param recognises_retries: as the store's programs say."""
+        self.recognises_retries = recognises_retries
         self._world = world
         self._server = server
         self._recorder = recorder
@@ -147,9 +149,10 @@ class Network:
             self._counts["broken"] += 1
             error = NetworkError(Failure.CONNECTION_LOST)
             world.at(now + dice() * 4 * QUICK, message.signal.fail, error, process=message.process)
-        if doubles < link.duplicate:
+        if doubles < max(link.duplicate, link.repeat):
             self._counts["duplicated"] += 1
-            world.at(now + FIRST_LATE * (LATEST / FIRST_LATE) ** dice(), message.arrive)
+            late = FIRST_LATE * (LATEST / FIRST_LATE) ** dice()
+            world.at(now + late, message.arrive if doubles < link.repeat else message.arrive_again)
 
 
 class _Message:
@@ -191,15 +194,34 @@ class _Message:
             self._network._counts["timed out"] += 1
             self.signal.fail(TimedOut("a reply", sent=True))
 
+    def arrive_again(self) -> None:
+        """A second copy reaches the store.
+
+        A network delivers what it has delivered no second time: a driver sends the command again, because the
+        connection broke. If it does so by itself, the program does not know of the first copy. No driver of a store
+        that does not recognise it does that; see the kind "repeating drivers".
+        """
+        if not self._is_confirmed_extension():
+            self._arrive(self.arrive_again)
+
+    def _is_confirmed_extension(self) -> bool:
+        signal, network = self.signal, self._network
+        is_confirmed = signal.is_done and signal.error is None and signal.value is not None
+        return is_confirmed and not network.recognises_retries and network._recorder.kind(self._operation) == "extend"
+
     def arrive(self) -> None:
         """At the store."""
+        self._arrive(self.arrive)
+
+    def _arrive(self, later: Callable[[], None]) -> None:
+        """:param later: what to call when a stall is over."""
         network, world, link = self._network, self._network._world, self._link
         server, now = network._server, world.now
         if self._is_refused:
             return
         if now < server.stalls_until or now < server.is_down_until:
             if now < server.stalls_until:
-                world.at(server.stalls_until + QUICK * self._dice(), self.arrive)
+                world.at(server.stalls_until + QUICK * self._dice(), later)
             return
         is_late = self.signal.is_done or self.process.life != self._life
         if is_late:

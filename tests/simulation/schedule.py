@@ -22,6 +22,7 @@ FAULTS: dict[str, str] = {
     "loss": "a part of the requests and replies is lost",
     "slow": "a part of the requests and replies is late",
     "duplicate": "a part of the requests arrives a second time, up to ten minutes later",
+    "repeat": "the same, also of those that have a reply: drivers repeat commands by themselves",
     "break": "connections break while a reply is awaited",
     "partition": "nothing gets through, in one direction or in both",
     "hold": "nothing gets through until the end, and then everything",
@@ -180,6 +181,11 @@ KINDS: dict[str, Kind] = {
         "electors whose clocks are 25 % slow", _ELECTIONS, 130,
         "clocks may differ in speed by 10 %", _LEADERS,
     ),
+    "repeating drivers": Kind(
+        "workers whose drivers repeat commands by themselves, on a store that does not recognise it",
+        {"repeat": 1.0, "break": 1.0, "pause": 1.0}, 30,
+        "if a client repeats commands by itself, its store must recognise retries, as Redis does", FORWARD,
+    ),
     "forced releases": Kind(
         "operators who act by force, judged as if nobody did",
         _LOCKS | {"force release": 6.0, "take over": 6.0}, 50,
@@ -192,8 +198,8 @@ LIMITS = tuple(kind for kind, facts in KINDS.items() if facts.limit)
 NODES = {"fire times": 4}
 
 _SIZES: dict[str, tuple[float, float]] = {
-    "loss": (0.05, 0.7), "slow": (0.2, 1.0), "duplicate": (0.2, 1.0), "break": (0.1, 0.8), "partition": (0.0, 3.0),
-    "error": (0.1, 1.0), "drift": (-0.004, 0.004),
+    "loss": (0.05, 0.7), "slow": (0.2, 1.0), "duplicate": (0.2, 1.0), "repeat": (0.5, 1.0), "break": (0.1, 0.8),
+    "partition": (0.0, 3.0), "error": (0.1, 1.0), "drift": (-0.004, 0.004),
 }  # fmt: skip
 _DRIFTS = {"drifting locks": 0.95, "drifting elections": 0.75}
 _FOR_ALL = ("outage", "stall", "jump")
@@ -218,6 +224,8 @@ def draw(seed: int, hours: float, kind: str, *, store: str = "memory") -> Schedu
             faults.append(replace(_draw_one(random, after, hours, nodes, lease), at=at, node=fault.node))
     if kind in _DRIFTS:
         faults += [Fault(0.0, "drift", node, 0.0, _DRIFTS[kind] - 1) for node in range(nodes)]
+    if kind == "repeating drivers":
+        faults.append(Fault(1.0, "repeat", EVERY_NODE, hours * 3600, 1.0))
     return Schedule(seed, hours, kind, tuple(sorted(faults)), nodes, store)
 
 

@@ -21,6 +21,8 @@ class Job:
     """How many threads of a process try to run it."""
     fires_every: float = 0.0
     """A cron job: each multiple of this is a fire time."""
+    extends: float = 0.4
+    """How likely a task extends its lease, and then once more."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ def _job(random: Random, name: str, workers: int, kind: str) -> Job:
     if kind == "fire times":
         return Job(name, at_most, 0.0, 1, fires_every=float(random.choice((15, 30, 60))))
     at_least = random.choice((0.0, 0.5, 1.0)) * round(at_most * random.random(), 3)
-    return Job(name, at_most, round(at_least, 3), workers)
+    extends = 0.85 if kind == "repeating drivers" else Job.extends
+    return Job(name, at_most, round(at_least, 3), workers, extends=extends)
 
 
 def _election(random: Random, takeover: str) -> dict[str, Any]:

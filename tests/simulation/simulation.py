@@ -79,7 +79,8 @@ class Simulation:
         self.recorder = Recorder()
         self._backend = open_backend(schedule.store)
         self._server = Server(self.world, self._backend.execute)
-        self._network = Network(self.world, self._server, self.recorder)
+        recognises = self._backend.programs.recognises_retries
+        self._network = Network(self.world, self._server, self.recorder, recognises_retries=recognises)
         self._resource = Resource()
         settings = settings_of(schedule.seed, schedule.kind)
         self._is_election = schedule.kind in ELECTIONS

@@ -128,7 +128,8 @@ class Worker:
 
     async def _work(self, lease: Lease, dice: Dice, seconds: float, *, is_careless: bool) -> None:
         is_done, is_late = await self._toil(lease, seconds, is_careless), dice() < 0.2
-        while dice() < 0.4 and (is_done or is_late):  # one that is late extends a lease that may have ended
+        # One that is late extends a lease that may have ended.
+        while dice() < self.job.extends and (is_done or is_late):
             part = 1.0 if dice() < 0.5 else 0.2 + 1.3 * dice() ** 2
             if not await self.provider.extend(lease, round(self.job.at_most * part, 3)):
                 return

@@ -35,7 +35,11 @@ class StorePrograms(ABC):
     """
 
     recognises_retries: ClassVar[bool] = False
-    """True for a store whose record shows that a repeated extend or release was carried out before."""
+    """True for a store whose record shows that a repeated extend or release was carried out before.
+
+    It must be true if the client repeats commands by itself: then the programs do not know that one was repeated, and
+    the first copy of a short extension could arrive late and cut a longer one, while the holder trusts the longer one.
+    """
 
     def __init__(
         self,

@@ -33,6 +33,8 @@ OPERATOR = Behaviour(
 )
 RELEASED = frozenset({"overlap", "refused write", "minimum hold", "crash bound", "grant lost"})
 """Rules that take whoever was freed or taken over for released; to all others it makes no difference."""
+SKIPPED = frozenset({"crash bound", "grant lost"})
+"""Those of them that say that a skip was wrong."""
 INFINITY = float("inf")
 ACTIONS = (("force_release", "done", 2), ("take_over", "granted", 1), ("prune", "done", 1))
 """So many are waited for in each trial, at least."""
@@ -92,6 +94,8 @@ class Met:
     """What a force release or a take-over does to one lease."""
 
     action: Operation
+    at: float
+    """When it was done, at the earliest."""
     is_certain: bool
     """The holder had its lease before, and has it no more after. Otherwise the lease may have come later."""
 
@@ -102,7 +106,13 @@ def judge(history: History, rules: Rules) -> Report:
     report = check(plain, replace(rules, off=rules.off | RELEASED))
     report.excused_overlap = report.worst_overlap
     strict = check(as_released(plain, met), rules)
-    report.findings += [finding for finding in strict.findings if finding.rule in RELEASED]
+    found = [finding for finding in strict.findings if finding.rule in RELEASED]
+    if any(finding.rule in SKIPPED for finding in found):
+        # What may have ended a minimum hold may as well have left it as it was.
+        held = check(as_released(plain, met, ends_minimum_holds=False), rules)
+        found = [finding for finding in found if finding.rule not in SKIPPED]
+        found += [finding for finding in held.findings if finding.rule in SKIPPED]
+    report.findings += found
     report.worst_overlap = strict.worst_overlap
     report.findings += [*_own_writes(plain, met), *_lost_by_nobody(plain, met), *_not_held(plain, met)]
     report.counts = check(history).counts  # where a take-over is a take-over
@@ -122,37 +132,58 @@ def met_leases(history: History, late: float) -> dict[str, list[Met]]:
     released = {release.claim: release.end for release in reversed(history.of("release"))}
     for lease in history.of("acquire", "take_over", outcome="granted"):
         for action in actions:
+            if action.name != lease.name or action.claim == lease.claim:
+                continue
             has_answer = action.outcome in ("done", "free", "granted")
-            # A late copy of a force release frees whoever holds the lock by then.
-            until = max(action.end if has_answer else action.end + late, action.arrived)
-            is_meant = action.name == lease.name and action.claim != lease.claim
             # After a release, what is left of the minimum hold ends as well.
-            latest = max(released.get(lease.claim, INFINITY), lease.started + lease.at_least)
-            if is_meant and lease.started <= until and action.started <= latest:
+            latest = max(released.get(lease.claim, INFINITY), lease.end + lease.at_least)
+            moment = _meets(action, lease.granted_from, latest, action.end if has_answer else action.end + late)
+            if moment is not None:
                 is_certain = has_answer and lease.end < action.started
-                met.setdefault(lease.claim, []).append(Met(action, is_certain))
-    return met
+                met.setdefault(lease.claim, []).append(Met(action, moment, is_certain))
+    return {claim: sorted(actions, key=lambda each: each.at) for claim, actions in met.items()}
 
 
-def as_released(history: History, met: dict[str, list[Met]]) -> History:
-    """Leases that were ended by force were released then; where it is not certain, only not trusted any more."""
+def _meets(action: Operation, begin: float, end: float, latest: float) -> float | None:
+    """When, at the earliest, ``action`` can have been done to a lease that was there between ``begin`` and ``end``.
+
+    Each copy frees whoever holds the lock when it reaches the store. If it is not known when: until ``latest``.
+    """
+    if action.at_store is not None:
+        return next((moment for moment in action.at_store if begin <= moment <= end), None)
+    return action.started if begin <= latest and action.started <= end else None
+
+
+def as_released(history: History, met: dict[str, list[Met]], *, ends_minimum_holds: bool = True) -> History:
+    """Leases that were ended by force were released then; where it is not certain, only not trusted any more.
+
+    :param ends_minimum_holds: whether a minimum hold ends, too, where it is not certain.
+    """
     operations = []
     for operation in history.operations:
-        actions = [each.action for each in met.get(operation.claim, ())]
-        certain = [each.action for each in met.get(operation.claim, ()) if each.is_certain]
+        actions = met.get(operation.claim, ())
+        certain = [each for each in actions if each.is_certain]
         if actions:
-            until = actions[0].started
+            until = actions[0].at
             operation = replace(
                 operation,
                 trusted_until=min(operation.trusted_until, until),
                 trusted_before=min(operation.trusted_before, until),
-                at_least=max(0.0, min(operation.at_least, until - operation.granted_from)),
             )
-        is_in_vain = operation.kind in ("extend", "release") and any(o.end < operation.started for o in certain)
+            if certain or ends_minimum_holds:
+                at_least = max(0.0, min(operation.at_least, until - operation.granted_from))
+                operation = replace(operation, at_least=at_least)
+        is_in_vain = operation.kind in ("extend", "release") and any(o.action.end < operation.started for o in certain)
         if not is_in_vain:  # see _own_writes
             operations.append(operation)
         if operation.kind == "acquire" and certain:
-            operations.append(replace(certain[0], kind="release", outcome="done", claim=operation.claim, at_least=0.0))
+            at_store = None if certain[0].action.at_store is None else (certain[0].at,)
+            operations.append(
+                replace(
+                    certain[0].action, kind="release", outcome="done", claim=operation.claim, at_least=0.0,
+                    at_store=at_store,
+                )
+            )  # fmt: skip
     return replace(history, operations=tuple(sorted(operations, key=lambda operation: operation.started)))
 
 
