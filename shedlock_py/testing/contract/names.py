@@ -63,8 +63,8 @@ class NamesContract(ContractBase):
         for ending in endings:
             acquired(provider, LockRequest(prefix + ending, LONG))
         for last in ("a", "A", "%", "_", "*", "?", "[ab]", "\\", "'", "é", "🔒", "", "a*", "a%", "^", "{", "."):
-            found = {record.name for record in provider.records(prefix + last)}
-            assert found == {prefix + ending for ending in endings if ending.startswith(last)}, last
+            found = [record.name for record in provider.records(prefix + last)]
+            assert sorted(found) == sorted(prefix + ending for ending in endings if ending.startswith(last)), last
 
     def test_records_are_sorted_by_name(self, provider: LockProvider, prefix: str) -> None:
         for name in ("b", "a", "C", "a-b", "ä", "B", "ab", "10", "9"):
