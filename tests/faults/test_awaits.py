@@ -44,7 +44,11 @@ MakeStore = Callable[..., Store]
 # What is a driver's own. tests/core/test_every_await.py has all ways and kinds, in virtual time.
 SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]
 ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep_alive", "extending")]
-CASES = [(store, way, kind) for store in STORES for way, kind in (ALL if FULL else SHORT)]
+CASES = [
+    pytest.param(store, way, kind, marks=[] if FULL or (way, kind) in SHORT else [pytest.mark.matrix])
+    for store in STORES
+    for way, kind in (ALL if FULL or store == "sqlite+aiosqlite" else SHORT)
+]
 
 MOST_AWAITS = 400
 

@@ -1,7 +1,8 @@
 """What ``make test`` leaves to ``make test-all``: tests that show the same fact through another driver or client.
 
 A test with the mark ``matrix`` runs with ``--matrix`` only. Parametrised tests need no mark: a variant is of the matrix
-if it is not a usual one and the same test runs on a usual one too.
+if it is not a usual one, and the same test with the same other parameters runs on a usual one of the same kind (sync or
+async).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 OTHER_DRIVERS = ("psycopg2", "psycopg_async", "mysqldb", "aiomysql")
 """The usual ones are psycopg and asyncpg, pymysql and asyncmy."""
+ASYNC_DRIVERS = ("psycopg_async", "asyncpg", "aiomysql", "asyncmy")
 USUAL_QUORUMS = ((3, "sync"), (5, "async"))
 """Each size and each kind of client once."""
 MODULES = {"mysqldb": "MySQLdb", "psycopg_async": "psycopg"}
@@ -62,7 +64,9 @@ def _variant(item: pytest.Item) -> tuple[Hashable, bool]:
     """What all variants of a test have in common, and whether this one is usual."""
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     test, kind = item.nodeid.partition("[")[0], parameters.get("kind")
-    database, _, driver = str(parameters.get("driver", "")).partition("+")
     if "size" in parameters and kind in ("sync", "async"):
         return (test, kind), (parameters["size"], kind) in USUAL_QUORUMS
-    return (test, database), driver not in OTHER_DRIVERS
+    url = str(parameters.get("driver", ""))
+    database, plus, driver = url.partition("+")
+    with_any_driver = item.nodeid.replace(url, database) if plus else item.nodeid
+    return (with_any_driver, driver in ASYNC_DRIVERS), driver not in OTHER_DRIVERS

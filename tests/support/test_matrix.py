@@ -10,6 +10,12 @@ import pytest
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "mysql+aiomysql", "sqlite"])
 def test_drivers(driver): ...
 
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+aiomysql"])
+def test_that_is_async_on_one_driver_only(driver): ...
+
+@pytest.mark.parametrize("driver, by_url", [("mysql+pymysql", False), ("mysql+mysqldb", True)])
+def test_that_is_by_url_on_one_driver_only(driver, by_url): ...
+
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("size", [3, 5])
 def test_quorums(size, kind): ...
@@ -47,5 +53,5 @@ def test_what_another_variant_shows_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = matrix\npythonpath = " + str(Path.cwd()))
     (tmp_path / "test_some.py").write_text(TESTS)
     everything = collected(tmp_path, "--matrix")
-    assert len(everything) == 11
+    assert len(everything) == 15
     assert everything - collected(tmp_path) == LEFT_OUT
