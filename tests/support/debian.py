@@ -44,9 +44,9 @@ def unpack(suite: str, package: str, target: Path) -> None:
 @cache
 def loader(root: Path) -> list[str]:
     """The words before a program of an unpacked suite: its dynamic loader, and where its libraries are."""
-    (program, *_) = sorted((root / "usr" / "lib").glob("*/ld-linux-*.so.*"))
-    folders = sorted({str(path.parent) for path in (root / "usr" / "lib").rglob("*.so*")})
-    return [str(program), "--library-path", ":".join(folders)]
+    folders = [path for top in ("usr/lib", "lib") for path in sorted(root.glob(f"{top}/*-linux-gnu*")) if path.is_dir()]
+    (program, *_) = [path for folder in folders for path in sorted(folder.glob("ld-linux-*.so.*"))]
+    return [str(program), "--library-path", ":".join(map(str, folders))]
 
 
 def _apt(work: Path, suite: str) -> list[str]:

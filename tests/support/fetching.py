@@ -22,7 +22,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,6 +191,15 @@ def fetch(name: str) -> Path:
     target = cached(source)
     if target.is_dir():
         return target
+    try:
+        _fetch(source, target)
+    except OSError as error:
+        where = f"{target.parent} cannot be written ({error.strerror}): set XDG_CACHE_HOME elsewhere"
+        raise MissingError(where) from error
+    return target
+
+
+def _fetch(source: Source, target: Path) -> None:
     os.umask(0o022)  # servers run as other users, too
     target.parent.mkdir(parents=True, exist_ok=True)
     closed = [str(folder) for folder in target.parents if not folder.stat().st_mode & 0o001]
@@ -198,7 +207,7 @@ def fetch(name: str) -> Path:
         raise MissingError(f"only root can enter {closed[0]}, not PostgreSQL's user: set XDG_CACHE_HOME elsewhere")
     with _only_one(target):
         if target.is_dir():  # the process that had the lock fetched it
-            return target
+            return
         for leftover in target.parent.glob(f".{target.name}-*"):
             shutil.rmtree(leftover)
         _say(f"fetching {source.title} into {target}")
@@ -209,13 +218,13 @@ def fetch(name: str) -> Path:
             partial.chmod(0o755)
             partial.rename(target)
         except MissingError as error:
-            _reason(source).write_text(str(error))
+            with suppress(OSError):  # the disk may be full
+                _reason(source).write_text(str(error))
             raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         _reason(source).unlink(missing_ok=True)
         _say(f"{source.title} is there, {_megabytes(target)} MB in {time.monotonic() - began:.0f} s")
-    return target
 
 
 @contextmanager
@@ -232,7 +241,8 @@ def _only_one(target: Path) -> Iterator[None]:
 
 def _reason(source: Source) -> Path:
     """Why the last attempt failed: skipped tests say so."""
-    return cached(source).with_suffix(".failed")
+    target = cached(source)
+    return target.with_name(f"{target.name}.failed")
 
 
 def _megabytes(directory: Path) -> int:
@@ -267,6 +277,9 @@ def main(arguments: list[str] | None = None) -> int:
         except MissingError as error:
             failed = True
             _say(f"{SOURCES[name].title} cannot be had; tests that need it are skipped, and fail if CI is set: {error}")
+        except KeyboardInterrupt:
+            _say("interrupted; what was fetched before is in the cache")
+            return 130
     return int(failed and (bool(options.names) or is_ci()))
 
 
