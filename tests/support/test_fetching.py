@@ -251,7 +251,8 @@ def test_apt_needs_no_right_to_write_elsewhere(monkeypatch: pytest.MonkeyPatch) 
             as_nobody = {"user": "nobody", "extra_groups": []}
         command = [*apt, "install", "--download-only", "no-such-package"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, **as_nobody)
-    assert done.stderr.strip() == "E: Unable to locate package no-such-package"
+    errors = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+    assert errors == ["E: Unable to locate package no-such-package"]
 
 
 # Pythons
