@@ -51,7 +51,7 @@ help: ## list the targets
 
 setup: $(VENV)/.setup ## create .venv with everything that needs no compiler
 
-servers: setup ## bring the servers that `make test` needs, those that are missing: Debian packages, and a cache
+servers: setup ## bring the servers that `make test` needs and are missing: Debian packages, and a cache for those of newer releases
 	@scripts/install-servers.sh $(BIN)/python
 	@$(BIN)/python -m tests.support.fetching
 
@@ -64,10 +64,10 @@ demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, on
 	@$(if $(FETCHED),$(BIN)/python -m tests.support.fetching $(FETCHED))
 	@$(BIN)/python -m examples.demo $(if $(PRIVATE),--private '$(PRIVATE)') $(DEMO_ARGS)
 
-test: servers $(VENV)/.test ## run every test, with real servers (ARGS="-k name" for pytest)
+test: servers $(VENV)/.test ## run the tests on every store, with real servers (ARGS="-k name" for pytest)
 	$(BIN)/python $(PYTEST) $(ARGS)
 
-test-all: servers-all $(VENV)/.test ## run them with all drivers, servers, Pythons and APSchedulers, and write docs/tested-with.md (ARGS="--only redis")
+test-all: servers-all $(VENV)/.test ## run all tests on all drivers, servers, Pythons and APSchedulers, and write docs/tested-with.md (ARGS="--only redis")
 	$(BIN)/python $(MATRIX) $(ARGS)
 
 test-apscheduler-3.10: servers $(VENV)/.test ## run the APScheduler tests on APScheduler 3.10.4: a row of test-all
@@ -100,7 +100,7 @@ docs: $(VENV)/.docs ## build the documentation into site/ (open site/index.html)
 docs-serve: $(VENV)/.docs ## build it at each change, and serve it on http://127.0.0.1:8000
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
 
-clean: ## remove the environments and the caches
+clean: ## remove the environments and all that is built; the cache of fetched servers is outside the clone and stays
 	rm -rf $(VENV) .venv-matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -52,7 +52,14 @@ def main() -> int:
         except BlockingIOError:
             print(f"another run in this clone uses {BUILD}")
             return 2
-        return run_all(rows, options)
+        try:
+            return run_all(rows, options)
+        except SetupError as error:
+            print(f"the wheel cannot be built, or the clone not be read: {error}")
+            return 2
+        except KeyboardInterrupt:
+            print("\ninterrupted; rows that passed do not run again on these files")
+            return 130
 
 
 def run_all(rows: list[Row], options: argparse.Namespace) -> int:
@@ -113,7 +120,7 @@ def _test(row: Row, environment: Environment, result: Result, arguments: list[st
     junit, met = BUILD / f"{row.name}.xml", BUILD / f"{row.name}.servers.json"
     junit.unlink(missing_ok=True)
     met.unlink(missing_ok=True)
-    words = ["-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={junit}", *row.tests, *arguments]
+    words = ["-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={junit}", *chosen(row, arguments), *arguments]
     command = [environment.python, *(row.command or words)]
     path = f"{environment.directory / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     variables = {**os.environ, "PATH": path, **row.servers, **SECANTUS, versions.VARIABLE: str(met)}
@@ -129,6 +136,12 @@ def _test(row: Row, environment: Environment, result: Result, arguments: list[st
     if status not in (0, FAILED_TESTS) or (status and not result.failed):
         ends = [line for line in _log(row).read_text(errors="replace").splitlines() if line.strip()]
         result.trouble = f"ended with status {status}: {ends[-1] if ends else 'no output'}"
+
+
+def chosen(row: Row, arguments: list[str]) -> list[str]:
+    """The row's arguments for pytest. Tests that are named after ``--`` take the place of its tests."""
+    named = any(argument.startswith("tests/") for argument in arguments)
+    return [argument for argument in row.tests if not (named and argument.startswith("tests"))]
 
 
 def _follow(command: list[str], variables: dict[str, str], log: Path, title: str) -> int:

@@ -27,14 +27,18 @@ SERVERS = ("SecantusDB",)
 PACKAGED = (f"{PACKAGE}/", "pyproject.toml", "README.md", "LICENSE")
 
 
+UNREACHABLE = re.compile(r"WARNING: Retrying|ReadTimeoutError|No space left on device|Permission denied")
+"""What pip says when a package could not be fetched or written, although there may be one."""
+
+
 class SetupError(RuntimeError):
-    """The environment of a row cannot be made; carries the end of pip's output."""
+    """The wheel or the environment of a row cannot be made; carries the end of the command's output."""
 
 
 def files() -> list[str]:
     """The files of the clone as they are, committed or not."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(command, cwd=PROJECT, capture_output=True, check=True).stdout.decode().split("\0")
+    names = _run(*command, cwd=PROJECT).split("\0")
     return sorted(name for name in set(names) if name and (PROJECT / name).is_file())
 
 
@@ -87,9 +91,9 @@ class Environment:
         """Create it unless it is there, and install the wheel.
 
         :raises MissingError: there is no such interpreter.
-        :raises SetupError: pip cannot install the wheel.
+        :raises SetupError: pip cannot install the wheel, or has no network.
         """
-        interpreter = fetching.python(self.row.python)
+        interpreter = _interpreter(self.row.python)
         stamp = self.directory / "matrix.json"
         wanted = {"python": _output(interpreter, "-VV"), "requirements": self._requirements() + self._built()}
         made = json.loads(stamp.read_text()) if stamp.exists() else {}
@@ -136,12 +140,14 @@ class Environment:
         one_by_one = self._built()
         try:
             self._pip(*constraint, *requirements)
-        except SetupError:
+        except SetupError as error:
+            _raise_if_unreachable(error)
             one_by_one += requirements  # pip cannot install one of them on this interpreter: which one?
         for requirement in one_by_one:
             try:
                 self._pip(*constraint, *self.row.packages, requirement)
             except SetupError as error:
+                _raise_if_unreachable(error)
                 reasons = re.findall(r"fatal error: .*|(?m:^ERROR: .*)", str(error))
                 self.left_out[requirement] = f"pip has no wheel and cannot build it ({(reasons or [str(error)])[0]})"
 
@@ -149,6 +155,23 @@ class Environment:
         """With the pip that runs us: an unpacked interpreter has none."""
         quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-warn-script-location")
         _run(sys.executable, "-m", "pip", "--python", self.python, "install", *quiet, *arguments)
+
+
+def _interpreter(version: str) -> str:
+    """Installed, or of the cache, or fetched now: `make servers` brings no Pythons."""
+    try:
+        return fetching.python(version)
+    except fetching.MissingError:
+        if (name := f"python{version}") not in fetching.SOURCES:
+            raise
+        fetching.fetch(name)
+        return fetching.python(version)
+
+
+def _raise_if_unreachable(error: SetupError) -> None:
+    """A requirement is left out for what it is, not because the network failed: that would be kept with the row."""
+    if UNREACHABLE.search(str(error)):
+        raise error
 
 
 def group(name: str, groups: dict[str, list[str | dict[str, str]]]) -> list[str]:

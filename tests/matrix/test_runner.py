@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.matrix import report
-from tests.matrix.environments import PACKAGED, PROJECT, Environment, digest, files
+from tests.matrix import environments, report
+from tests.matrix.__main__ import chosen
+from tests.matrix.environments import PACKAGED, PROJECT, Environment, SetupError, digest, files
 from tests.matrix.results import Result
 from tests.matrix.rows import ROWS, Row
 from tests.support.fetching import MissingError
@@ -119,6 +121,27 @@ def test_every_python_that_is_advertised_is_tried() -> None:
 def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match=r"Python 3\.99: not installed"):
         Environment(Row("never", "", "3.99")).make(tmp_path)
+
+
+def test_tests_that_are_named_take_the_place_of_those_of_the_row() -> None:
+    row = Row("newest", "", tests=("tests", "--matrix"))
+    assert chosen(row, ["-n", "2", "-x"]) == ["tests", "--matrix"]
+    assert chosen(row, ["-n", "2", "tests/cli", "-x"]) == ["--matrix"]
+    assert chosen(Row("part", "", tests=("tests/core/test_guard.py", "-k", "sync")), ["tests/cli"]) == ["-k", "sync"]
+
+
+def test_no_requirement_is_left_out_because_the_network_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    for variable in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(variable, raising=False)
+    environment = Environment(Row("offline", "", "{}.{}".format(*sys.version_info)))
+    with pytest.raises(SetupError, match="Retrying"):
+        environment.make(tmp_path)
+    assert environment.left_out == {}
+    assert not (environment.directory / "matrix.json").exists(), "the next run tries again"
 
 
 @pytest.mark.skipif(not (PROJECT / ".git").exists(), reason="git lists the files of a clone; this is a copy")

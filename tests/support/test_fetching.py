@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +137,40 @@ def test_another_source_of_the_same_name_is_another_folder(log: Path) -> None:
     assert cached(FakeSource("Fake 1", "a")) != cached(FakeSource("Fake 1", "b"))
 
 
+def test_why_one_release_is_missing_says_nothing_about_the_next(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {"fake3.14": FakeSource("Fake 3.14", str(log), __file__), "fake3.15": FakeSource("Fake 3.15", str(log))}
+    for name, source in sources.items():
+        monkeypatch.setitem(SOURCES, name, source)
+    assert main(["fake3.14"]) == 1
+    with pytest.raises(MissingError, match=r"Fake 3\.15 is not fetched yet"):
+        command("fake3.15", "program")
+    assert main(["fake3.15"]) == 0
+    with pytest.raises(MissingError, match=r"Fake 3\.14 cannot be had: the mirror has no such package"):
+        command("fake3.14", "program")
+
+
+def test_a_cache_that_cannot_be_written_says_so(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setitem(SOURCES, "fake", FakeSource("Fake 1", str(log)))
+    assert main(["fake"]) == 1
+    assert "cannot be written (Not a directory): set XDG_CACHE_HOME elsewhere" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_a_fetch_without_a_traceback(log: Path) -> None:
+    script = FETCH.replace('fetch("fake")', 'main(["fake"])')
+    words = [sys.executable, "-c", script, *map(repr, (str(log), "", 60))]
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as run:
+        wait_until(log.exists, timeout=60, what="the fetch under way")
+        run.send_signal(signal.SIGINT)
+        said = run.communicate()[1]
+    assert "Traceback" not in said
+    assert "interrupted" in said
+    assert leftovers() == []
+
+
 def test_a_cache_that_only_root_can_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
@@ -188,6 +225,34 @@ def test_a_system_without_a_mirror_of_debian_says_so(tmp_path: Path, monkeypatch
     monkeypatch.setattr(debian, "SYSTEM_SOURCES", tmp_path)
     with pytest.raises(debian.AptError, match=r"name no mirror of Debian|no apt-get"):
         debian.unpack("sid", "mysql-server-core", tmp_path / "root")
+
+
+@pytest.mark.parametrize("libraries", ["usr/lib", "lib"])
+def test_the_loader_looks_where_libraries_are_that_are_linked(tmp_path: Path, libraries: str) -> None:
+    """Up to Debian 12, libc is in /lib, and the others are in /usr/lib."""
+    folders = [tmp_path / top / "x86_64-linux-gnu" for top in dict.fromkeys(("usr/lib", libraries))]
+    loader = folders[-1] / "ld-linux-x86-64.so.2"
+    for path in (loader, folders[0] / "libz.so.1", folders[0] / "gconv" / "UTF-16.so", folders[0] / "perl" / "B.so"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert debian.loader(tmp_path) == [str(loader), "--library-path", ":".join(map(str, folders))]
+
+
+def test_apt_needs_no_right_to_write_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root could write everywhere, so apt-get runs as nobody. There are no package lists: it needs no network."""
+    if shutil.which("apt-get") is None:
+        pytest.skip("not Debian")
+    monkeypatch.setattr(debian, "_mirror", lambda: ("http://127.0.0.1:9/debian", ""))
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        apt = debian._apt(Path(place), "sid")
+        as_nobody: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            subprocess.run(["chown", "-R", "nobody", place], check=True)
+            as_nobody = {"user": "nobody", "extra_groups": []}
+        command = [*apt, "install", "--download-only", "no-such-package"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **as_nobody)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+    assert errors == ["E: Unable to locate package no-such-package"]
 
 
 # Pythons

@@ -15,14 +15,14 @@ import pytest
 from sqlalchemy import text
 
 from tests.support import server_process
-from tests.support.availability import database_server, redis_endpoint
+from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import ExternalServer
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
 from tests.support.processes import is_running
 from tests.support.redis import ExternalRedis, RedisCluster, RedisProcess, RedisServer, RedisTlsServer
 from tests.support.server_process import ServerError, remove_leftovers
-from tests.support.servers import PostgresServer, PrivateServer
+from tests.support.servers import MariaDbServer, PostgresServer, PrivateServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -221,3 +221,15 @@ class TestAvailability:
                 for found in (external, external_redis):
                     with pytest.raises(pytest.skip.Exception, match="SHEDLOCK_TEST_"):
                         found.pause()
+
+
+@pytest.mark.parametrize("cache", ["only_root_can_enter", "cannot_be_written"])
+def test_a_server_starts_without_the_cache_of_data_directories(
+    cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / cache
+    place.mkdir(mode=0o700) if cache == "only_root_can_enter" else place.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    for _ in range(2):  # the first fills the cache, if it can
+        with private_server("mariadb", MariaDbServer) as server:
+            assert server.version()[0] == "MariaDB"
