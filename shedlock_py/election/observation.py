@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shedlock_py.election.settings import ElectionSettings
+from shedlock_py.election.settings import DRIFT_FACTOR, ElectionSettings
 from shedlock_py.lease import Clock, Lease
 from shedlock_py.record import LockRecord
 
@@ -19,12 +19,15 @@ class Observation:
     _requested_at: float = 0.0
     _received_at: float = 0.0
     _unchanged_since: float = 0.0
+    _known_since: float = 0.0
 
     def update(self, record: LockRecord | None, requested_at: float) -> None:
         """Remember a record that the node has just read."""
         before, self.record = self.record, record
         passed = requested_at - self._received_at
         self._requested_at, self._received_at = requested_at, self.clock()
+        if record is None or before is None or record.locked_by != before.locked_by:
+            self._known_since = self._received_at
         if record is None or record != before:
             self._unchanged_since = self._received_at
         if before is not None and record is not None and self._was_released(before, record, passed):
@@ -40,6 +43,14 @@ class Observation:
         """Whether, with ``takeover="observed"``, no leader has renewed for a whole lease by the node's own clock."""
         unchanged = self.clock() - self._unchanged_since
         return self.settings.takeover == "observed" and unchanged > self.settings.lease_duration.total_seconds()
+
+    def former_trust_ends(self) -> float:
+        """When a leader before the observed holder has stopped trusting its lease, on the node's own clock.
+
+        The observed holder may never have led: an acquire without a reply is undone, which looks like a release, and
+        a jump of the store's clock can have ended the lease of a leader that such an acquire replaced.
+        """
+        return self._known_since + self.settings.renew_deadline.total_seconds() * DRIFT_FACTOR
 
     def is_recent(self) -> bool:
         """Whether a record was read, within the last retry period."""

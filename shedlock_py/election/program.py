@@ -280,7 +280,7 @@ class Election:
             self.notify(ProviderFailed(self._name, "record", error))
             return
         if record is not PENDING and self.observation.precedes(lease, record):
-            term.leads_from = requested_at
+            term.leads_from = max(requested_at, self.observation.former_trust_ends())
 
     def _take_by_force(self, seconds: float) -> Program[Command, Any, None]:
         """Take the lease, and lead ``seconds`` later, when the former leader has stopped trusting it."""

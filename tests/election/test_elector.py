@@ -73,6 +73,7 @@ def test_a_follower_follows(make_elector: MakeElector, listener: RecordingListen
     assert first.stop("10s")
     assert second.wait_until_leader("10s")
     assert second.term > term
+    wait_until(lambda: len(listener.of(LeaderChanged)) >= 3)  # a node notifies of itself just after it leads
     assert [event.holder for event in listener.of(LeaderChanged)] == ["first", "first", "second"]  # one by each node
 
 

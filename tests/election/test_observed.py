@@ -156,7 +156,7 @@ def test_i6_an_acquisition_that_is_late_makes_no_second_leader(world: World, siz
     if former == "none":
         one, late = world.node("one"), world.node("late")
     else:
-        leader, one, late = world.led_by("leader", "one", "late", seconds=2 * RETRY)
+        leader, one, late = world.led_by("leader", "one", "late", seconds=LEASE)
         if former == "released":
             leader.wake("resign")
             leader.run()
@@ -248,6 +248,25 @@ def test_i6_a_node_that_resigns_before_it_leads_releases_nothing(world: World, t
     second.run()
     world.pass_time(RETRY * JITTER, third)
     assert world.leaders() == ["leader"]
+    world.pass_time(3 * LEASE, third)
+    assert world.leaders() == ["third"]
+
+
+def test_i6_an_acquire_that_was_late_and_is_undone_is_no_release(world: World) -> None:
+    """Its node gave up long ago and never led, so the leader that it replaced may still trust its lease."""
+    _, leader, late = world.led_by("dead", "leader", "late", seconds=2 * RETRY)
+    third = world.node("third")
+    until_request("acquire", late, world)
+    acquire = late.next
+    late.next = late.program.throw(ProviderUnreachable("no reply", operation="acquire", lock_name="election"))
+    world.pass_time(2 * LEASE, leader, third)
+    assert world.leaders() == ["leader"]
+    world.jump(HOUR)
+    abandoned = world.store.acquire(*acquire.args)
+    assert abandoned is not None
+    until_request("record", third, world)
+    third.run()
+    world.store.undo(abandoned)
     world.pass_time(3 * LEASE, third)
     assert world.leaders() == ["third"]
 

@@ -181,6 +181,14 @@ def _skips_for_an_outage(acquire: Any) -> Any:
     return wrong
 
 
+def _undoes_nothing(_: Any) -> Any:
+    def wrong(self: StorePrograms, operation: Any, claim: Claim, before: Any, *, force: bool) -> Any:
+        token = yield from operation.carry_out(self.claim(claim, before=before, force=force))
+        return None if token is None else claim.granted(token or None)
+
+    return wrong
+
+
 def _without_token(command: Command) -> Command:
     arguments = dict(command.arguments)
     if command.method == "update_one":
@@ -241,6 +249,9 @@ MUTANTS = {
         "redis", _TWICE, "I6",
         _script("extend", "if (number(record[5], 'extended_at') or 0) > tonumber(ARGV[5]) then", "if false then"),
     ),
+    "tokens from the clock only": Mutant(
+        "redis", SCENES["clock stands still"], "I7", _script("acquire", "math.max(token + 1, now)", "now")
+    ),
     "extensions do not carry the token": Mutant("mongodb", _LATE, "trusts token", _altered(_without_token)),
     "a take-over makes a record anew": Mutant(
         "mongodb", SCENES["take over of a deleted record"], "I2", _altered(_always_upserts)
@@ -251,6 +262,9 @@ MUTANTS = {
     ),
     # In the programs
     "an outage is a skip": Mutant("redis", _QUIET, "I5", _wrapped(StorePrograms, "acquire", _skips_for_an_outage)),
+    "an unknown outcome is not undone": Mutant(
+        "redis", _QUIET, "I12", _wrapped(StorePrograms, "_claimed", _undoes_nothing)
+    ),
     "trust counts from the reply": Mutant("sql", _QUIET, "I6", _wrapped(Claim, "granted", _counts_from_the_reply)),
     "trust is a flag": Mutant(
         "sql", _QUIET, "I6", _wrapped(Lease, "is_trusted", lambda _: lambda lease: lease._trusted_until > float("-inf"))

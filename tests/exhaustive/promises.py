@@ -57,13 +57,15 @@ class Promises:
     def observe(self, seen: Observed, old: Record, new: Record, message: Message) -> tuple[Observed, str]:
         """After the store has carried ``message`` out: what the observer knows, and what is broken, if anything."""
         me = message.me
-        if message.kind in CLAIMS and new.holder == me and new.token != old.token:
+        if message.kind in CLAIMS and new.holder == me and (old.holder != me or new.token != old.token):
             broken = self._broken_by_grant(seen, old, new, message)
             newest = tuple(max(token, new.token) if who == me else token for who, token in enumerate(seen.newest))
             revoked = seen.revoked
             if old.left and old.holder not in (me, NOBODY):
                 revoked |= {old.holder}
-            return seen._replace(newest=newest, revoked=revoked, kept=self.plans[me].at_least), broken
+            # A late copy of an acquire whose lease was replaced since is granted for nobody: nothing is promised to it.
+            kept = 0 if seen.newest[me] else self.plans[me].at_least
+            return seen._replace(newest=newest, revoked=revoked, kept=kept), broken
         broken = self._broken_by_change(seen, old, new, message)
         if message.kind in ("release", "undo") and new != old:
             # What is undone was never held by anybody.

@@ -40,6 +40,8 @@ class Records:
     name: str
     store: ModelStore
     claimants: Claimants
+    step_us: int = STEP_US
+    """By how much the store's clock goes on with each grant."""
     executions: int = 0
     met: dict[Hashable, Record] = field(default_factory=dict)
     """All records that were met."""
@@ -48,13 +50,15 @@ class Records:
     def execute(self, record: Record, command: int, grants: int) -> tuple[Record, int]:
         """The record after it, and the number of the reply.
 
-        :param grants: how often the lock was granted before. The store's clock goes on with each.
+        :param grants: how often the lock was granted before. The store's clock goes on with each,
+            or stands still.
         """
         outcome = self._outcomes.get((record, command, grants))
         if outcome is None:
             self.executions += 1
             self.store.restore(record.stored)
-            reply = self.store.execute(self.claimants.commands[command], _now_us(grants))
+            now_us = STORE_NOW_US + STEP_US + grants * self.step_us
+            reply = self.store.execute(self.claimants.commands[command], now_us)
             outcome = self._record(), self.claimants.reply(reply)
             self._outcomes[record, command, grants] = outcome
         return outcome
@@ -96,10 +100,6 @@ class Records:
         holder = int(locked_by.rpartition("-")[2].partition("#")[0])
         stored = _SET_END[self.name](stored, STORE_NOW_US + left * TICK_US)
         return self._kept(stored, holder, left, token)
-
-
-def _now_us(grants: int) -> int:
-    return STORE_NOW_US + (grants + 1) * STEP_US
 
 
 # How each store keeps a record: the holder, the end in microseconds, and the token, or None; and with another end.

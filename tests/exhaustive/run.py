@@ -59,6 +59,8 @@ class _Operation:
     is_repeated: bool = False
     sent: int = 1
     before: int = 0
+    may_be_granted: bool = False
+    """A command that can grant the lock was sent."""
 
 
 class Spy:
@@ -146,8 +148,9 @@ class Run:
             self._ended(operation.kind, stop.value, has_failed=has_failed)
         except ProviderError as error:
             del self.operations[number]
-            self._failed(operation.kind, error, has_failed=has_failed)
+            self._failed(operation, error, has_failed=has_failed)
         else:
+            operation.may_be_granted = operation.may_be_granted or self._programs.is_write(command)
             operation.sent += command is not operation.command
             operation.command = command
             if operation.kind == "take over":
@@ -160,11 +163,14 @@ class Run:
         if kind in CLAIMS:
             self.lease, self.is_skip, self.is_over = result, result is None, result is None
 
-    def _failed(self, kind: str, error: ProviderError, *, has_failed: bool) -> None:
+    def _failed(self, operation: _Operation, error: ProviderError, *, has_failed: bool) -> None:
         if not has_failed:
-            self.broken = f"I5: the store replied, and {kind} failed: {error}"
-        if kind in CLAIMS:
+            self.broken = f"I5: the store replied, and {operation.kind} failed: {error}"
+        if operation.kind in CLAIMS:
             self.is_over = True
+        is_undone = any(kind == "undo" for _, kind, *_ in self.commands)
+        if operation.kind == "acquire" and operation.may_be_granted and not is_undone:
+            self.broken = self.broken or "I12: the acquire may be granted, and nothing undoes it"
 
     def trusted_ticks(self, most: int) -> int:
         """At how many ticks from now on the lease is trusted."""

@@ -11,6 +11,8 @@ class Scene(NamedTuple):
     plans: tuple[Plan, ...]
     by_hand: tuple[str, ...] = ()
     """What an operator does, once, at any time."""
+    clock_stands_still: bool = False
+    """The store's clock shows the same time at each grant, as a clock of low resolution does."""
 
     @property
     def has_retries(self) -> bool:
@@ -20,6 +22,8 @@ class Scene(NamedTuple):
 SCENES = {
     "quiet": Scene((Plan(2), Plan(2))),
     "minimum": Scene((Plan(2, 1, extensions=(1,)), Plan(2, 1))),
+    "minimum, sent twice": Scene((Plan(2, 1, retries=True), Plan(2, 1))),
+    "clock stands still": Scene((Plan(2), Plan(2)), clock_stands_still=True),
     "retries": Scene((Plan(2, retries=True), Plan(2))),
     "extensions": Scene((Plan(1, extensions=(1, 2)), Plan(1))),
     "by hand": Scene((Plan(1, extensions=(1,)), Plan(1)), ("delete", "force release")),
@@ -30,5 +34,8 @@ SCENES = {
     "late, by hand": Scene((Plan(2, retries=True), Plan(2)), ("force release",)),
     "extensions sent twice": Scene((Plan(2, extensions=(1, 2), retries=True),)),
     "one fire time": Scene((Plan(1, has_fire_time=True, retries=True), Plan(1, has_fire_time=True))),
+    "one fire time, by force": Scene(
+        (Plan(1, has_fire_time=True, retries=True), Plan(1, has_fire_time=True, by_force=True))
+    ),
     "three": Scene((Plan(1), Plan(1), Plan(1))),
 }

@@ -16,6 +16,7 @@ from tests.exhaustive.claimant import Claimants, Effect
 from tests.exhaustive.promises import Observed, Promises
 from tests.exhaustive.records import NOBODY, Record, Records
 from tests.exhaustive.run import CLAIMS, Event, Plan
+from tests.exhaustive.times import STEP_US
 from tests.simulation.stores import ModelStore
 
 UNAWAITED = -1
@@ -74,6 +75,7 @@ class Search:
     store: ModelStore
     plans: tuple[Plan, ...]
     by_hand: tuple[str, ...] = ()
+    clock_stands_still: bool = False
     states: int = 0
     _dropped: dict[tuple[int, str, int], State] = field(default_factory=dict)
     """Messages that were taken out because they can change nothing any more, and a state from which each was taken."""
@@ -81,7 +83,8 @@ class Search:
     def __post_init__(self) -> None:
         longest = max(max(plan.at_most, plan.at_least, *plan.extensions, 0) for plan in self.plans)
         self.claimants = Claimants(self.store.programs, longest)
-        self.records = Records(self.name, self.store, self.claimants)
+        step_us = 0 if self.clock_stands_still else STEP_US
+        self.records = Records(self.name, self.store, self.claimants, step_us)
         self.promises = Promises(self.plans, marks_releases=self.name in ("redis", "mongodb"))
 
     def start(self) -> State:

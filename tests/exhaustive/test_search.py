@@ -20,6 +20,7 @@ SHORT = {
     "late, by hand": ("sql", "redis", "mongodb"),
     "one fire time": ("sql", "redis", "mongodb"),
     "minimum": ("redis", "memory"),
+    "clock stands still": ("sql", "redis", "mongodb", "memory"),
     "take over of a deleted record": ("sql", "mongodb"),
 }
 """What ``make test`` searches. The other scenes and stores are of the matrix: ``make test-all``."""
@@ -62,4 +63,4 @@ def test_each_part_is_needed(change: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _search(name: str, store: ModelStore, scene: Scene) -> Search:
-    return Search(name, store, scene.plans, scene.by_hand)
+    return Search(name, store, scene.plans, scene.by_hand, scene.clock_stands_still)
