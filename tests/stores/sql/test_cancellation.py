@@ -37,7 +37,7 @@ def check(
 
     provider.run(main())
     held = [record for record in store.provider().records(name) if record.is_held]
-    assert not (held and leaves_nothing_held)
+    assert bool(held) is not leaves_nothing_held
     assert provider.acquire(LockRequest(f"{name}-after", "1m")), "the pool has survived"
 
 
@@ -55,6 +55,8 @@ async def cancel_twice(task: asyncio.Task[Any], iterations: int) -> Any:
 
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 def test_i12_cancelled_twice_at_every_moment(driver: str, kind: str, operation: str, store: Store, name: str) -> None:
+    """A take-over is left to expire: the former holder may still trust its lease, so the lock must not be free."""
+
     async def work(provider: Any) -> None:
         for moment in range(MOMENTS):
             request = LockRequest(f"{name}-{moment}", "1h")
@@ -62,7 +64,6 @@ def test_i12_cancelled_twice_at_every_moment(driver: str, kind: str, operation: 
             if lease:
                 assert await provider.release(lease)
 
-    # A take-over is not undone: a former holder may still trust its lease.
     check(store, kind, name, work, leaves_nothing_held=operation == "acquire")
 
 
