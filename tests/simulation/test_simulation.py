@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation import KINDS, LIMITS, draw, simulate
+from tests.simulation.settings import ELECTIONS
 
 EFFECTS = {
     "loss": ("lost request", "lost reply"),
@@ -37,7 +38,7 @@ def test_without_faults_nothing_is_broken_and_everything_works(kind: str) -> Non
     errors = {name: count for name, count in outcome.counts.items() if name.endswith((" error", " cancelled"))}
     assert errors == {}
     assert outcome.counts["late request"] == outcome.counts["timed out"] == 0
-    if "election" in kind or kind == "observed":
+    if kind in ELECTIONS:
         assert outcome.counts["LeadershipStarted"] == 1  # the first leader leads for two hours
     else:
         assert outcome.counts["acquire granted"] > 100
