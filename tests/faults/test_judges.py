@@ -119,6 +119,8 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, PRUNED, replace(LOST, trusted_before=0.85)), set()),
         # A force release that finds the name free.
         ((HELD, FREE), {"force release"}),
+        ((HELD, replace(FREE, at_store=(0.45, 0.47))), set()),
+        ((HELD, replace(FREE, at_store=(0.45,))), {"force release"}),
         ((replace(HELD, trusted_until=0.45), FREE), set()),
         ((HELD, replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER), FREE), set()),
         ((replace(HELD, ended=0.45), FREE), set()),

@@ -215,6 +215,7 @@ def _not_held(history: History, met: dict[str, list[Met]]) -> Iterator[Finding]:
             action = each.action
             is_alone = all(other.action.started > action.end for other in met[lease.claim][1:])
             is_trusted = action.end < min(lease.trusted_until, asked.get(lease.claim, INFINITY))
-            if each.is_certain and action.outcome == "free" and is_alone and is_trusted:
+            is_repeated = len(action.at_store or ()) > 1  # the first copy freed it, and the second found it free
+            if each.is_certain and action.outcome == "free" and is_alone and is_trusted and not is_repeated:
                 text = f"a force release found {lease.name} free, and {lease.worker} trusted its lease"
                 yield Finding("force release", lease.name, text, action.started)
