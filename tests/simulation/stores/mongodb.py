@@ -29,10 +29,16 @@ class MongoModelStore:
         limits = parse_limits(None, None, {}, is_managed=False)
         self.programs: StorePrograms = MongoPrograms("test.shedlock", "30d", **limits)
         self._documents: dict[str, Document] = {}
+        self._methods: dict[str, Callable[..., Any]] = {
+            "find_one_and_update": self._find_one_and_update,
+            "update_one": self._update_one,
+            "delete_many": self._delete_many,
+            "aggregate": self._aggregate,
+        }
 
     def execute(self, command: Command, now_us: int) -> Any:
         now = EPOCH + now_us // 1000 * _MILLISECOND
-        return _METHODS[command.method](self, now=now, **command.arguments)
+        return self._methods[command.method](now=now, **command.arguments)
 
     def snapshot(self) -> Hashable:
         return tuple(sorted((name, tuple(document.items())) for name, document in self._documents.items()))
@@ -86,14 +92,6 @@ class MongoModelStore:
         if isinstance(name, str):
             documents = [self._documents[name]] if name in self._documents else []  # type: ignore[assignment]
         return [document for document in documents if _matches(document, filter, now)]
-
-
-_METHODS: dict[str, Callable[..., Any]] = {
-    "find_one_and_update": MongoModelStore._find_one_and_update,
-    "update_one": MongoModelStore._update_one,
-    "delete_many": MongoModelStore._delete_many,
-    "aggregate": MongoModelStore._aggregate,
-}
 
 
 def _matches(document: Document, filter: Mapping[str, Any], now: datetime) -> bool:

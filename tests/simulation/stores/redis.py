@@ -31,6 +31,15 @@ class RedisModelStore:
         self._lua = lupa.lua51.LuaRuntime(encoding=None, unpack_returned_tuples=False, register_eval=False)
         self._table: Callable[..., Any] = self._lua.table_from
         self._globals = self._lua.globals()
+        self._commands: dict[bytes, Callable[..., Any]] = {
+            b"TIME": self._time,
+            b"HGET": self._hget,
+            b"HMGET": self._hmget,
+            b"HSET": self._hset,
+            b"HDEL": self._hdel,
+            b"PEXPIRE": self._pexpire,
+            b"DEL": self._del,
+        }
         self._globals[b"redis"] = self._table({b"call": self._call, b"pcall": self._call})
 
     def execute(self, command: Command, now_us: int) -> Any:
@@ -69,7 +78,7 @@ class RedisModelStore:
         return self._lua.compile(script.text)
 
     def _call(self, command: bytes, *args: Any) -> Any:
-        return _COMMANDS[command](self, *map(_text, args))
+        return self._commands[command](*map(_text, args))
 
     # Commands. Lua has False for what the protocol calls nil.
 
@@ -114,17 +123,6 @@ class RedisModelStore:
         # fnmatch knows no backslash: Redis escapes with one, fnmatch with brackets.
         pattern = re.sub(rb"\\([*?\[\]^\\])", lambda found: b"[" + found[1] + b"]", command.pattern)
         return [key for key in self._hashes if fnmatch.fnmatchcase(key, pattern)]
-
-
-_COMMANDS: dict[bytes, Callable[..., Any]] = {
-    b"TIME": RedisModelStore._time,
-    b"HGET": RedisModelStore._hget,
-    b"HMGET": RedisModelStore._hmget,
-    b"HSET": RedisModelStore._hset,
-    b"HDEL": RedisModelStore._hdel,
-    b"PEXPIRE": RedisModelStore._pexpire,
-    b"DEL": RedisModelStore._del,
-}
 
 
 def _text(value: bytes | float) -> bytes:
