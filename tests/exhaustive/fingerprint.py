@@ -77,7 +77,7 @@ class Walk:
             if item.gi_frame is None:
                 return "ended"
             place = item.gi_code.co_qualname, item.gi_frame.f_lasti
-            return *place, self.value(item.gi_frame.f_locals), self.value(item.gi_yieldfrom)
+            return *place, self.value(dict(item.gi_frame.f_locals)), self.value(item.gi_yieldfrom)
         if isinstance(item, FunctionType):
             cells = [cell.cell_contents for cell in item.__closure__ or ()]
             return item.__qualname__, self.value(cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import weakref
 from collections.abc import Hashable
 from datetime import timedelta
 from typing import Any
@@ -18,24 +19,33 @@ from tests.simulation.stores.times import EPOCH
 _COLUMNS = "name, lock_until, locked_at, locked_by, fencing_token, last_fire_time"
 
 
+class _Clock:
+    """The store's clock. The connection refers to it, and must not refer to the store, which closes the connection."""
+
+    now_us = 0
+
+    def __call__(self) -> str:
+        return (EPOCH + timedelta(microseconds=self.now_us)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
 class SqlModelStore:
-    """Each ``'now'`` of a statement is a call of :meth:`_now` instead. SQLite does all else."""
+    """Each ``'now'`` of a statement is a call of :class:`_Clock` instead. SQLite does all else."""
 
     def __init__(self) -> None:
         self._dialect = SQLiteDialect_pysqlite(dbapi=sqlite3)
         self.programs: StorePrograms = SqlPrograms(self._dialect, "shedlock", None, True, lambda: self._dialect)
-        self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=64)
-        self._connection.create_function("model_now", 0, self._now)
+        self._connection = sqlite3.connect(
+            ":memory:", isolation_level=None, cached_statements=64, check_same_thread=False
+        )
+        weakref.finalize(self, self._connection.close)  # Python 3.13 warns of a connection that nobody closed
+        self._clock = _Clock()
+        self._connection.create_function("model_now", 0, self._clock)
         self._sql: dict[str, str] = {}
-        self._now_us = 0
         schema = self.programs.carry_out("create_schema", None, self.programs.create_schema())
         run(schema, lambda command: self.execute(command, 0))
 
-    def _now(self) -> str:
-        return (EPOCH + timedelta(microseconds=self._now_us)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
     def execute(self, command: SqlCommand, now_us: int) -> SqlReply:
-        statement, values, self._now_us = command.statement, command.values, now_us
+        statement, values, self._clock.now_us = command.statement, command.values, now_us
         sql = self._sql.get(statement.sql)
         if sql is None:
             sql = self._sql[statement.sql] = statement.sql.replace("'now'", "model_now()")

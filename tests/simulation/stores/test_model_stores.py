@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -308,3 +310,12 @@ def _minutes(value: Any) -> int:
         moment = value.replace(tzinfo=UTC)
         return round((moment - datetime.now(UTC)) / timedelta(minutes=1))
     return round((int(value) - time.time() * 1e6) / 60e6)
+
+
+def test_a_store_of_sql_that_is_no_longer_used_closes_its_connection() -> None:
+    store: Any = SqlModelStore()
+    connection = store._connection  # it would warn in another test, from Python 3.13 on
+    del store
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
