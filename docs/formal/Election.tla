@@ -29,7 +29,7 @@ Unread == [any |-> FALSE, held |-> TRUE, unchanged |-> 0, same |-> FALSE, ago |-
 
 (* The rules. tests/formal breaks them one by one, and TLC must find out.                                            *)
 IsFree(m) == record.left <= 0
-IsIts(m) == record.holder = m.node /\ record.token = m.token /\ record.left > 0
+IsOwn(m) == record.holder = m.node /\ record.token = m.token /\ record.left > 0
 IsRead(m) == record.token = m.token                                        \* a take-over replaces what was read
 NewToken == tokens[2] + 1
 TrustOnReply(n) == node[n].worth                                           \* counted from the moment of sending
@@ -47,7 +47,7 @@ Init == /\ record = [holder |-> None, token |-> 0, left |-> 0, released |-> FALS
 
 (* A node.                                                                                                           *)
 Forget(n) == replies' = {r \in replies : r.node # n}
-Ask(n, kind, token, phase) == \* the node reads its clock, and sends
+SendRequest(n, kind, token, phase) == \* the node reads its clock, and sends
     /\ node[n].sends < Sends /\ Forget(n)
     /\ node' = [node EXCEPT ![n].phase = phase, ![n].sends = @ + 1, ![n].worth = Deadline]
     /\ sent' = sent \union {[kind |-> kind, node |-> n, token |-> token, number |-> node[n].sends + 1]}
@@ -58,9 +58,9 @@ Read(n) == /\ node[n].phase = "follows" /\ node[n].sends < Sends
                   ago |-> 0, gap |-> 0, unchanged |-> IF record.released \/ record.holder = None THEN LeaseTime + 1
                                                       ELSE IF seen[n].same THEN seen[n].unchanged ELSE 0]]
            /\ UNCHANGED <<record, tokens, sent, replies, node, jumps>>
-Acquire(n) == node[n].phase = "follows" /\ MayAcquire(n) /\ Ask(n, "acquire", 0, "acquires")
-TakeOver(n) == node[n].phase = "follows" /\ MayTakeOver(n) /\ Ask(n, "take", record.token, "takes")
-Renew(n) == node[n].phase = "term" /\ node[n].trust > 0 /\ Ask(n, "renew", node[n].token, "term")
+Acquire(n) == node[n].phase = "follows" /\ MayAcquire(n) /\ SendRequest(n, "acquire", 0, "acquires")
+TakeOver(n) == node[n].phase = "follows" /\ MayTakeOver(n) /\ SendRequest(n, "take", record.token, "takes")
+Renew(n) == node[n].phase = "term" /\ node[n].trust > 0 /\ SendRequest(n, "renew", node[n].token, "term")
 Confirmed(n) == \E r \in replies : /\ r.node = n
     /\ node' = [node EXCEPT ![n].phase = "term", ![n].token = r.token, ![n].trust = TrustOnReply(n), ![n].worth = 0,
                             ![n].wait = CASE @ > 0 \/ node[n].phase = "term" -> @
@@ -74,7 +74,7 @@ GiveUp(n) == node[n].phase # "follows" /\ node[n].trust = 0 /\ Stop(n, {})
 Resign(n) == /\ node[n].phase = "term" /\ MayRelease(n)
              /\ Stop(n, {[kind |-> "release", node |-> n, token |-> node[n].token, number |-> 0]})
 
-(* The store executes one request, in one step. Whoever has read the record finds it changed.                        *)
+(* The store executes one request, in one step. A node that has read the record finds it changed.                      *)
 Write(holder, token, left, released) ==
     /\ record' = [holder |-> holder, token |-> token, left |-> left, released |-> released]
     /\ seen' = [n \in Nodes |-> [seen[n] EXCEPT !.same = FALSE]]
@@ -83,9 +83,9 @@ Reply(m, token) == replies' = IF node[m.node].worth = 0 \/ node[m.node].sends # 
 Grant(m) == /\ Write(m.node, NewToken, LeaseTime, FALSE) /\ tokens' = <<tokens[2], NewToken>> /\ Reply(m, NewToken)
 Execute(m) == /\ \/ m.kind = "acquire" /\ IsFree(m) /\ Grant(m)
                  \/ m.kind = "take" /\ IsRead(m) /\ Grant(m)
-                 \/ m.kind = "renew" /\ IsIts(m) /\ Write(m.node, record.token, LeaseTime, FALSE)
+                 \/ m.kind = "renew" /\ IsOwn(m) /\ Write(m.node, record.token, LeaseTime, FALSE)
                     /\ Reply(m, m.token) /\ UNCHANGED tokens
-                 \/ m.kind = "release" /\ IsIts(m) /\ Write(m.node, record.token, 0, TRUE) /\ UNCHANGED <<tokens, replies>>
+                 \/ m.kind = "release" /\ IsOwn(m) /\ Write(m.node, record.token, 0, TRUE) /\ UNCHANGED <<tokens, replies>>
               /\ UNCHANGED <<sent, node, jumps>>
 
 (* Time goes by, by ticks on the store's clock; the clocks of the nodes in slow miss one.                            *)
@@ -110,5 +110,5 @@ Spec == Init /\ [][Next]_vars
 AtMostOneLeader == Cardinality({n \in Nodes : Leads(n)}) <= 1
 I7_TermsGrow == tokens = <<0, 0>> \/ tokens[1] < tokens[2]
 Bounded == tokens[2] <= Terms /\ Cardinality(sent) <= Requests
-Symmetry == Permutations(Nodes)  \* a state is looked at once, whoever is who
+Symmetry == Permutations(Nodes)  \* nodes are alike: states that differ by their names only are one
 =============================================================================

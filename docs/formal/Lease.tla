@@ -1,9 +1,15 @@
 ------------------------------- MODULE Lease -------------------------------
 (* One lock of shedlock_py: a store, holders that claim the lock, and a network that loses, repeats and delays       *)
 (* messages. TLC tries every order of steps and checks the promises I1, I2, I4, I6 and I7 in each state.             *)
-(* How to read TLA+: x' is the value of x after a step; [r EXCEPT !.f = v] is dataclasses.replace(r, f=v), and @ in  *)
-(* v the old value; /\ is and, \/ is or; a step is possible when its conditions hold. Time is counted in ticks, and  *)
-(* every time is "ticks from now", so that there are few states. A crash needs no step: a holder may stop anywhere.  *)
+(* Time is counted in ticks, and every time is "ticks from now", so that there are few states. A crash needs no      *)
+(* step: a holder may stop anywhere. How to read TLA+, for those who know Python:                                    *)
+(*   A == B          defines A, like a function without a body; a definition may take arguments                      *)
+(*   /\  \/  =>  #    and, or, implies, is not equal. A list of lines that begin with /\ means: all of them            *)
+(*   \E x \in S : P  any(P for x in S); it also stands for "pick such an x". \A is all(...). A \ B is set difference  *)
+(*   [f |-> v]       a record, like a dataclass. [c \in S |-> v] is {c: v for c in S}, and claim[c] looks it up       *)
+(*   [r EXCEPT !.f = v]   dataclasses.replace(r, f=v); @ in v is the old value; !.f is r.f and ![c].f is r[c].f       *)
+(*   x'              the value of x after a step. UNCHANGED x: the step leaves x alone. <<a, b>> is a tuple            *)
+(* A step, such as Acquire(c), is possible when all its conditions without a ' hold. Next lists all steps.           *)
 EXTENDS Naturals, FiniteSets, TLC
 CONSTANTS Claims,      \* acquisitions, each with a claim id of its own; a holder that tries again is another claim
           None,        \* no claim
@@ -36,11 +42,12 @@ Request(kind, c, for) == [kind |-> kind, claim |-> c, token |-> claim[c].token, 
 (* The rules. tests/formal breaks them one by one, and TLC must find out.                                            *)
 TrustOf(length) == Less(length, Slack + length \div 100)                   \* at_most - 1 % - 2 ms
 IsFree(m) == record.left = 0                                               \* may the store grant the lock to m.claim?
-IsIts(m) == record.holder = m.claim /\ record.token = m.token              \* is this still the acquisition of m?
+IsOwn(m) == record.holder = m.claim /\ record.token = m.token              \* is this still the acquisition of m?
 IsUndone(m) == record.holder = m.claim
 NewToken(c) == tokens[2] + 1                             \* the store's clock in µs: above each token granted before
 TrustOnReply(k, length) == k.worth                                         \* counted from the moment of sending
 Unused(k) == k.least                                                       \* release keeps the rest of the minimum
+Lasting(k, length) == Max(length, k.least)                                 \* an extension does not cut it either
 Narrowed(k, length) == Min(k.trust, TrustOf(length))                       \* an extension in doubt may be a shorter one
 
 Init == /\ record = NoRecord /\ tokens = <<0, 0>> /\ sent = {} /\ replies = {} /\ revoked = {}
@@ -51,19 +58,19 @@ Becomes(c, k) == claim' = [claim EXCEPT ![c] = k]
 Forget(c) == replies' = {r \in replies : r.claim # c}
 Send(m) == sent' = sent \union {m}
 Acquire(c) == /\ claim[c].phase = "new" /\ Send(Request("acquire", c, AtMost))
-              /\ Becomes(c, [Idle EXCEPT !.phase = "asks", !.worth = TrustOf(AtMost)])
+              /\ Becomes(c, [Idle EXCEPT !.phase = "acquires", !.worth = TrustOf(AtMost)])
               /\ UNCHANGED <<record, tokens, replies, owed, revoked>>
-Granted(c) == \E r \in replies : /\ r.claim = c /\ claim[c].phase = "asks"
+Granted(c) == \E r \in replies : /\ r.claim = c /\ claim[c].phase = "acquires"
                  /\ Becomes(c, [claim[c] EXCEPT !.phase = "holds", !.token = r.token, !.least = AtLeast,
                                                 !.trust = TrustOnReply(claim[c], AtMost)])
                  /\ UNCHANGED <<record, tokens, sent, replies, owed, revoked>>
-GiveUp(c) == /\ claim[c].phase = "asks" /\ Becomes(c, Over) /\ Send(Request("undo", c, 0)) \* the outcome is unknown
+GiveUp(c) == /\ claim[c].phase = "acquires" /\ Becomes(c, Over) /\ Send(Request("undo", c, 0)) \* the outcome is unknown
              /\ Forget(c) /\ UNCHANGED <<record, tokens, owed, revoked>>
-Extend(c, length) == LET k == claim[c] shortest == Min(k.shortest, length)
+Extend(c, length) == LET k == claim[c] for == Lasting(k, length) shortest == Min(k.shortest, for)
     IN /\ k.phase = "holds" /\ k.sends < Extensions
        /\ Becomes(c, [k EXCEPT !.sends = @ + 1, !.shortest = shortest, !.worth = TrustOf(shortest),
-                               !.trust = Narrowed(k, length)])
-       /\ Send([Request("extend", c, Max(length, k.least)) EXCEPT !.number = k.sends + 1])
+                               !.trust = Narrowed(k, for)])
+       /\ Send([Request("extend", c, for) EXCEPT !.number = k.sends + 1])
        /\ UNCHANGED <<record, tokens, replies, owed, revoked>>
 Extended(c) == \E r \in replies : /\ r.claim = c /\ claim[c].phase = "holds" /\ claim[c].sends > 0
                   /\ r.number = claim[c].sends
@@ -84,14 +91,14 @@ SetEnd(m, left) == /\ record' = [record EXCEPT !.left = left] /\ UNCHANGED token
 Execute(m) == /\ \/ m.kind = "acquire" /\ record.holder = m.claim  \* sent twice: the same lease
                     /\ Reply(m, record.token) /\ UNCHANGED <<record, tokens, owed>>
                  \/ m.kind = "acquire" /\ record.holder # m.claim /\ IsFree(m) /\ Grant(m)
-                 \/ m.kind = "extend" /\ record.left > 0 /\ IsIts(m) /\ SetEnd(m, m.for) /\ Reply(m, m.token)
-                 \/ m.kind = "release" /\ record.left > 0 /\ IsIts(m) /\ SetEnd(m, m.for) /\ UNCHANGED replies
+                 \/ m.kind = "extend" /\ record.left > 0 /\ IsOwn(m) /\ SetEnd(m, m.for) /\ Reply(m, m.token)
+                 \/ m.kind = "release" /\ record.left > 0 /\ IsOwn(m) /\ SetEnd(m, m.for) /\ UNCHANGED replies
                  \/ m.kind = "undo" /\ record.left > 0 /\ IsUndone(m) /\ SetEnd(m, 0) /\ UNCHANGED replies
               /\ UNCHANGED <<sent, claim, revoked>>
 Operator(after) == /\ record.left > 0 /\ Cardinality(revoked) < Operations /\ revoked' = revoked \union {record.holder}
                    /\ record' = after /\ owed' = [c \in Claims |-> Nothing] /\ UNCHANGED <<tokens, sent, replies, claim>>
 Pass(ticks, slow) == \* time goes by; the clocks of the claims in slow miss it
-    /\ \A c \in slow : claim[c].phase \in {"asks", "holds"} /\ claim[c].missed + ticks <= Drift
+    /\ \A c \in slow : claim[c].phase \in {"acquires", "holds"} /\ claim[c].missed + ticks <= Drift
     /\ record' = [record EXCEPT !.left = Less(@, ticks)]
     /\ owed' = [c \in Claims |-> [lease |-> Less(owed[c].lease, ticks), least |-> Less(owed[c].least, ticks)]]
     /\ claim' = [c \in Claims |-> LET k == claim[c] IN
@@ -113,5 +120,5 @@ I6_TheHolderKnowsFirst == \A c \in Claims \ revoked : claim[c].trust > 0 =>
     record.holder = c /\ record.token = claim[c].token /\ record.left > 0
 I7_TokensGrow == tokens = <<0, 0>> \/ tokens[1] < tokens[2]
 Bounded == tokens[2] <= Cardinality(Claims) + 1  \* late copies of requests may be granted without end: look at so many
-Symmetry == Permutations(Claims)  \* a state is looked at once, whoever is who
+Symmetry == Permutations(Claims)  \* claims are alike: states that differ by their names only are one
 =============================================================================

@@ -59,7 +59,7 @@ Store == \E o \in live \ done :
        \/ /\ ~Granting(o) /\ ~Unknown(o) /\ UNCHANGED vars
           /\ CASE IsAcquire(o) -> ~IsFree(Message(o)) \/ now <= freed + Tolerance
                [] Op(o).kind = "force_release" -> record.left = 0
-               [] OTHER -> record.left = 0 \/ ~IsIts(Message(o))
+               [] OTHER -> record.left = 0 \/ ~IsOwn(Message(o))
     /\ Freed
 Undo == \E m \in sent : m.kind = "undo" /\ Execute(m) /\ UNCHANGED <<next, now, live, done>> /\ Freed
 Receive == \E o \in live \cap done : IsAcquire(o) /\ Granting(o) /\ Granted(Op(o).claim)
