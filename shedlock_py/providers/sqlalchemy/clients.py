@@ -138,4 +138,5 @@ class LoopConnections(ManagedConnections):
             partial(greenlet_spawn, self.disconnect),
             size=POOL_SIZE,
             reserved=RESERVED,
+            end=partial(greenlet_spawn, self.end if self.engine.dialect.driver == "asyncmy" else self.disconnect),
         )

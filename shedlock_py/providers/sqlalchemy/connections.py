@@ -159,9 +159,16 @@ class ManagedConnections(SqlConnections):
         watchdog = connection.info.get(WATCHDOG)
         if isinstance(watchdog, Watchdog):
             watchdog.close()
+        match self.engine.dialect.driver:
+            case "asyncpg":
+                self._driver_of(connection).terminate()
+            case "asyncmy":
+                self._driver_of(connection).close()  # SQLAlchemy's way waits for the server's end of TLS
+        self.end(connection)
+
+    def end(self, connection: PoolProxiedConnection) -> None:
+        """Close it. A server that stands still may be waited for."""
         driver: Any = connection.dbapi_connection
-        if self.engine.dialect.driver == "asyncpg":
-            self._driver_of(connection).terminate()
         connection.invalidate()  # notes that it is closed; for a detached one SQLAlchemy does no more
         self.engine.dialect.do_terminate(driver)
 
