@@ -9,14 +9,12 @@ import pytest
 from tests.support import matrix, versions
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import DatabaseServer
-from tests.support.memory_disk import use_memory
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 from tests.support.stores import STORES, Store
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    use_memory()
     config.pluginmanager.register(versions)
 
 

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Self
 
 from tests.support.database import Address, Server
 from tests.support.fetching import MissingError
-from tests.support.memory_disk import DIRECTORY
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import kill_tree, signal_tree
 from tests.support.releases import Installed, Release, chosen
