@@ -65,9 +65,7 @@ class ServerProcess(Server):
     def __init__(self) -> None:
         self._programs = self.find_programs()
         # Not in $TMPDIR: the system user must get there, and the path of a Unix socket has at most 107 bytes.
-        self.directory = Path(
-            tempfile.mkdtemp(prefix=f"shedlock-{self.product}-", dir=os.environ.get(DIRECTORY, "/tmp"))
-        )
+        self.directory = Path(tempfile.mkdtemp(prefix=f"shedlock-{self.product}-", dir="/tmp"))
         self.data = self.directory / "data"
         self.log = self.directory / "log"
         self.environment: dict[str, str] = {}
