@@ -53,6 +53,8 @@ def test_i12_a_signal_while_the_statement_waits_for_the_writer(operation: str, t
             with pytest.raises(Interrupted):
                 getattr(provider, operation)(LockRequest(name, "1h"))
             interrupting.join()
+            if operation == "take_over":  # not undone: a former holder may still trust its lease
+                provider.force_release(name)
             assert provider.release(acquired(provider, name)), "nothing stays locked"
 
 
