@@ -201,7 +201,7 @@ class Election:
             if self._term is None:
                 return
         self._term = None
-        self._rests_until = self.clock() + 2 * self._retry  # so that another node can lead
+        self._rests_until = max(self._rests_until, self.clock() + 2 * self._retry)  # so that another node can lead
         # The store was away for too long. Or this node has never led, and the former leader may still trust its lease.
         if self.is_busy() or self.clock() < term.leads_from:
             term.lease.lose()  # so it expires
