@@ -35,7 +35,7 @@ class Contest:
         self.violations: list[Violation] = []
         self._resting: dict[str, tuple[float, int]] = {}
         """Until when nodes that were demoted are no candidates, and the token of the demotion."""
-        self.patience = 0.0
+        self.longest_gap = 0.0
         """Seconds in which a leader is elected when nothing goes wrong."""
         self._last_term = 0
         self._led_at = 0.0
@@ -65,7 +65,7 @@ class Contest:
             self._led_at = now
             if len(leaders) > 1 and leaders != self._seen:
                 self._violated("two leaders", f"{' and '.join(leaders)} lead at the same time")
-        elif self._led_at + self.patience < now and self._calm_since(now) + self.patience < now:
+        elif self._led_at + self.longest_gap < now and self._calm_since(now) + self.longest_gap < now:
             self._violated("no leader", f"for {now - self._led_at:.0f} s, although nothing goes wrong")
             self._led_at = now
         self._seen = leaders

@@ -87,7 +87,7 @@ class Simulation:
         self.jobs, self.settings = settings.jobs, settings.election
         self._calm = Calm(schedule.faults)
         self.contest = Contest(self.world, self._calm.since, KINDS[schedule.kind].may_break)
-        self.contest.patience = 5 * self.settings["lease_duration"] + 4 * self.settings["retry_period"] + 10.0
+        self.contest.longest_gap = 5 * self.settings["lease_duration"] + 4 * self.settings["retry_period"] + 10.0
         self._nodes = [self._node(number) for number in range(schedule.nodes)]
         self._operator = Process(self.world, _OPERATOR, "operator")
         self._by_hand = self._provider(self._operator)

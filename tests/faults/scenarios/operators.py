@@ -147,7 +147,7 @@ def met_leases(history: History, late: float) -> dict[str, list[Met]]:
 def _meets(action: Operation, begin: float, end: float, latest: float) -> float | None:
     """When, at the earliest, ``action`` can have been done to a lease that was there between ``begin`` and ``end``.
 
-    Each copy frees whoever holds the lock when it reaches the store. If it is not known when: until ``latest``.
+    Each copy frees the lock from its holder of that moment. If it is not known when: until ``latest``.
     """
     if action.at_store is not None:
         return next((moment for moment in action.at_store if begin <= moment <= end), None)

@@ -27,7 +27,7 @@ GLOBAL_SETTINGS = {
         "sql_mode": ["''", "'ANSI_QUOTES,PIPES_AS_CONCAT'", "'ORACLE'", "'SIMULTANEOUS_ASSIGNMENT'"],
         "innodb_snapshot_isolation": ["1"],
         "innodb_lock_wait_timeout": ["1"],
-        "completion_type": ["1"],  # CHAIN: whoever ends a transaction begins another
+        "completion_type": ["1"],  # CHAIN: the end of a transaction begins another
     },
     "mysql": {
         "transaction_isolation": ISOLATION_LEVELS,
