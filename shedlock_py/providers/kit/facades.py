@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from traceback import clear_frames
 from typing import Any, Protocol, TypeVar
 
-from shedlock_py._process import monotonic
+from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
@@ -134,7 +135,12 @@ class ProgramProvider(_AnyProvider, LockProvider):
                 return self._undo_in_background(command, seconds)
             if seconds == 0:
                 raise TimedOut(_NO_TIME_LEFT, sent=False)
-            return self._client.execute(command, seconds)
+            try:
+                return self._client.execute(command, seconds)
+            except BaseException as error:
+                if is_from_signal(error):  # raised anywhere: a frame of its traceback may keep a slot of the pool
+                    clear_frames(error.__traceback__)
+                raise
 
         return run(program, execute)
 

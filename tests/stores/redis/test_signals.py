@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 from uuid import uuid4
 
@@ -22,14 +23,15 @@ class _Alarm(BaseException):
 
 
 def test_i12_no_connection_is_lost(redis_server: RedisEndpoint) -> None:
-    url = f"{redis_server.url()}?max_connections=1&timeout=2s"
+    url = f"{redis_server.url()}?max_connections=1&timeout=20s"
     command = [sys.executable, "-m", "tests.stores.redis.test_signals", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout == "all is well\n", done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 15, "an undo waited for the connection that the interrupted acquire had"
 
 
 def main(url: str) -> None:
-    """Interrupt acquires. The one connection that there may be is free after each."""
+    """Interrupt acquires. The one connection that there may be is free after each. Prints the longest, in seconds."""
 
     def ring(*_: Any) -> None:
         raise _Alarm
@@ -37,16 +39,18 @@ def main(url: str) -> None:
     provider, name = RedisLockProvider(url), f"job-{uuid4().hex[:8]}"
     provider.record(name)
     signal.signal(signal.SIGALRM, ring)
-    interrupted = 0
+    interrupted, longest = 0, 0.0
     while interrupted < INTERRUPTED:
+        began = time.monotonic()
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00005, 0.0005))
             provider.acquire(LockRequest(name, "1m"))
             signal.setitimer(signal.ITIMER_REAL, 0)
         except _Alarm:
             interrupted += 1
+        longest = max(longest, time.monotonic() - began)
     provider.record(name)
-    print("all is well")
+    print(longest)
 
 
 if __name__ == "__main__":
