@@ -26,6 +26,7 @@ from shedlock_py.events import (
     TaskFinished,
     logger,
 )
+from shedlock_py.history import describe_error
 from shedlock_py.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.lease import Lease
 from shedlock_py.options import LockOptions
@@ -152,6 +153,9 @@ class Guard:
             # By name, because asyncio must not be imported here.
             outcome = "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
         duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
+        if not lease.has_ended():
+            lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
+        lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
         if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
             active.is_loss_reported = True

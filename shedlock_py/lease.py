@@ -22,13 +22,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.request import LockRequest, trust_ends
 
 Clock = Callable[[], float]
 """Monotonic seconds."""
+RunOutcome = Literal["ok", "failed", "cancelled", "lost", "vanished"]
+"""How a run ended, in run history: the task returned; raised; was cancelled; outlived its lease or lost it to another
+holder; or never reported an end, and another run has followed."""
 
 CLAIM_ID_BYTES = 16
 _NEVER = float("-inf")
@@ -95,6 +98,10 @@ class Lease:
     lock_at_least_for: timedelta
     fire_time: datetime | None
     """The fire time that was granted with it, if the request had one; None after a take-over, which only notes it."""
+    outcome: RunOutcome = "ok"
+    """For run history: how the task ended. Set it before the release. A lease that was lost is kept as "lost"."""
+    error: str | None = None
+    """For run history: what the task raised, as :func:`~shedlock_py.history.describe_error` has it."""
     _latest: object = None
     """The extension that was sent last."""
     _shortest_repeated: timedelta | None = None

@@ -25,9 +25,7 @@ class LockRecord:
     @property
     def holder(self) -> str:
         """Who acquired it last, for people to read."""
-        holder, _, claim_id = self.locked_by.rpartition("#")
-        has_claim_id = len(claim_id) == 2 * CLAIM_ID_BYTES and set(claim_id) <= set("0123456789abcdef")
-        return holder if has_claim_id else self.locked_by
+        return holder_of(self.locked_by)
 
     @property
     def is_held(self) -> bool:
@@ -38,3 +36,10 @@ class LockRecord:
     def remaining(self) -> timedelta:
         """For how long it was still held when the record was read; zero when free."""
         return max(timedelta(0), self.lock_until - self.read_at)
+
+
+def holder_of(locked_by: str) -> str:
+    """``locked_by`` without its claim id, if it has one."""
+    holder, _, claim_id = locked_by.rpartition("#")
+    has_claim_id = len(claim_id) == 2 * CLAIM_ID_BYTES and set(claim_id) <= set("0123456789abcdef")
+    return holder if has_claim_id else locked_by

@@ -70,6 +70,7 @@ class LockRequest:
     :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
         newer than the newest one granted before: one fire time, one run.
     :param template: what ``name`` was filled from ("sync-{tenant}"), if anything: for metrics.
+    :param next_fire_time: when the scheduler means to run it next (aware); kept in run history only.
     :raises ConfigurationError: for any value that cannot work.
     """
 
@@ -79,6 +80,7 @@ class LockRequest:
     holder: str
     fire_time: datetime | None
     template: str | None = field(compare=False, repr=False)
+    next_fire_time: datetime | None = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -88,26 +90,29 @@ class LockRequest:
         holder: str | None = None,
         fire_time: datetime | None = None,
         template: str | None = None,
+        next_fire_time: datetime | None = None,
     ) -> None:
         at_most = parse_duration(lock_at_most_for, "lock_at_most_for")
         at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
         check_hold_times(at_most, at_least)
-        if fire_time is not None:
-            moment: object = fire_time
-            if not isinstance(moment, datetime) or moment.utcoffset() is None:
-                raise ConfigurationError(f"fire_time must be an aware datetime, not {short_repr(moment)}")
-            try:
-                fire_time = moment.astimezone(UTC)
-            except OverflowError:  # the first or last day of the calendar, in a zone where UTC is beyond it
-                raise ConfigurationError(f"fire_time must be a moment in UTC, too: {moment!r}") from None
         vars(self).update(  # the dataclass is frozen
             name=validate_name(name),
             lock_at_most_for=at_most,
             lock_at_least_for=at_least,
             holder=default_holder() if holder is None else validate_holder(holder),
-            fire_time=fire_time,
+            fire_time=None if fire_time is None else _in_utc(fire_time, "fire_time"),
             template=template,
+            next_fire_time=None if next_fire_time is None else _in_utc(next_fire_time, "next_fire_time"),
         )
+
+
+def _in_utc(moment: object, what: str) -> datetime:
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise ConfigurationError(f"{what} must be an aware datetime, not {short_repr(moment)}")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:  # the first or last day of the calendar, in a zone where UTC is beyond it
+        raise ConfigurationError(f"{what} must be a moment in UTC, too: {moment!r}") from None
 
 
 def validate_prefix(prefix: object, what: str = "prefix") -> str:

@@ -49,8 +49,9 @@ class _AsyncClient:
 class MemoryPrograms(RecordPrograms):
     """The programs for one store in memory, which has no errors."""
 
-    def __init__(self, store: MemoryStore, fire_time_tolerance: Duration | None) -> None:
-        super().__init__(clock=store.clock, **parse_limits(None, fire_time_tolerance, {}, is_managed=False))
+    def __init__(self, store: MemoryStore, fire_time_tolerance: Duration | None, history: int | None = None) -> None:
+        limits = parse_limits(None, fire_time_tolerance, {}, is_managed=False, history=history)
+        super().__init__(clock=store.clock, **limits)
         self.store = store
 
     def classify(self, error: Exception) -> Failure:
@@ -60,17 +61,26 @@ class MemoryPrograms(RecordPrograms):
 class InMemoryLockProvider(ProgramProvider):
     """A :class:`LockProvider` for one process.
 
+    :param shared_with: a provider whose locks this one shares, with options of its own.
     :param clock: monotonic seconds; a :class:`FakeClock` lets tests travel in time.
     :param fire_time_tolerance: how far a fire time may lie in the future.
+    :param history: how many runs of each lock name to keep, for :meth:`runs`.
     """
 
     programs: MemoryPrograms
     is_shared = False
     """Other processes do not see these locks: the command line refuses or warns."""
 
-    def __init__(self, *, clock: Clock = monotonic, fire_time_tolerance: Duration | None = None) -> None:
-        store = MemoryStore(clock)
-        super().__init__(MemoryPrograms(store, fire_time_tolerance), store)
+    def __init__(
+        self,
+        shared_with: InMemoryLockProvider | None = None,
+        *,
+        clock: Clock = monotonic,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
+    ) -> None:
+        store = shared_with.programs.store if shared_with is not None else MemoryStore(clock)
+        super().__init__(MemoryPrograms(store, fire_time_tolerance, history), store)
 
 
 class AsyncInMemoryLockProvider(AsyncProgramProvider):
@@ -84,6 +94,7 @@ class AsyncInMemoryLockProvider(AsyncProgramProvider):
         *,
         clock: Clock = monotonic,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
         store = shared_with.programs.store if shared_with is not None else MemoryStore(clock)
-        super().__init__(MemoryPrograms(store, fire_time_tolerance), _AsyncClient(store))
+        super().__init__(MemoryPrograms(store, fire_time_tolerance, history), _AsyncClient(store))

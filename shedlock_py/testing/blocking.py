@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from shedlock_py import AsyncLockProvider, Lease, LockRecord, LockRequest
 from shedlock_py.durations import Duration
+from shedlock_py.history import Run
 
 T = TypeVar("T")
 
@@ -53,6 +54,11 @@ class BlockingLockProvider:
 
     def release(self, lease: Lease) -> bool:
         return self.run(self.async_provider.release(lease))
+
+    def runs(self, name: str, limit: int = 50) -> list[Run]:
+        provider: Any = self.async_provider  # not in the protocol
+        runs: list[Run] = self.run(provider.runs(name, limit))
+        return runs
 
     def undo(self, lease: Lease) -> bool:
         provider: Any = self.async_provider  # not in the protocol

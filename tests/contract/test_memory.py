@@ -16,24 +16,37 @@ from shedlock_py import (
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract import (
+    AsyncHistoryContract,
     AsyncLockProviderContract,
+    HistoryContract,
     LockProviderContract,
     LockProviderFactory,
 )
 
 
-class TestMemory(LockProviderContract):
+class TestMemory(LockProviderContract, HistoryContract):
     @pytest.fixture
     def make_provider(self) -> LockProviderFactory:
         provider = InMemoryLockProvider()
         return lambda: provider
 
-
-class TestAsyncMemory(AsyncLockProviderContract):
     @pytest.fixture
-    def make_async_provider(self) -> object:
-        shared = InMemoryLockProvider()
+    def make_history_provider(self, provider: InMemoryLockProvider) -> object:
+        return lambda history: InMemoryLockProvider(shared_with=provider, history=history)
+
+
+class TestAsyncMemory(AsyncLockProviderContract, AsyncHistoryContract):
+    @pytest.fixture
+    def shared(self) -> InMemoryLockProvider:
+        return InMemoryLockProvider()
+
+    @pytest.fixture
+    def make_async_provider(self, shared: InMemoryLockProvider) -> object:
         return lambda: AsyncInMemoryLockProvider(shared_with=shared)
+
+    @pytest.fixture
+    def make_async_history_provider(self, shared: InMemoryLockProvider) -> object:
+        return lambda history: AsyncInMemoryLockProvider(shared_with=shared, history=history)
 
 
 class TestMemoryFromUrl(LockProviderContract):

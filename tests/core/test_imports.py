@@ -23,6 +23,7 @@ LAYERS = [
     ["request"],
     ["lease"],
     ["record"],
+    ["history"],
     ["rules"],
     ["events"],
     ["provider", "_program", "_process"],
@@ -42,9 +43,9 @@ LAYERS = [
     ["election.base"],
     ["election.elector", "election.async_elector"],
 ]
-PURE = {"errors", "_versions", "durations", "request", "lease", "record", "events", "_program", "provider"}
+PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
-FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "events", "provider"}
+FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
 FOR_PROVIDERS |= {"_program", "_process", "_timers", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 

@@ -11,11 +11,12 @@ from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.events import logger
+from shedlock_py.history import Run
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.kit.operation import TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
-from shedlock_py.providers.kit.programs import StorePrograms
+from shedlock_py.providers.kit.programs import HISTORY_SECONDS, StorePrograms
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name, validate_prefix
 
@@ -64,6 +65,20 @@ class _AnyProvider:
         shown = getattr(self._client, "shown", None)
         return object.__repr__(self) if shown is None else f"<{type(self).__name__} {shown}>"
 
+    def _until(self) -> float | None:
+        """When the time limit of an operation that begins now is over, by the monotonic clock."""
+        timeout = self.programs.timeout
+        return None if timeout is None else monotonic() + timeout
+
+    def _seconds_for(self, command: Any, until: float | None) -> float | None:
+        """How long to wait for the reply to ``command``."""
+        seconds = None if until is None else max(0.0, until - monotonic())
+        if seconds == 0 and not isinstance(command, Undo):
+            raise TimedOut(_NO_TIME_LEFT, sent=False)
+        if self.programs.is_history(command):
+            return HISTORY_SECONDS if seconds is None else min(seconds, HISTORY_SECONDS)
+        return seconds
+
 
 class ProgramProvider(_AnyProvider, LockProvider):
     """A :class:`LockProvider` from programs and a client."""
@@ -94,6 +109,13 @@ class ProgramProvider(_AnyProvider, LockProvider):
 
     def records(self, prefix: str = "") -> list[LockRecord]:
         return _by_name(self.run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
+
+    def runs(self, name: str, limit: int = 50) -> list[Run]:
+        """The newest ``limit`` runs of ``name``, newest first, where the provider was opened with ``history``.
+
+        :raises ConfigurationError: this provider keeps no history.
+        """
+        return self.run(self.programs.read_runs(validate_name(name), limit), "runs", name)
 
     def force_release(self, name: str) -> bool:
         return self.run(self.programs.force_release(validate_name(name)), "force_release", name)
@@ -126,15 +148,12 @@ class ProgramProvider(_AnyProvider, LockProvider):
         """
         if operation:
             program = self.programs.carry_out(operation, lock_name, program)
-        timeout = self.programs.timeout
-        until = None if timeout is None else monotonic() + timeout
+        until = self._until()
 
         def execute(command: Any) -> Any:
-            seconds = None if until is None else max(0.0, until - monotonic())
+            seconds = self._seconds_for(command, until)
             if isinstance(command, Undo):
                 return self._undo_in_background(command, seconds)
-            if seconds == 0:
-                raise TimedOut(_NO_TIME_LEFT, sent=False)
             try:
                 return self._client.execute(command, seconds)
             except BaseException as error:
@@ -197,6 +216,10 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
     async def records(self, prefix: str = "") -> list[LockRecord]:
         return _by_name(await self.run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
+    async def runs(self, name: str, limit: int = 50) -> list[Run]:
+        """See :meth:`ProgramProvider.runs`."""
+        return await self.run(self.programs.read_runs(validate_name(name), limit), "runs", name)
+
     async def force_release(self, name: str) -> bool:
         return await self.run(self.programs.force_release(validate_name(name)), "force_release", name)
 
@@ -238,15 +261,12 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
         return await shielded(self._run_unshielded(program), when_abandoned)
 
     async def _run_unshielded(self, program: Program[Any, Any, T]) -> T:
-        timeout = self.programs.timeout
-        until = None if timeout is None else monotonic() + timeout
+        until = self._until()
 
         async def execute(command: Any) -> Any:
-            seconds = None if until is None else max(0.0, until - monotonic())
+            seconds = self._seconds_for(command, until)
             if isinstance(command, Undo):
                 return await self._undo_in_background(command, seconds)
-            if seconds == 0:
-                raise TimedOut(_NO_TIME_LEFT, sent=False)
             return await self._client.execute(command, seconds)
 
         return await run_async(program, execute)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypedDict
+from reprlib import repr as short_repr
+from typing import NotRequired, TypedDict
 from urllib.parse import unquote_plus
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.history import MOST_RUNS
 
-OPTIONS = ("timeout", "fire_time_tolerance")
+OPTIONS = ("timeout", "fire_time_tolerance", "history")
 
 DEFAULT_TIMEOUT = timedelta(seconds=5)
 """How long one operation of a provider that was opened from a URL may take, everything included."""
 DEFAULT_FIRE_TIME_TOLERANCE = timedelta(minutes=5)
 """How far a fire time may lie in the future of the store's clock: a replica's clock may be that wrong."""
+HISTORY_VARIABLE = "SHEDLOCK_HISTORY"
+"""The environment variable for the option ``history``, where neither argument nor URL has it."""
 
 
 def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict[str, str]]:
@@ -34,14 +39,22 @@ class Limits(TypedDict):
 
     timeout: float | None
     fire_time_tolerance: timedelta
+    history: NotRequired[int]
+    """There only if runs are to be kept."""
 
 
 def parse_limits(
-    timeout: Duration | None, fire_time_tolerance: Duration | None, in_url: Mapping[str, str], *, is_managed: bool
+    timeout: Duration | None,
+    fire_time_tolerance: Duration | None,
+    in_url: Mapping[str, str],
+    *,
+    is_managed: bool,
+    history: int | None = None,
 ) -> Limits:
     """From the arguments of the constructor, or else from the options in the URL. A bare number in a URL is seconds.
 
     :param is_managed: the provider opens its own connections; a user-supplied client has limits of its own.
+    :param history: how many runs to keep of each lock name; None: as the URL says, or the variable SHEDLOCK_HISTORY.
     :raises ConfigurationError: no duration, or a limit for a user-supplied client.
     """
     if timeout is not None and not is_managed:
@@ -55,7 +68,26 @@ def parse_limits(
             timeout = float(timeout)  # type: ignore[arg-type]  # a timedelta, and text with a unit, stay as they are
     if fire_time_tolerance is None:
         fire_time_tolerance = in_url.get("fire_time_tolerance", DEFAULT_FIRE_TIME_TOLERANCE)
-    return {
+    limits: Limits = {
         "timeout": parse_duration(timeout, "timeout").total_seconds() if is_managed else None,
         "fire_time_tolerance": parse_duration(fire_time_tolerance, "fire_time_tolerance", zero=True),
     }
+    if kept := _parse_history(history, in_url):
+        limits["history"] = kept
+    return limits
+
+
+def _parse_history(history: object, in_url: Mapping[str, str]) -> int:
+    given, what = history, "history="
+    if given is None:
+        given, what = in_url.get("history"), "history in the URL"
+    if given is None:
+        given, what = os.environ.get(HISTORY_VARIABLE) or None, HISTORY_VARIABLE
+    if given is None:
+        return 0
+    number: object = int(given) if isinstance(given, str) and given.isascii() and given.isdecimal() else given
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST_RUNS:
+        raise ConfigurationError(
+            f"{what} must be how many runs of each lock name to keep, 0 to {MOST_RUNS}, not {short_repr(given)}"
+        )
+    return number

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from reprlib import repr as short_repr
 from typing import Any, ClassVar, TypeVar
 
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.events import logger
+from shedlock_py.history import Run, newest_first
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
@@ -21,6 +25,10 @@ T = TypeVar("T")
 
 MOST_TAKE_OVERS = 16
 """For operators and nodes that take over at the same time: one of them succeeds in each round."""
+HISTORY_SECONDS = 1.0
+"""A command that writes history only waits no longer for its reply."""
+HISTORY_PAUSE = 60.0
+"""Seconds without history after it could not be written, so that not every run waits for it."""
 _BEFORE = timedelta(microseconds=1)
 _EARLIEST = datetime.min.replace(tzinfo=UTC) + _BEFORE
 
@@ -32,8 +40,12 @@ class StorePrograms(ABC):
     :param timeout: how long an operation may take in all; None: a user-supplied client has limits of its own.
     :param fire_time_tolerance: how far a fire time may lie in the future of the store's clock.
     :param passwords: what must not be in a message, each as the driver may write it.
+    :param history: how many runs of each name to keep; 0: none.
     """
 
+    keeps_history: ClassVar[bool] = False
+    """True for a store that can keep runs: ``claim``, ``hold`` and ``undo_claim`` write them while
+    :meth:`is_history_on`, and there is :meth:`runs`."""
     recognises_retries: ClassVar[bool] = False
     """True for a store whose record shows that a repeated extend or release was carried out before.
 
@@ -48,8 +60,12 @@ class StorePrograms(ABC):
         timeout: Duration | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
         passwords: Iterable[str] = (),
+        history: int = 0,
     ) -> None:
         self.clock = clock
+        self.history = history if self.keeps_history else 0
+        self._history_resumes_at = float("-inf")
+        self._has_warned_of_history = False
         self.new_claim_id: Callable[[], str] = random_claim_id
         """Where claims get their ids from. A simulation sets another source, whose ids it can repeat."""
         self.timeout = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
@@ -106,6 +122,10 @@ class StorePrograms(ABC):
         """Create what the store needs. Nothing by default."""
         yield from ()
 
+    def runs(self, name: str, limit: int) -> Program[Any, Any, list[Run]]:
+        """The newest ``limit`` runs of ``name``, and perhaps others, in any order, each as it was written."""
+        raise NotImplementedError(f"{type(self).__name__} keeps history, and has no runs()")
+
     @abstractmethod
     def classify(self, error: Exception) -> Failure:
         """What an error that the client raised means."""
@@ -136,6 +156,10 @@ class StorePrograms(ABC):
     def is_write(self, command: Any) -> bool:
         """Whether ``command`` can grant a lock. After one that cannot, there is nothing to undo."""
         return True
+
+    def is_history(self, command: Any) -> bool:
+        """Whether ``command`` writes history and nothing else."""
+        return False
 
     def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
         """What :meth:`claim` gets as ``before``. A store whose claim reads what it replaces by itself returns None."""
@@ -242,6 +266,39 @@ class StorePrograms(ABC):
         else:
             lease.lose()
         return is_done
+
+    # Run history. No error of it is an error of the operation that it belongs to.
+
+    def is_history_on(self) -> bool:
+        """Whether a grant or a release is to write history as well."""
+        return self.history > 0 and self.clock() >= self._history_resumes_at
+
+    def history_failed(self, error: Exception) -> None:
+        """History could not be written: one warning, and no further attempt for a while. The lease counts."""
+        self._history_resumes_at = self.clock() + HISTORY_PAUSE
+        level = logging.DEBUG if self._has_warned_of_history else logging.WARNING
+        self._has_warned_of_history = True
+        logger.log(level, "the run history is not written, locks are not affected: %s", error)
+
+    def noted(self, program: Program[Any, Any, object]) -> Program[Any, Any, None]:
+        """Carry out ``program``, which writes history only, after the operation itself."""
+        try:
+            yield from program
+        except ProviderError as error:
+            self.history_failed(error)
+
+    def read_runs(self, name: str, limit: int) -> Program[Any, Any, list[Run]]:
+        """The newest ``limit`` runs of ``name``, newest first."""
+        if not self.history:
+            raise ConfigurationError(self._no_history())
+        if limit < 1:
+            raise ConfigurationError(f"limit must be how many runs to read, at least 1, not {short_repr(limit)}")
+        return newest_first((yield from self.runs(name, limit)), min(limit, self.history))
+
+    def _no_history(self) -> str:
+        if self.keeps_history:
+            return "this provider keeps no run history: open it with history=50, in the URL ?history=50"
+        return "this store keeps no run history"
 
     def carry_out(self, operation: str, lock_name: str | None, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
         """A program of the store with retries, and with errors that name the ``operation``."""

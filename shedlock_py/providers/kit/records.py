@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from shedlock_py._program import Program
+from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit.operation import fire_time_too_late
 from shedlock_py.providers.kit.programs import StorePrograms
@@ -28,6 +29,8 @@ class Records:
     """The lock records of a store."""
 
     by_name: dict[str, LockRecord] = field(default_factory=dict)
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    """Of each name the last runs, the newest last, where a provider keeps history."""
     last_token: int = 0
     """The newest fencing token of all names. It outlives the records, so tokens grow also after one was deleted."""
 
@@ -40,6 +43,8 @@ _Step = Callable[[LockRecord, datetime], LockRecord | None]
 
 class RecordPrograms(StorePrograms):
     """Each operation is one function, which the client calls alone with the records."""
+
+    keeps_history: ClassVar[bool] = True
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[RecordCommand, Any, int | None]:
         request = claim.request
@@ -63,6 +68,10 @@ class RecordPrograms(StorePrograms):
             records.by_name[request.name] = LockRecord(
                 request.name, claim.locked_by, now, until, token, fire_time, read_at=now
             )
+            if self.history:
+                run = Run(request.name, token, claim.locked_by, now, None, None, None, request.fire_time)
+                run = replace(run, next_fire_time=request.next_fire_time)
+                records.runs[request.name] = [*records.runs.get(request.name, []), run][-self.history :]
             return token
 
         token: int | None = yield grant
@@ -74,7 +83,14 @@ class RecordPrograms(StorePrograms):
                 return None
             return replace(record, lock_until=now + lock_for) if record.lock_until > now else None
 
-        return _changed(lease.name, set_end)
+        def end_run(records: Records, now: datetime, is_held: bool) -> None:
+            runs = records.runs.get(lease.name, [])
+            for number, run in enumerate(runs):
+                if run.locked_by == lease.locked_by and run.ended is None:
+                    outcome = lease.outcome if is_held else "lost"
+                    runs[number] = replace(run, ended=now, outcome=outcome, error=lease.error)
+
+        return _changed(lease.name, set_end, end_run if releasing and self.history else None)
 
     def undo_claim(
         self, name: str, locked_by: str, former_fire_time: datetime | None
@@ -87,7 +103,11 @@ class RecordPrograms(StorePrograms):
                 newest = min(newest, former_fire_time)
             return replace(record, lock_until=min(record.lock_until, now), last_fire_time=newest)
 
-        return _changed(name, undo)
+        def forget_run(records: Records, now: datetime, is_undone: bool) -> None:
+            if is_undone and name in records.runs:
+                records.runs[name] = [run for run in records.runs[name] if run.locked_by != locked_by]
+
+        return _changed(name, undo, forget_run)
 
     def force_release(self, name: str) -> Program[RecordCommand, Any, bool]:
         return _changed(name, lambda record, now: replace(record, lock_until=now) if record.lock_until > now else None)
@@ -109,25 +129,33 @@ class RecordPrograms(StorePrograms):
         ]
         return found
 
+    def runs(self, name: str, limit: int) -> Program[RecordCommand, Any, list[Run]]:
+        runs: list[Run] = yield lambda records, _: list(records.runs.get(name, []))
+        return runs
+
     def prune(self, unused_for: timedelta) -> Program[RecordCommand, Any, int]:
         def delete(records: Records, now: datetime) -> int:
             old = [record for record in records.by_name.values() if now - record.lock_until >= unused_for]
             for record in old:
                 del records.by_name[record.name]
+                records.runs.pop(record.name, None)
             return len(old)
 
         deleted: int = yield delete
         return deleted
 
 
-def _changed(name: str, step: _Step) -> Program[RecordCommand, Any, bool]:
+def _changed(
+    name: str, step: _Step, then: Callable[[Records, datetime, bool], None] | None = None
+) -> Program[RecordCommand, Any, bool]:
     def change(records: Records, now: datetime) -> bool:
         record = records.by_name.get(name)
         changed = step(record, now) if record else None
-        if changed is None:
-            return False
-        records.by_name[name] = changed
-        return True
+        if changed is not None:
+            records.by_name[name] = changed
+        if then is not None:
+            then(records, now, changed is not None)
+        return changed is not None
 
     is_changed: bool = yield change
     return is_changed

@@ -50,11 +50,13 @@ class RedisPrograms(StorePrograms):
         clock: Clock = monotonic,
         timeout: float | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
+        history: int = 0,
     ) -> None:
         super().__init__(
             clock=clock,
             timeout=timeout,
             fire_time_tolerance=fire_time_tolerance,
+            history=history,
             passwords=[str(client.options.get("password") or "")],
         )
         self._calls = Calls(key_prefix)

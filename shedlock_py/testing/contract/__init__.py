@@ -13,8 +13,8 @@ Run it on your own provider from a test module::
 For an async provider subclass :class:`AsyncLockProviderContract` and override ``make_async_provider`` instead: every
 test runs on it too, and those that only async has. For a store that other processes can reach, subclass
 :class:`ProcessContract` and :class:`ForkContract` as well, and :class:`EventLoopContract` for its async provider; for a
-store behind a network, :class:`NetworkContract`; for one that a test can make wait, :class:`StallingStoreContract`. The
-other hooks are in :mod:`shedlock_py.testing.contract.base`.
+store behind a network, :class:`NetworkContract`; for one that a test can make wait, :class:`StallingStoreContract`; for
+one that keeps run history, :class:`HistoryContract`. The other hooks are in :mod:`shedlock_py.testing.contract.base`.
 
 The tests use lock names of their own, so the store may be shared by tests that run one after the other; ``prune`` is
 called for the whole store.
@@ -29,6 +29,7 @@ _PARTS = (
     "fencing",
     "giving_back",
     "guarding",
+    "history",
     "hold_times",
     "names",
     "network",
@@ -46,6 +47,7 @@ from shedlock_py.testing.contract.exclusion import ExclusionContract
 from shedlock_py.testing.contract.fencing import FencingContract
 from shedlock_py.testing.contract.giving_back import GivingBackContract
 from shedlock_py.testing.contract.guarding import GuardContract
+from shedlock_py.testing.contract.history import AsyncHistoryContract, HistoryContract
 from shedlock_py.testing.contract.hold_times import HoldTimesContract, StallingStoreContract
 from shedlock_py.testing.contract.names import NamesContract
 from shedlock_py.testing.contract.network import NetworkContract
@@ -55,6 +57,7 @@ from shedlock_py.testing.contract.threads import ThreadsContract
 from shedlock_py.testing.contract.tools import ToolsContract
 
 __all__ = [
+    "AsyncHistoryContract",
     "AsyncLockProviderContract",
     "BlockingLockProvider",
     "ContractBase",
@@ -62,6 +65,7 @@ __all__ = [
     "ExclusionContract",
     "ForkContract",
     "GivingBackContract",
+    "HistoryContract",
     "HoldTimesContract",
     "LockProviderContract",
     "LockProviderFactory",

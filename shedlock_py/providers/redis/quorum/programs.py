@@ -79,8 +79,9 @@ class QuorumPrograms(StorePrograms):
         clock: Clock = monotonic,
         timeout: float | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
+        history: int = 0,
     ) -> None:
-        super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance)
+        super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance, history=history)
         self._majority = Majority(size)
         self._calls = Calls(key_prefix)
         self._node_key = f"{key_prefix}:node".encode()

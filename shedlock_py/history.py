@@ -1,0 +1,73 @@
+"""Run history: what a store keeps of the last runs of each lock name, where its provider was opened with ``history``.
+
+A run begins with the grant of a lease and ends with its release; its times are those of the store's clock. A store
+writes the start with the grant and the end with the release. It writes nothing else: a run that vanished is recognised
+when the runs are read, because it has no end and a successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from shedlock_py.lease import RunOutcome
+from shedlock_py.record import holder_of
+
+LONGEST_ERROR = 200
+"""Characters of an error that history keeps."""
+MOST_RUNS = 1000
+"""The most runs of one name that a store may be told to keep."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a lock name, or one term of a leader. Times are aware UTC, of the store's clock."""
+
+    name: str
+    fencing_token: int
+    locked_by: str
+    """Holder and claim id."""
+    started: datetime
+    """When the lease was granted."""
+    ended: datetime | None = None
+    """When it was released; of a run that vanished, when its successor started. None: it has no end yet."""
+    outcome: RunOutcome | None = None
+    """None: no end was reported. The run goes on, or its holder died and nobody has run since."""
+    error: str | None = None
+    """Type and first line of what the task raised."""
+    fire_time: datetime | None = None
+    """The scheduled time, if the run had one."""
+    next_fire_time: datetime | None = None
+    """When its scheduler meant to run it next."""
+
+    @property
+    def holder(self) -> str:
+        """Who ran it, for people to read."""
+        return holder_of(self.locked_by)
+
+    @property
+    def duration(self) -> timedelta | None:
+        """From start to end; None while there is no end, and for a run that vanished: nobody knows how long it ran."""
+        return None if self.ended is None or self.outcome == "vanished" else self.ended - self.started
+
+
+def newest_first(runs: Iterable[Run], limit: int) -> list[Run]:
+    """The newest ``limit`` of ``runs``. Those without an end that have a successor have vanished."""
+    ordered = sorted(runs, key=lambda run: run.fencing_token, reverse=True)
+    for number, run in enumerate(ordered):
+        if number and run.outcome is None:
+            ordered[number] = replace(run, outcome="vanished", ended=ordered[number - 1].started)
+    return ordered[:limit]
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and first line of ``error``, as history keeps them: at most 200 printable characters."""
+    try:
+        text = str(error)
+    except Exception:  # an exception of the application may be unable to describe itself
+        text = ""
+    first = text.strip().partition("\n")[0]
+    described = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in described)
+    return shown if len(shown) <= LONGEST_ERROR else f"{shown[: LONGEST_ERROR - 1]}…"

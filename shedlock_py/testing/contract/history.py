@@ -1,0 +1,199 @@
+"""Run history: the optional part of a provider that keeps the last runs of each name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest, LockSkipped, hold
+from shedlock_py.history import Run
+from shedlock_py.testing.blocking import BlockingLockProvider
+from shedlock_py.testing.contract.base import LONG, SHORT, ContractBase, acquired, eventually, expired, record_of
+from shedlock_py.testing.contract.threads import at_once
+from shedlock_py.testing.doubles import RecordingListener
+
+KEPT = 3
+"""Runs of each name that the tested provider keeps."""
+TEXTS = ['it\'s "quoted"; DROP TABLE x -- {}$name', "ünï\N{PILE OF POO}", "a\nb", "", "x" * 1000, "$now", "\\ % :name"]
+
+
+class HistoryContract(ContractBase):
+    """What a provider with history does. Override ``make_history_provider``."""
+
+    @pytest.fixture
+    def make_history_provider(self) -> Any:
+        """A function that returns a provider on the store of ``provider``, which keeps as many runs as its argument."""
+        raise NotImplementedError("override the fixture make_history_provider of the contract")
+
+    @pytest.fixture
+    def keeper(self, provider: LockProvider, make_history_provider: Callable[[int], Any]) -> Any:
+        """A provider with history. ``provider``, on the same store, has none."""
+        keeper = make_history_provider(KEPT)
+        keeper.create_schema()
+        return keeper
+
+    def test_a_run_from_its_start_to_its_end(self, keeper: Any, name: str) -> None:
+        assert keeper.runs(name) == []
+        lease = acquired(keeper, LockRequest(name, LONG, holder="replica-1"))
+        started = record_of(keeper, name).locked_at
+        [run] = keeper.runs(name)
+        assert run == Run(name, lease.fencing_token or 0, lease.locked_by, started)
+        assert (run.holder, run.duration) == ("replica-1", None)
+        assert keeper.release(lease)
+        [run] = keeper.runs(name)
+        assert (run.outcome, run.error, run.started) == ("ok", None, started)
+        assert timedelta(0) <= run.duration < timedelta(minutes=1)
+
+    def test_the_outcome_and_the_error_of_a_task(self, keeper: Any, name: str) -> None:
+        with pytest.raises(ValueError, match="boom"), hold(name, lock_at_most_for=LONG, provider=keeper):
+            raise ValueError("boom\nand more")
+        [run] = keeper.runs(name)
+        assert (run.outcome, run.error) == ("failed", "ValueError: boom")
+
+    @pytest.mark.parametrize("text", TEXTS)
+    def test_any_text_of_an_error_and_a_name(self, keeper: Any, name: str, text: str) -> None:
+        name = f"{name}' \"$x {{:ä%"
+        with pytest.raises(RuntimeError), hold(name, lock_at_most_for=LONG, provider=keeper):
+            raise RuntimeError(text)
+        [run] = keeper.runs(name)
+        assert run.error is not None
+        assert len(run.error) <= 200
+        first = text.partition("\n")[0]
+        expected = f"RuntimeError: {first}" if first else "RuntimeError"
+        assert run.error == (expected if len(expected) <= 200 else f"{expected[:199]}…")
+        assert keeper.runs(f"{name}x") == []
+
+    def test_the_newest_runs_are_kept_and_come_first(self, keeper: Any, name: str) -> None:
+        tokens = []
+        for _ in range(KEPT + 2):
+            lease = acquired(keeper, LockRequest(name, LONG))
+            tokens.append(lease.fencing_token)
+            assert keeper.release(lease)
+        assert [run.fencing_token for run in keeper.runs(name)] == tokens[: -KEPT - 1 : -1]
+        assert [run.fencing_token for run in keeper.runs(name, 2)] == tokens[: -2 - 1 : -1]
+        assert {run.outcome for run in keeper.runs(name)} == {"ok"}
+
+    def test_names_do_not_share_their_runs(self, keeper: Any, name: str) -> None:
+        for each in (name, f"{name}-2"):
+            for _ in range(KEPT):
+                assert keeper.release(acquired(keeper, LockRequest(each, LONG)))
+        assert {(run.name, len(keeper.runs(run.name))) for run in keeper.runs(name)} == {(name, KEPT)}
+
+    def test_a_run_without_an_end_has_vanished_when_another_follows(self, keeper: Any, name: str) -> None:
+        expired(keeper, name, holder="dead")
+        assert [run.outcome for run in keeper.runs(name)] == [None]
+        lease = acquired(keeper, LockRequest(name, LONG))
+        new, old = keeper.runs(name)
+        assert (old.holder, old.outcome, old.ended, old.duration) == ("dead", "vanished", new.started, None)
+        assert keeper.release(lease)
+        assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
+
+    def test_i2_a_lease_that_was_lost(self, keeper: Any, name: str) -> None:
+        """Its holder reports the end late, under its own token; the successor's run is not touched."""
+        lost = acquired(keeper, LockRequest(name, LONG))
+        successor = keeper.take_over(LockRequest(name, LONG))
+        assert [run.outcome for run in keeper.runs(name)] == [None, "vanished"]
+        assert keeper.release(lost) is False
+        assert [run.outcome for run in keeper.runs(name)] == [None, "lost"]
+        assert keeper.release(successor)
+        assert [run.outcome for run in keeper.runs(name)] == ["ok", "lost"]
+
+    def test_a_task_that_outlives_its_lease(self, keeper: Any, name: str) -> None:
+        with hold(name, lock_at_most_for=LONG, provider=keeper) as lease:
+            assert keeper.extend(lease, SHORT)
+            eventually(lambda: not record_of(keeper, name).is_held, "the end of the lease")
+        assert [run.outcome for run in keeper.runs(name)] == ["lost"]
+
+    def test_a_skip_is_no_run(self, keeper: Any, name: str, events: RecordingListener) -> None:
+        lease = acquired(keeper, LockRequest(name, LONG))
+        with hold(name, lock_at_most_for=LONG, provider=keeper) as skipped:
+            assert skipped is None
+        assert events.of(LockSkipped)
+        assert len(keeper.runs(name)) == 1
+        assert keeper.release(lease)
+        assert [run.outcome for run in keeper.runs(name)] == ["ok"]
+
+    def test_an_acquisition_that_is_given_back_is_no_run(self, keeper: Any, name: str) -> None:
+        assert keeper.release(acquired(keeper, LockRequest(name, LONG)))
+        assert keeper.undo(acquired(keeper, LockRequest(name, LONG)))
+        assert [run.outcome for run in keeper.runs(name)] == ["ok"]
+
+    def test_extending_and_the_minimum_hold_change_nothing(self, keeper: Any, name: str) -> None:
+        lease = acquired(keeper, LockRequest(name, LONG, "30s"))
+        before = keeper.runs(name)
+        assert keeper.extend(lease, "10m") is lease
+        assert keeper.runs(name) == before
+        assert keeper.release(lease)
+        [run] = keeper.runs(name)
+        assert run.outcome == "ok"
+        assert run.ended < record_of(keeper, name).lock_until
+
+    def test_fire_times(self, keeper: Any, name: str) -> None:
+        fire_time, next_one = datetime(2020, 2, 29, 2, tzinfo=UTC), datetime(2020, 3, 1, 2, 0, 0, 1, tzinfo=UTC)
+        request = LockRequest(name, LONG, fire_time=fire_time, next_fire_time=next_one)
+        assert keeper.release(acquired(keeper, request))
+        [run] = keeper.runs(name)
+        assert (run.fire_time, run.next_fire_time) == (fire_time, next_one)
+
+    def test_what_a_herd_does_is_one_run(self, keeper: Any, name: str) -> None:
+        leases = [lease for lease in at_once(8, lambda _: keeper.acquire(LockRequest(name, LONG))) if lease]
+        assert [run.fencing_token for run in keeper.runs(name)] == [lease.fencing_token for lease in leases]
+
+    def test_runs_go_with_their_record(self, keeper: Any, name: str) -> None:
+        assert keeper.release(acquired(keeper, LockRequest(name, LONG)))
+        self.delete_record(keeper, name)
+        assert keeper.record(name) is None
+        assert keeper.runs(name) == []
+
+    def test_without_history_nothing_is_kept(self, provider: Any, keeper: Any, name: str) -> None:
+        assert provider.release(acquired(provider, LockRequest(name, LONG)))
+        assert keeper.runs(name) == []
+        with pytest.raises(ConfigurationError, match=r"keeps no run history: open it with history=50"):
+            provider.runs(name)
+
+    def test_replicas_with_and_without_history(self, provider: Any, keeper: Any, name: str) -> None:
+        expired(keeper, name)
+        assert provider.release(acquired(provider, LockRequest(name, LONG)))
+        assert keeper.release(acquired(keeper, LockRequest(name, LONG)))
+        assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
+
+    def test_fewer_and_more(self, keeper: Any, make_history_provider: Callable[[int], Any], name: str) -> None:
+        """Replicas may differ in how many they keep while a deploy goes on."""
+        more, one = make_history_provider(KEPT + 2), make_history_provider(1)
+        for each in [more] * 4 + [one]:
+            assert each.release(acquired(each, LockRequest(name, LONG)))
+        assert len(one.runs(name)) == 1
+        assert more.runs(name)[0] == one.runs(name)[0]
+        for _ in range(KEPT + 2):
+            assert more.release(acquired(more, LockRequest(name, LONG)))
+        assert len(more.runs(name)) == KEPT + 2
+
+    @pytest.mark.parametrize("limit", [0, -1])
+    def test_a_limit_that_cannot_be(self, keeper: Any, name: str, limit: int) -> None:
+        with pytest.raises(ConfigurationError, match="limit must be"):
+            keeper.runs(name, limit)
+
+    @pytest.mark.parametrize("history", [-1, 1001, True, "many", 1.5])
+    def test_a_history_that_cannot_be(self, make_history_provider: Callable[[Any], Any], history: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"history.* must be how many runs .* 0 to 1000, not"):
+            make_history_provider(history)
+
+
+class AsyncHistoryContract(HistoryContract):
+    """What an async provider with history does. Override ``make_async_history_provider``."""
+
+    @pytest.fixture
+    def make_async_history_provider(self) -> Any:
+        """As ``make_history_provider``, for an async provider. Called on an event loop."""
+        raise NotImplementedError("override the fixture make_async_history_provider of the contract")
+
+    @pytest.fixture
+    def make_history_provider(self, make_async_history_provider: Callable[[int], AsyncLockProvider]) -> Iterator[Any]:
+        with ExitStack() as stack:
+            yield lambda history: stack.enter_context(
+                BlockingLockProvider(lambda: make_async_history_provider(history))
+            )
