@@ -39,6 +39,8 @@ class Recorder:
         self._number = 0
         self._arrivals: dict[int, list[float]] = {}
         """When the copies of an operation's requests have reached the store."""
+        self._replies: dict[int, float] = {}
+        """When the store carried out the copy whose reply the program got last."""
         self._undos: dict[int, list[float]] = {}
 
     def begin(self, operation: Operation) -> int:
@@ -62,7 +64,7 @@ class Recorder:
         operation = Operation(
             begun.worker, begun.kind, begun.name, begun.started, at, outcome, claim, token, begun.at_most,
             begun.at_least, begun.trusted_before, trusted_until, begun.keep_alive, begun.fire_time, error,
-            self._arrivals[number], self._undos[number], undone_by,
+            self._arrivals[number], self._undos[number], undone_by, self._replies.pop(number, None),
         )  # fmt: skip
         self.ended[number] = operation
         return operation
@@ -83,6 +85,11 @@ class Recorder:
         if moments is not None:
             moments.append(at)
 
+    def replied(self, number: int, at: float) -> None:
+        """The program has the reply to the copy that reached the store at ``at``."""
+        if number in self.under_way:
+            self._replies[number] = at
+
     def undo_arrived(self, number: int, at: float) -> None:
         """The command that undoes that operation, or does it once more, has reached the store."""
         operation = self.under_way.get(number) or self.ended.get(number)
@@ -99,6 +106,7 @@ class Recorder:
         for number in [number for number, operation in self.under_way.items() if operation.worker == worker]:
             operation = self.under_way.pop(number)
             moments, undos = self._arrivals[number], self._undos[number]
+            self._replies.pop(number, None)
             self.ended[number] = replace(operation, at_store=moments, undone_at=undos)
 
     def forget(self, is_old: Callable[[Operation], bool]) -> None:

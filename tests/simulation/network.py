@@ -209,6 +209,11 @@ class _Message:
         is_confirmed = signal.is_done and signal.error is None and signal.value is not None
         return is_confirmed and not network.recognises_retries and network._recorder.kind(self._operation) == "extend"
 
+    def _reply(self, carried_out_at: float, reply: Any) -> None:
+        if not self.signal.is_done:
+            self._network._recorder.replied(self._operation, carried_out_at)
+            self.signal.set(reply)
+
     def arrive(self) -> None:
         """At the store."""
         self._arrive(self.arrive)
@@ -247,6 +252,6 @@ class _Message:
             network._counts["lost reply"] += 1
             return
         if error is None:
-            world.at(now + delay, self.signal.set, reply, process=self.process)
+            world.at(now + delay, self._reply, now, reply, process=self.process)
         else:
             world.at(now + delay, self.signal.fail, error, process=self.process)
