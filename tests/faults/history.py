@@ -77,6 +77,8 @@ class Operation:
     """Of an acquire that failed or was cancelled: until when it must have been undone, as no message was disturbed."""
     replied_at: float | None = None
     """When the store carried out the copy whose reply ended the operation, if that is known."""
+    requests: int = 1
+    """How many requests the program has sent for it, where it is known; also those that never reached the store."""
 
     @property
     def arrived(self) -> float:

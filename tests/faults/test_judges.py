@@ -117,6 +117,11 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, PRUNED, NEXT, LOST), {"overlap", "lost"}),
         ((HELD, PRUNED, LOST), {"lost"}),
         ((HELD, PRUNED, replace(LOST, trusted_before=0.85)), set()),
+        # One that was sent twice: the first copy may have done it, or has.
+        ((HELD, FREED, NEXT, replace(DONE, kind="release", at_store=(0.65,), requests=2)), set()),
+        ((HELD, FREED, NEXT, replace(DONE, kind="release", at_store=(0.65,))), {"own writes"}),
+        ((HELD, replace(LOST, kind="release", at_store=(0.65, 0.68), replied_at=0.68)), set()),
+        ((HELD, replace(LOST, kind="release", at_store=(0.65, 0.68), replied_at=0.65)), {"lost"}),
         # A force release that finds the name free.
         ((HELD, FREE), {"force release"}),
         ((HELD, replace(FREE, at_store=(0.45, 0.47))), set()),

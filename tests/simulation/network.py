@@ -111,6 +111,7 @@ class Network:
         world, link, signal = self._world, self.link(process), Signal()
         number = self._numbers[process.number] = self._numbers.get(process.number, 0) + 1
         dice = Dice(process.seed ^ 0x5EED, number)
+        self._recorder.sent(operation)
         message = _Message(self, process, link, command, signal, dice, operation)
         if seconds is not None:
             process.call_at(process.clock() + seconds, message.time_out)
