@@ -157,7 +157,7 @@ def _parse(arguments: Sequence[str] | None) -> Any:
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--list", action="store_true", help="list the kinds of schedules and the mutants")
     parser.add_argument("--replay", type=int, metavar="SEED", help="one schedule again, shrunk and as a timeline")
-    parser.add_argument("--mutants", action="store_true", help="plant each mutant, and measure when it is found")
+    parser.add_argument("--mutants", action="store_true", help="simulate each mutant, and measure when it is found")
     return parser.parse_args(arguments)
 
 

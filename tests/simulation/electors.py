@@ -137,7 +137,7 @@ class Elector:
         self._wake()
 
     def die(self) -> None:
-        """The process is gone: its election object is never asked again."""
+        """The process is gone: nothing reads its election object any more."""
         self.election.is_over = True
         self.calls = 0
 

@@ -118,9 +118,9 @@ class Outcome:
 
 
 class Mutant(Protocol):
-    """A fault in the library, planted while the block runs."""
+    """A wrong copy of a part of the library, in its place while the block runs."""
 
-    def planted(self) -> AbstractContextManager[None]: ...
+    def applied(self) -> AbstractContextManager[None]: ...
 
 
 OnProgress = Callable[[float, int], None]

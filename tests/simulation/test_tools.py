@@ -136,8 +136,8 @@ def test_the_section_is_written_between_its_marks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mutant", ALL.values(), ids=ALL.keys())
-def test_a_mutant_is_planted_and_taken_away_again(mutant: Mutant) -> None:
+def test_a_mutant_is_applied_and_taken_away_again(mutant: Mutant) -> None:
     before = vars(mutant.owner).get(mutant.attribute)
-    with mutant.planted():
+    with mutant.applied():
         assert vars(mutant.owner)[mutant.attribute] is not before
     assert vars(mutant.owner).get(mutant.attribute) is before

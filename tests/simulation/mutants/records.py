@@ -11,15 +11,15 @@ from typing import Any
 from shedlock_py import LockRecord
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit import RecordPrograms, Records
-from tests.simulation.mutants.mutant import Change, plant
+from tests.simulation.mutants.mutant import Change, mutate
 
 ALWAYS = timedelta(days=36500)
 Step = Callable[[Records, datetime], Any]
 
-_store = partial(plant, RecordPrograms, kind="locks", part="store")
-_operated = partial(plant, RecordPrograms, kind="operators", part="store")
-_retried = partial(plant, RecordPrograms, kind="retries", part="store")
-_fired = partial(plant, RecordPrograms, kind="fire times", part="store")
+_store = partial(mutate, RecordPrograms, kind="locks", part="store")
+_operated = partial(mutate, RecordPrograms, kind="operators", part="store")
+_retried = partial(mutate, RecordPrograms, kind="retries", part="store")
+_fired = partial(mutate, RecordPrograms, kind="fire times", part="store")
 
 
 def _with(program: Any, alter: Callable[[Step, Records, datetime], Any]) -> Any:
