@@ -224,6 +224,11 @@ def draw(seed: int, hours: float, kind: str, *, store: str = "memory") -> Schedu
             faults.append(replace(_draw_one(random, after, hours, nodes, lease), at=at, node=fault.node))
     if kind in _DRIFTS:
         faults += [Fault(0.0, "drift", node, 0.0, _DRIFTS[kind] - 1) for node in range(nodes)]
+    if kind == "observed":
+        # A dead leader's lease that the store would keep for an hour, and then nothing that helps by chance.
+        for cycle in range(0, round(hours * 3600), round(_CYCLE)):
+            at = cycle + _TROUBLED - random.randrange(30)
+            faults += [Fault(at, "pause", HOLDER, 2 * lease), Fault(at + 1.0, "jump", EVERY_NODE, 0.0, -3600.0)]
     if kind == "repeating drivers":
         faults.append(Fault(1.0, "repeat", EVERY_NODE, hours * 3600, 1.0))
     return Schedule(seed, hours, kind, tuple(sorted(faults)), nodes, store)
