@@ -108,6 +108,11 @@ class Operation:
         return self.end if self.replied_at is None else self.replied_at
 
     @property
+    def late_copies(self) -> tuple[float, ...]:
+        """When copies reached the store that did what the reply does not say."""
+        return tuple(moment for moment in self.at_store or () if moment > self.decided)
+
+    @property
     def end(self) -> float:
         """When it ended; infinity if it never did."""
         return float("inf") if self.ended is None else self.ended
