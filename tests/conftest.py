@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import matrix, versions
+from tests.support import matrix, memory, versions
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import DatabaseServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
@@ -15,6 +15,7 @@ from tests.support.stores import STORES, Store
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.add_cleanup(memory.use_memory())
     config.pluginmanager.register(versions)
 
 
