@@ -19,7 +19,7 @@ OTHER_DRIVERS = ("psycopg2", "psycopg_async", "mysqldb", "aiomysql")
 ASYNC_DRIVERS = ("psycopg_async", "asyncpg", "aiomysql", "asyncmy")
 USUAL_QUORUMS = ((3, "sync"), (5, "async"))
 """Each size and each kind of client once."""
-MODULES = {"mysqldb": "MySQLdb", "psycopg_async": "psycopg"}
+MODULES = {"mysqldb": "MySQLdb", "psycopg_async": "psycopg", "pysqlite": "sqlite3"}
 """What is imported for a driver, if that has another name."""
 
 
