@@ -16,6 +16,7 @@ from tests.support.stores import STORES, Store
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(versions)
+    matrix.is_whole = config.getoption("--matrix")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
