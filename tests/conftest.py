@@ -18,6 +18,7 @@ from tests.support.stores import STORES, Store
 def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(memory.use_memory())
     config.pluginmanager.register(versions)
+    matrix.is_whole = config.getoption("--matrix")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -193,6 +193,7 @@ def test_no_promise_is_broken(
         pytest.skip(can_mount)
     report = run(store, Budget(0), 1)
     assert [f"{finding.rule}: {finding.text}" for finding in report.findings] == []
+    assert report.trials > 0
     counts = report.counts | {TAKEN_OVER: len(report.takeovers)}
     assert {what: counts[what] for what, least in happened.items() if counts[what] < least} == {}
 
