@@ -17,7 +17,6 @@ from typing import Self
 
 from tests.support.polling import wait_until
 
-
 LAST_BYTES = 16 * 1024
 """Room for a few lines of 20 elections."""
 

@@ -410,6 +410,7 @@ def test_a_lease_is_not_released_while_a_callback_runs(world: World) -> None:
 
 
 def demote(world: World, node: Stepped, cooldown: float) -> None:
+    assert node.holder is not None
     request = Demotion(node.holder, timedelta(seconds=cooldown)).request("election", timedelta(seconds=DEADLINE))
     world.store.take_over(request)
 

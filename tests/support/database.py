@@ -113,9 +113,7 @@ class DatabaseServer(Server):
 @cache
 def _engine(url: str) -> Engine:
     """Keeps no connection, but what SQLAlchemy asks each new engine's server: most of the time that a query takes."""
-    return create_engine(
-        url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 5}
-    )
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 5})
 
 
 class ExternalLife(Server):

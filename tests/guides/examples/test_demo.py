@@ -21,7 +21,9 @@ from tests.support.server_process import ServerError
 
 IN_MAKE_TEST = ("sqlite", "redis")
 """On the others, the demo shows the same; their contract is tested elsewhere."""
-KINDS = [kind if kind in IN_MAKE_TEST else pytest.param(kind, marks=pytest.mark.matrix) for kind in ("sqlite", *PRIVATE)]
+KINDS = [
+    kind if kind in IN_MAKE_TEST else pytest.param(kind, marks=pytest.mark.matrix) for kind in ("sqlite", *PRIVATE)
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
