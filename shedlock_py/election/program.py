@@ -224,11 +224,11 @@ class Election:
                     yield from self._take_by_force(self._deadline)
                 self.intents.discard("take_over")  # try once: two nodes that keep taking over would leave no leader
                 return
-            if self.clock() < self._rests_until:
-                yield Wait(self._rests_until)
-                return
-            yield from self._observe()
+            yield from self._observe()  # also a node that rests: it may have been demoted while it resigned
             self._failures = 0
+            if self.clock() < self._rests_until:
+                yield Wait(min(self.clock() + self._pause(), self._rests_until))
+                return
             if self._may_acquire():
                 yield from self._acquire()
             elif self.observation.is_overdue():
@@ -255,7 +255,8 @@ class Election:
         if demotion is None:
             self._notice(record.holder)
         elif before is None or before.locked_by != record.locked_by:
-            self._rests_until = self.clock() + demotion.cooldown_of(self.holder).total_seconds()
+            cooldown = demotion.cooldown_of(self.holder).total_seconds()
+            self._rests_until = max(self._rests_until, self.clock() + cooldown)
 
     def _may_acquire(self) -> bool:
         return self.observation.is_free() and self.clock() >= self._rests_until

@@ -37,6 +37,7 @@ class TcpProxy:
         self._replies_until_drop: int | None = None
         self._drop_marker = b""
         self._marked_drops = 0
+        self._drop_skip = 0
         self._dropping: set[_Link] = set()
         self._hold_marker = b""
         self._hold_skip = 0
@@ -86,10 +87,13 @@ class TcpProxy:
         with self._changed:
             self._replies_until_drop = skip
 
-    def drop_replies_to(self, marker: str, times: int = 1) -> None:
-        """Pass the next `times` requests that contain `marker` on, drop their replies and close their connections."""
+    def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
+        """Pass the next `times` requests that contain `marker` on, drop their replies and close their connections.
+
+        The first `skip` requests get theirs.
+        """
         with self._changed:
-            self._drop_marker, self._marked_drops = marker.encode(), times
+            self._drop_marker, self._marked_drops, self._drop_skip = marker.encode(), times, skip
 
     @property
     def drops_left(self) -> int:
@@ -247,8 +251,10 @@ class TcpProxy:
                 if self._is_held(link, chunk):
                     return False
                 if self._marked_drops and self._drop_marker in chunk:
-                    self._marked_drops -= 1
-                    self._dropping.add(link)  # on this connection: the reply to another may come before
+                    self._drop_skip -= 1
+                    if self._drop_skip < 0:
+                        self._marked_drops -= 1
+                        self._dropping.add(link)  # on this connection: the reply to another may come before
                 if self._silence_marker and self._silence_marker in chunk and self._silences_left != 0:
                     self._silence_skip -= 1
                     if self._silence_skip < 0:

@@ -168,7 +168,7 @@ def running(
 def sqlite_locks(directory: Path) -> Iterator[tuple[str, SqlAlchemyLockProvider]]:
     """A lock table in a new file: its URL, and a provider for the test."""
     url = f"sqlite:///{directory}/locks-{next(_numbers)}.db"
-    with closing(SqlAlchemyLockProvider(url)) as provider:
+    with closing(SqlAlchemyLockProvider(url, timeout="60s")) as provider:  # however busy the disk is
         provider.create_schema()
         yield url, provider
 

@@ -55,7 +55,7 @@ def close_providers() -> None:
 def file_store(directory: Path) -> str:
     """The URL of a new store."""
     url = f"sqlite:///{directory}/locks.db"
-    provider_at(url).create_schema()
+    provider_at(f"{url}?timeout=60s").create_schema()  # however busy the disk is
     return url
 
 

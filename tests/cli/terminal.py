@@ -109,6 +109,8 @@ class Terminal:
         try:
             data = os.read(self._side, 65536)
         except OSError:  # the other side is closed
-            return False
+            data = b""
+        if not data:
+            time.sleep(0.01)  # select does not wait at the end of a file
         self.raw += data.decode(errors="replace")
         return bool(data)

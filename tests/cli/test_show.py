@@ -234,8 +234,8 @@ def test_the_file_of_a_mistyped_path_is_not_created(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / url.partition(":///")[2]
-    done = shedlock_command(*arguments, store=url)
-    assert (done.returncode, done.stdout) == (69, "")
+    done = run(*arguments, store=url)
+    assert (done.exit_code, done.stdout) == (69, "")
     assert done.stderr == (
         f"shedlock: there is no SQLite file {path} — is the path right? To create the file: shedlock schema --create\n"
     )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import InMemoryLockProvider
+from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.program import PENDING, Do, Election, Wait
 from shedlock_py.election.settings import JITTER, ElectionSettings
 from shedlock_py.errors import ProviderUnreachable
@@ -406,6 +407,44 @@ def test_a_lease_is_not_released_while_a_callback_runs(world: World) -> None:
     node.is_cut_off = False
     world.pass_time(RETRY, node)
     assert "release" not in node.requested
+
+
+def demote(world: World, node: Stepped, cooldown: float) -> None:
+    assert node.holder is not None
+    request = Demotion(node.holder, timedelta(seconds=cooldown)).request("election", timedelta(seconds=DEADLINE))
+    world.store.take_over(request)
+
+
+@pytest.mark.parametrize("takeover", ["expired", "observed"])
+def test_a_node_that_is_demoted_while_it_resigns_is_no_candidate_for_the_cooldown(world: World, takeover: str) -> None:
+    """Its callbacks still run, so it has not released its lease. The release is refused, and says nothing of why."""
+    node = world.node("busy", takeover=takeover)
+    world.lead_with(node)
+    is_busy = True
+    node.election.is_busy = lambda: is_busy
+    node.wake("resign")
+    node.run()
+    demote(world, node, 20.0)
+    is_busy = False
+    node.wake()
+    node.run()
+    assert node.requested[-2:] == ["release", "record"]
+    world.pass_time(19.9, node)
+    assert world.leaders() == []
+    world.pass_time(0.2, node)
+    assert world.leaders() == ["busy"]
+
+
+def test_the_demotion_of_another_node_does_not_cut_a_cooldown_short(world: World) -> None:
+    first, second = world.node("first", takeover="expired"), world.node("second", takeover="expired")
+    world.lead_with(first)
+    demote(world, first, 60.0)
+    assert world.lead_with(first, second) is second
+    demote(world, second, 10.0)
+    world.pass_time(9.9, first, second)
+    assert world.leaders() == []
+    world.lead_with(first, second)
+    assert world.leaders() == ["second"]
 
 
 def test_nodes_that_cannot_reach_the_store_back_off_each_for_another_time(world: World) -> None:

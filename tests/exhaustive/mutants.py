@@ -22,7 +22,7 @@ from tests.exhaustive.run import Plan
 from tests.exhaustive.scenes import SCENES, Scene
 from tests.simulation.stores import ModelStore
 
-Plant = Callable[[pytest.MonkeyPatch, ModelStore], None]
+Apply = Callable[[pytest.MonkeyPatch, ModelStore], None]
 
 
 class Mutant(NamedTuple):
@@ -30,20 +30,20 @@ class Mutant(NamedTuple):
     scene: Scene
     broken: str
     """What the search reports."""
-    plant: Plant
+    apply: Apply
 
 
-def _altered(change: Callable[[Any], Any]) -> Plant:
+def _altered(change: Callable[[Any], Any]) -> Apply:
     """The store carries out a changed command."""
 
-    def plant(monkeypatch: pytest.MonkeyPatch, store: ModelStore) -> None:
+    def apply(monkeypatch: pytest.MonkeyPatch, store: ModelStore) -> None:
         execute = store.execute
         monkeypatch.setattr(store, "execute", lambda command, now_us: execute(change(command), now_us))
 
-    return plant
+    return apply
 
 
-def _sql(which: Callable[[str], bool], old: str, new: str) -> Plant:
+def _sql(which: Callable[[str], bool], old: str, new: str) -> Apply:
     """``old`` in the statements that ``which`` picks is ``new``."""
 
     def change(command: SqlCommand) -> SqlCommand:
@@ -56,7 +56,7 @@ def _sql(which: Callable[[str], bool], old: str, new: str) -> Plant:
     return _altered(change)
 
 
-def _script(name: str, old: str, new: str) -> Plant:
+def _script(name: str, old: str, new: str) -> Apply:
     def change(command: Any) -> Any:
         if not isinstance(command, Call) or command.script.name != name:
             return command
@@ -102,7 +102,7 @@ _OWN = "WHEN record.locked_by = ?"
 _STAYS = "THEN record.lock_until"
 
 
-def _wrapped(owner: type, name: str, wrap: Callable[[Any], Any]) -> Plant:
+def _wrapped(owner: type, name: str, wrap: Callable[[Any], Any]) -> Apply:
     """``wrap`` gets the method, and returns the wrong one."""
     return lambda monkeypatch, store: monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
 

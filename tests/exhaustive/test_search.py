@@ -55,7 +55,7 @@ def test_no_promise_is_broken(store: str, scene: str, record_property: Any) -> N
 def test_each_part_is_needed(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = MUTANTS[change]
     store = opened(mutant.store)
-    mutant.plant(monkeypatch, store)
+    mutant.apply(monkeypatch, store)
     with pytest.raises(Violation) as found:
         _search(mutant.store, store, mutant.scene).check()
     print(f"with it ({change}):\n{found.value}\n")

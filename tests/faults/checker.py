@@ -238,7 +238,7 @@ def _lost_grants(
     for attempt in attempts:
         if attempt.outcome != "skipped":
             continue
-        before = bisect_right(begins, attempt.end)
+        before = bisect_right(begins, attempt.decided)
         until, died = longest[before - 1][1:] if before else (-INFINITY, False)
         if until + rules.resolution < attempt.started:
             rule = "crash bound" if died else "grant lost"

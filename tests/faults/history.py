@@ -75,6 +75,10 @@ class Operation:
     """When an undo of this acquire reached the store."""
     undone_by: float = float("inf")
     """Of an acquire that failed or was cancelled: until when it must have been undone, as no message was disturbed."""
+    replied_at: float | None = None
+    """When the store carried out the copy whose reply ended the operation, if that is known."""
+    requests: int = 1
+    """How many requests the program has sent for it, where it is known; also those that never reached the store."""
 
     @property
     def arrived(self) -> float:
@@ -94,7 +98,19 @@ class Operation:
     @property
     def granted_by(self) -> float:
         """Of one that was granted: the store had granted it by then."""
+        if self.replied_at is not None:
+            return self.replied_at
         return max([moment for moment in self.at_store or () if moment <= self.end], default=self.end)
+
+    @property
+    def decided(self) -> float:
+        """Copies that reach the store later do what the reply does not say."""
+        return self.end if self.replied_at is None else self.replied_at
+
+    @property
+    def late_copies(self) -> tuple[float, ...]:
+        """When copies reached the store that did what the reply does not say."""
+        return tuple(moment for moment in self.at_store or () if moment > self.decided)
 
     @property
     def end(self) -> float:

@@ -48,13 +48,13 @@ class LateCopies:
             (moment, attempt.started)
             for attempt in attempts
             for moment in attempt.at_store or ()
-            if attempt.outcome != "skipped" or moment > attempt.end
+            if attempt.outcome != "skipped" or moment > attempt.decided
         )
         """When a request that may have been granted reached the store, and when its acquire began."""
 
     def holds_of(self, attempt: Operation) -> Iterator[Hold]:
         for moment in attempt.at_store or ():
-            is_late = moment > attempt.end
+            is_late = moment > attempt.decided
             if attempt.outcome == "skipped" and not is_late:
                 continue
             if attempt.outcome == "granted" and not (is_late and self._is_gone(attempt, moment)):

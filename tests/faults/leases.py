@@ -10,6 +10,8 @@ from shedlock_py.request import trust_ends
 from tests.faults.history import DISTURBED, EVERY_WORKER, NEVER, History, Mark, Operation
 
 INFINITY = float("inf")
+ROUNDING = 0.005
+"""Seconds: stores round their clocks to the millisecond."""
 
 
 class Arrivals:
@@ -187,6 +189,8 @@ class LeaseHistory:
 
         ``prompt``: a release that took longer may have left some of a quorum's servers alone.
         """
+        if all(operation.at_store is not None for operation in (self.acquire, *self.extends, *self.releases)):
+            return self._held_until_by_copies()
         granted = self.acquire.granted_by if self.acquire.at_store else arrivals.of_answered(self.acquire)
         until = granted + self.acquire.at_most
         sent_before: list[tuple[float, float]] = []
@@ -215,6 +219,22 @@ class LeaseHistory:
                 has_ended = min(has_ended, arrives)
             sent_before.append((arrives, seconds))
         return min(until, has_ended)
+
+    def _held_until_by_copies(self) -> float:
+        """The same, where it is known when each copy of a request reached the store."""
+        until, newest = self.acquire.granted_by + self.acquire.at_most, NEVER
+        copies = [
+            (moment, operation) for operation in (*self.extends, *self.releases) for moment in operation.at_store or ()
+        ]
+        for moment, operation in sorted(copies, key=lambda copy: copy[0]):
+            if moment > until + ROUNDING:
+                break  # it is refused, and so are all that follow
+            rest = self._rest(operation)
+            ends = moment + (rest if operation.kind == "release" else max(operation.at_most, rest))
+            # A store that recognises retries may leave out a copy that is not the first, or that others overtook.
+            until = ends if operation.started > newest else max(until, ends)
+            newest = max(newest, operation.started)
+        return until
 
     def _rest(self, operation: Operation) -> float:
         """What was left of the minimum hold when this was asked; neither an extend nor a release cuts it."""

@@ -150,13 +150,16 @@ def postgres_log(store: Store) -> Iterator[Small]:
 
 @contextmanager
 def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
-    with filled(directory):
+    def has_given_up() -> bool:
         with suppress(OperationalError), server.connect() as admin:
-            while True:  # each takes a new file
+            while True:  # each takes a new file; a CHECKPOINT that fails does not end the server
                 admin.exec_driver_sql("CHECKPOINT")
                 admin.exec_driver_sql("SELECT pg_switch_wal()")
                 admin.exec_driver_sql("SELECT pg_logical_emit_message(true, 'shedlock', 'x')")
-        wait_until(lambda: server.pid is None, timeout=TIMEOUT, what="the server has given up")
+        return server.pid is None
+
+    with filled(directory):
+        wait_until(has_given_up, timeout=TIMEOUT, what="the server has given up")
         yield
     server.start()
 

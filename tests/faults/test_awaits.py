@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from itertools import count
@@ -23,8 +22,6 @@ from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
 from tests.support.stores import MongoStore, Store
-
-FULL = bool(os.environ.get("FAULTS_FULL"))
 
 # By name: the registered store, and the async driver where there are several.
 STORES: dict[str, tuple[str, ...]] = {
@@ -45,9 +42,9 @@ MakeStore = Callable[..., Store]
 SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]
 ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep_alive", "extending")]
 CASES = [
-    pytest.param(store, way, kind, marks=[] if FULL or (way, kind) in SHORT else [pytest.mark.matrix])
+    pytest.param(store, way, kind, marks=[] if (way, kind) in SHORT else [pytest.mark.matrix])
     for store in STORES
-    for way, kind in (ALL if FULL or store == "sqlite+aiosqlite" else SHORT)
+    for way, kind in ALL
 ]
 
 MOST_AWAITS = 400

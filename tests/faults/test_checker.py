@@ -36,6 +36,11 @@ def released(lease: Operation, started: float, ended: float) -> Operation:
     return then("release", lease, started, ended, "done")
 
 
+def reached(operation: Operation, *moments: float, replied_at: float | None = None) -> Operation:
+    """Copies of its requests reached the store then; the reply is that to one of them."""
+    return replace(operation, at_store=moments, replied_at=replied_at)
+
+
 def rules_found(*operations: Operation, marks: tuple[Mark, ...] = (), rules: Rules | None = None) -> list[str]:
     history = History(tuple(sorted(operations, key=lambda operation: operation.started)), marks)
     return [finding.rule for finding in check(history, rules).findings]
@@ -146,6 +151,35 @@ CASES: dict[str, tuple[tuple[Operation, ...], dict[str, Any], list[str]]] = {
     "failed after it": ((acquire(A, 4.0, 5.1, outcome="error", claim=""), skip(B, 8.05, 8.09)), DISTURBANCE, []),
     "sent twice in it": ((acquire(A, 4.0, 4.1), skip(B, 6.4, 6.45)), DISTURBANCE, []),
     "sent twice, and over": ((acquire(A, 4.0, 4.1), skip(B, 6.55, 6.6)), DISTURBANCE, ["grant lost"]),
+    # It is known when copies reached the store
+    "the reply decides": ((reached(skip(A, 1.0, 1.9), 1.05), skip(B, 2.0, 2.05)), NO_RULES, ["grant lost"] * 2),
+    "the copy before the reply": (
+        (FIRST, RELEASED, reached(skip(A, 1.2, 1.9), 1.25, 1.5, replied_at=1.5), skip(B, 2.15, 2.2)),
+        NO_RULES, ["grant lost"],
+    ),
+    "a copy after the reply is granted": (
+        (FIRST, RELEASED, reached(skip(A, 1.2, 1.9), 1.25, 1.5, replied_at=1.25), skip(B, 2.45, 2.5)), NO_RULES, []
+    ),
+    "for one lease": (
+        (FIRST, RELEASED, reached(skip(A, 1.2, 1.9), 1.25, 1.5, replied_at=1.25), skip(B, 2.55, 2.6)),
+        NO_RULES, ["grant lost"],
+    ),
+    "each copy of an extension extends": (
+        (reached(FIRST, 1.05), reached(FAILED, 1.95, 2.9), skip(B, 3.85, 3.9)), NO_RULES, []
+    ),
+    "and no longer than the last": (
+        (reached(FIRST, 1.05), reached(FAILED, 1.95, 2.9), skip(B, 3.95, 4.0)), NO_RULES, ["grant lost"]
+    ),
+    "a copy after the end does not": (
+        (reached(FIRST, 1.05), reached(FAILED, 1.95, 3.0), skip(B, 2.99, 3.05)), NO_RULES, ["grant lost"]
+    ),
+    "none that reached the store does": (
+        (reached(FIRST, 1.05), reached(FAILED), skip(B, 2.1, 2.15)), NO_RULES, ["grant lost"]
+    ),
+    "a copy that a release has overtaken": (
+        (reached(FIRST, 1.05), reached(FAILED, 3.0), reached(released(FIRST, 2.0, 2.03), 2.02), skip(B, 2.1, 2.15)),
+        NO_RULES, ["grant lost"],
+    ),
     # What the holder knows
     "trusted after the window": ((FIRST, then("check", FIRST, 1.99, 2.0, "trusted")), NO_RULES, ["trust"]),
     "not trusted after it": ((FIRST, then("check", FIRST, 1.99, 2.0, "untrusted")), NO_RULES, []),

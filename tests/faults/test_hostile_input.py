@@ -5,7 +5,6 @@ Also, in tests/stores: sql/test_refusals.py, mongodb/test_inputs.py, redis/test_
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,14 +26,14 @@ from shedlock_py import (
 )
 from shedlock_py.durations import parse_duration
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from tests.support import matrix
 from tests.support.stores import Store
 
-FULL = bool(os.environ.get("FAULTS_FULL"))
 SETTINGS = settings(
     deadline=None,
     database=None,
-    derandomize=not FULL,
-    max_examples=500 if FULL else 40,
+    derandomize=not matrix.is_whole,
+    max_examples=500 if matrix.is_whole else 40,
     suppress_health_check=list(HealthCheck),
 )
 HUGE = 10_000_000

@@ -117,6 +117,11 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, PRUNED, NEXT, LOST), {"overlap", "lost"}),
         ((HELD, PRUNED, LOST), {"lost"}),
         ((HELD, PRUNED, replace(LOST, trusted_before=0.85)), set()),
+        # One that was sent twice: the first copy may have done it, or has.
+        ((HELD, FREED, NEXT, replace(DONE, kind="release", at_store=(0.65,), requests=2)), set()),
+        ((HELD, FREED, NEXT, replace(DONE, kind="release", at_store=(0.65,))), {"own writes"}),
+        ((HELD, replace(LOST, kind="release", at_store=(0.65, 0.68), replied_at=0.68)), set()),
+        ((HELD, replace(LOST, kind="release", at_store=(0.65, 0.68), replied_at=0.65)), {"lost"}),
         # A force release that finds the name free.
         ((HELD, FREE), {"force release"}),
         ((HELD, replace(FREE, at_store=(0.45, 0.47))), set()),
@@ -149,6 +154,7 @@ RUN = replace(HELD, fire_time=100.0)
 ENDED = replace(HELD, kind="release", started=0.2, ended=0.3, outcome="done")
 AGAIN = replace(NEXT, fire_time=100.0)
 LATE = replace(SKIP, started=1.0, ended=1.1, fire_time=100.0)
+TWICE = replace(LATE, started=0.15, ended=0.5, fire_time=100.2, at_store=(0.2, 0.45), replied_at=0.2)
 AFTER_A_CRASH = replace(AGAIN, started=2.4, ended=2.5, trusted_until=4.3)
 
 
@@ -166,6 +172,15 @@ AFTER_A_CRASH = replace(AGAIN, started=2.4, ended=2.5, trusted_until=4.3)
         ((RUN, ENDED, replace(LATE, fire_time=99.8)), (), set()),
         ((replace(RUN, outcome="error", claim="", at_most=0.05), LATE), (), set()),
         ((RUN, ENDED, replace(LATE, fire_time=100.2)), (), {"grant lost"}),
+        # A second copy of a skipped acquire uses the fire time up, and holds the lock, for nobody.
+        ((RUN, ENDED, TWICE, replace(LATE, started=3.0, ended=3.1, fire_time=100.2)), (), set()),
+        ((RUN, ENDED, TWICE, replace(LATE, started=3.0, ended=3.1, fire_time=100.4)), (), {"grant lost"}),
+        ((RUN, ENDED, TWICE, replace(LATE, started=2.4, ended=2.45, fire_time=100.4)), (), set()),
+        (
+            (RUN, ENDED, replace(TWICE, started=0.4, ended=0.7, at_store=(0.45, 0.6), replied_at=0.45)),
+            (),
+            {"grant lost"},
+        ),
         ((RUN, ENDED, replace(LATE, fire_time=None)), (), {"grant lost"}),
     ],
 )

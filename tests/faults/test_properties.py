@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
@@ -13,15 +12,15 @@ from shedlock_py import LockRequest
 from shedlock_py.lease import Claim, Extension
 from shedlock_py.request import SLACK, TRUST_MARGIN
 from shedlock_py.testing import FakeClock
+from tests.support import matrix
 
-FULL = bool(os.environ.get("FAULTS_FULL"))
 settings.register_profile(
     "faults",
     deadline=None,
     database=None,
-    derandomize=not FULL,  # the short run is the same each time; the full one looks for more
-    max_examples=2000 if FULL else 60,
-    stateful_step_count=60 if FULL else 40,
+    derandomize=not matrix.is_whole,  # the short run is the same each time; the full one looks for more
+    max_examples=2000 if matrix.is_whole else 60,
+    stateful_step_count=60 if matrix.is_whole else 40,
     suppress_health_check=[HealthCheck.too_slow],
 )
 SETTINGS = settings.get_profile("faults")
@@ -87,7 +86,7 @@ class TrustMachine(RuleBasedStateMachine):
 
 
 TestTrust = TrustMachine.TestCase
-TestTrust.settings = settings(SETTINGS, max_examples=5000 if FULL else 100)
+TestTrust.settings = settings(SETTINGS, max_examples=5000 if matrix.is_whole else 100)
 
 
 @SETTINGS

@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.faults.report import PAGE, write_page
 from tests.simulation import timeline
-from tests.simulation.campaign import SHORT, WITHIN_LIMITS, Job, Limit, for_hours, jobs, run, try_limit
+from tests.simulation.campaign import MODELS, SHORT, STORES, WITHIN_LIMITS, Job, Limit, for_hours, jobs, run, try_limit
 from tests.simulation.explain import explain
 from tests.simulation.mutants import ALL
 from tests.simulation.progress import Progress, plural
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _list()
     seed = options.seed if options.seed is not None else random.randrange(1_000_000_000)
     if options.replay is not None:
-        return _replay(Job(options.replay, options.kind or WITHIN_LIMITS[0], options.hours or SHORT, options.store))
+        kind, store = options.kind or WITHIN_LIMITS[0], options.store or "memory"
+        return _replay(Job(options.replay, kind, options.hours or SHORT, store))
     if options.mutants:
         return int(not all(detection.is_found for detection in _mutants(seed)))
     hours = options.hours or YEAR
@@ -57,13 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     limits: list[Limit] = []
     detections: list[Detection] = []
-    if options.kind is None and options.store == "memory":
+    if options.kind is None and options.store is None:
         limits = _limits(seed, options.jobs)
-    if hours >= YEAR and options.kind is None:
+    if hours >= YEAR and options.kind is None and options.store is None:
         detections = _mutants(seed)
         write_page(section(Run(seed, seconds, tally, limits, detections)), PAGE, BEGIN, END)
     for found in _worth_shrinking([*tally.found, *(each for limit in limits for each in limit.unexpected.found)]):
-        print(f"\n{explain(Job(found.seed, found.kind, found.hours, options.store))}", flush=True)
+        print(f"\n{explain(Job(found.seed, found.kind, found.hours, found.store))}", flush=True)
     is_good = (
         not tally.found
         and all(limit.broken and not limit.unexpected.found for limit in limits)
@@ -78,11 +79,11 @@ def _simulate(seed: int, hours: float, options: Any) -> Tally:
 
     def on_result(tally: Tally, result: Result) -> None:
         if result.violation is not None:
-            again = timeline.replay(draw(result.seed, result.hours, result.kind, store=options.store))
+            again = timeline.replay(draw(result.seed, result.hours, result.kind, store=result.store))
             progress.say(f"VIOLATION {result.violation.rule}: {result.violation.text}\n  see it again: {again}")
         progress.update(tally)
 
-    planned = for_hours(hours, jobs(seed, kinds, (options.store,)))
+    planned = for_hours(hours, jobs(seed, kinds, (options.store,) if options.store else STORES))
     tally = run(planned, processes=options.jobs, on_result=on_result)
     progress.clear()
     return tally
@@ -148,11 +149,15 @@ def _parse(arguments: Sequence[str] | None) -> Any:
     parser.add_argument("--hours", type=float, help=f"simulated hours (default: {YEAR}, a year)")
     parser.add_argument("--seed", type=int, help="of the first schedule (default: a fresh one)")
     parser.add_argument("--kind", choices=tuple(KINDS), help="schedules of this kind only")
-    parser.add_argument("--store", default="memory", help="whose programs run (default: memory)")
+    parser.add_argument(
+        "--store",
+        choices=("memory", *MODELS),
+        help="whose programs run (default: memory, and each of the others in a hundredth of the schedules)",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--list", action="store_true", help="list the kinds of schedules and the mutants")
     parser.add_argument("--replay", type=int, metavar="SEED", help="one schedule again, shrunk and as a timeline")
-    parser.add_argument("--mutants", action="store_true", help="plant each mutant, and measure when it is found")
+    parser.add_argument("--mutants", action="store_true", help="simulate each mutant, and measure when it is found")
     return parser.parse_args(arguments)
 
 

@@ -19,6 +19,12 @@ LONG_EVERY = 50
 """One of so many schedules is a long one: faults that build up slowly need it."""
 
 
+MODELS = ("sql", "redis", "mongodb")
+"""Model stores of ``tests.simulation.stores``: the real statements and scripts, at half the speed."""
+STORES = (*MODELS, *("memory",) * 97)
+"""They take turns, so each model store gets a hundredth of the schedules."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One schedule to simulate."""
@@ -50,7 +56,7 @@ def run_one(job: Job) -> Result:
     outcome = simulate(draw(job.seed, job.hours, job.kind, store=job.store))
     violations = outcome.broken() or outcome.violations
     first = min(violations, key=lambda violation: violation.at, default=None)
-    return Result(job.seed, job.kind, job.hours, outcome.events, outcome.counts, first)
+    return Result(job.seed, job.kind, job.hours, outcome.events, outcome.counts, first, job.store)
 
 
 def run(

@@ -116,6 +116,8 @@ class Elector:
         """In virtual time: ``renew_deadline`` after it sent the last request for its lease that the store confirmed."""
         self.rests_until = -_INFINITY
         """By the node's clock: until when it is not a candidate, because it has read that it was demoted."""
+        self._has_led = False
+        """Whether the node has led with the lease that it got last."""
         self._demoted_by = ""
         self._is_woken = False
         self._waits: Signal | None = None
@@ -137,7 +139,7 @@ class Elector:
         self._wake()
 
     def die(self) -> None:
-        """The process is gone: its election object is never asked again."""
+        """The process is gone: nothing reads its election object any more."""
         self.election.is_over = True
         self.calls = 0
 
@@ -157,7 +159,9 @@ class Elector:
         now, settings = self.process.world.now, self.settings
         sees_it = (settings.renew_deadline + 3 * settings.retry_period).total_seconds()
         demoted = next((each for each in self.contest.electors if each.process.machine == machine), None)
-        if demoted is not None and self._is_calm(demoted.process.number, now - sees_it, now + sees_it):
+        if demoted is None or "take_over" in demoted.election.intents:
+            return  # a take-over that was requested before is by force, too
+        if self._is_calm(demoted.process.number, now - sees_it, now + sees_it):
             self.contest.demoted(machine, cooldown * 0.99, token)
 
     # The election program
@@ -192,7 +196,10 @@ class Elector:
             self._add(f"{operation}: {'done' if reply else 'refused'}")
         if operation in ("acquire", "take_over", "extend") and reply is not None:
             deadline = sent_at + self.settings.renew_deadline.total_seconds()
-            self.works_until = self.may_lead_until = self.process.to_world(deadline)
+            self.may_lead_until = self.process.to_world(deadline)
+            self._has_led = self._has_led and operation == "extend"
+            if self._has_led:
+                self.works_until = self.may_lead_until  # another lease does not protect the callbacks of a former one
             self.process.world.at(self.may_lead_until + 2 * ROUNDING, self.contest.check)
         if operation == "record" and reply is not None:
             self._read(reply)
@@ -218,6 +225,7 @@ class Elector:
         match event:
             case LeadershipStarted(_, _, term):
                 self._add(f"leads, term {term}")
+                self._has_led, self.works_until = True, self.may_lead_until
                 self.contest.started(self, term or 0)
                 self._call()
             case LeadershipStopped(_, _, _, reason):

@@ -39,7 +39,11 @@ class Recorder:
         self._number = 0
         self._arrivals: dict[int, list[float]] = {}
         """When the copies of an operation's requests have reached the store."""
+        self._replies: dict[int, float] = {}
+        """When the store carried out the copy whose reply the program got last."""
         self._undos: dict[int, list[float]] = {}
+        self._requests: Counter[int] = Counter()
+        """How many requests were sent for an operation that is under way."""
 
     def begin(self, operation: Operation) -> int:
         self._number += 1
@@ -62,7 +66,8 @@ class Recorder:
         operation = Operation(
             begun.worker, begun.kind, begun.name, begun.started, at, outcome, claim, token, begun.at_most,
             begun.at_least, begun.trusted_before, trusted_until, begun.keep_alive, begun.fire_time, error,
-            self._arrivals[number], self._undos[number], undone_by,
+            self._arrivals[number], self._undos[number], undone_by, self._replies.pop(number, None),
+            self._requests.pop(number, 0),
         )  # fmt: skip
         self.ended[number] = operation
         return operation
@@ -83,6 +88,16 @@ class Recorder:
         if moments is not None:
             moments.append(at)
 
+    def sent(self, number: int) -> None:
+        """The program has sent a request of that operation."""
+        if number in self.under_way:
+            self._requests[number] += 1
+
+    def replied(self, number: int, at: float) -> None:
+        """The program has the reply to the copy that reached the store at ``at``."""
+        if number in self.under_way:
+            self._replies[number] = at
+
     def undo_arrived(self, number: int, at: float) -> None:
         """The command that undoes that operation, or does it once more, has reached the store."""
         operation = self.under_way.get(number) or self.ended.get(number)
@@ -99,6 +114,8 @@ class Recorder:
         for number in [number for number, operation in self.under_way.items() if operation.worker == worker]:
             operation = self.under_way.pop(number)
             moments, undos = self._arrivals[number], self._undos[number]
+            self._replies.pop(number, None)
+            self._requests.pop(number, None)
             self.ended[number] = replace(operation, at_store=moments, undone_at=undos)
 
     def forget(self, is_old: Callable[[Operation], bool]) -> None:

@@ -111,6 +111,7 @@ class Network:
         world, link, signal = self._world, self.link(process), Signal()
         number = self._numbers[process.number] = self._numbers.get(process.number, 0) + 1
         dice = Dice(process.seed ^ 0x5EED, number)
+        self._recorder.sent(operation)
         message = _Message(self, process, link, command, signal, dice, operation)
         if seconds is not None:
             process.call_at(process.clock() + seconds, message.time_out)
@@ -209,6 +210,11 @@ class _Message:
         is_confirmed = signal.is_done and signal.error is None and signal.value is not None
         return is_confirmed and not network.recognises_retries and network._recorder.kind(self._operation) == "extend"
 
+    def _reply(self, carried_out_at: float, reply: Any) -> None:
+        if not self.signal.is_done:
+            self._network._recorder.replied(self._operation, carried_out_at)
+            self.signal.set(reply)
+
     def arrive(self) -> None:
         """At the store."""
         self._arrive(self.arrive)
@@ -247,6 +253,6 @@ class _Message:
             network._counts["lost reply"] += 1
             return
         if error is None:
-            world.at(now + delay, self.signal.set, reply, process=self.process)
+            world.at(now + delay, self._reply, now, reply, process=self.process)
         else:
             world.at(now + delay, self.signal.fail, error, process=self.process)

@@ -17,6 +17,13 @@ from tests.simulation.trials import Detection
 BEGIN = "<!-- begin: written by `make simulate` -->"
 END = "<!-- end: written by `make simulate` -->"
 
+_STORES = {
+    "memory": "the in-memory store",
+    "sql": "SQLite, in a real SQLite",
+    "redis": "Redis, its scripts in a real Lua 5.1",
+    "mongodb": "MongoDB, its operators interpreted",
+}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -27,7 +34,6 @@ class Run:
     tally: Tally
     limits: Sequence[Limit]
     detections: Sequence[Detection]
-    stores: Sequence[str] = ("memory",)
 
 
 def section(run: Run) -> str:
@@ -41,6 +47,10 @@ def section(run: Run) -> str:
         "| schedules | simulated hours |",
         "|---|--:|",
         *(f"| {kind}: {KINDS[kind].text} | {hours:,.0f} |" for kind, hours in tally.by_kind.items()),
+        "",
+        "| programs and commands of | simulated hours |",
+        "|---|--:|",
+        *(f"| {_STORES[store]} | {hours:,.0f} |" for store, hours in tally.by_store.items()),
         "",
         "What happened in them:",
         "",

@@ -42,13 +42,13 @@ def simulate(
 ) -> Outcome:
     """Run a schedule, and judge what happened.
 
-    :param mutant: a fault in the library, for the time of the simulation.
+    :param mutant: what is wrong in the library, for the time of the simulation.
     :param timeline: so many lines of the timeline to keep, the last ones; None: all.
     :param stops_early: stop after the hour in which a promise was broken.
     """
     was_disabled, logger.disabled = logger.disabled, True
     try:
-        with nullcontext() if mutant is None else mutant.planted():
+        with nullcontext() if mutant is None else mutant.applied():
             return Simulation(schedule, timeline).run(on_progress, stops_early=stops_early)
     finally:
         logger.disabled = was_disabled

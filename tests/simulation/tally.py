@@ -19,6 +19,7 @@ class Result:
     counts: Counter[str]
     violation: Violation | None
     """The first one."""
+    store: str = "memory"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Found:
     kind: str
     hours: float
     violation: Violation
+    store: str = "memory"
 
 
 @dataclass
@@ -42,6 +44,8 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     by_kind: dict[str, float] = field(default_factory=dict)
     """Simulated hours."""
+    by_store: dict[str, float] = field(default_factory=dict)
+    """The same."""
 
     def add(self, result: Result) -> None:
         self.hours += result.hours
@@ -49,5 +53,6 @@ class Tally:
         self.seeds += 1
         self.counts.update(result.counts)
         self.by_kind[result.kind] = self.by_kind.get(result.kind, 0.0) + result.hours
+        self.by_store[result.store] = self.by_store.get(result.store, 0.0) + result.hours
         if result.violation is not None:
-            self.found.append(Found(result.seed, result.kind, result.hours, result.violation))
+            self.found.append(Found(result.seed, result.kind, result.hours, result.violation, result.store))

@@ -54,6 +54,18 @@ def test_a_schedule_is_shrunk_to_what_breaks_the_promise() -> None:
     assert text.splitlines()[-1].endswith("^ overlap")
 
 
+def test_a_wrong_skip_is_shrunk_although_the_holder_need_not_have_died() -> None:
+    def skips(schedule: Schedule) -> Outcome:
+        outcome = toy(schedule)
+        rule = "crash bound" if len(schedule.faults) > 50 else "grant lost"
+        outcome.violations = [replace(each, rule=rule) for each in outcome.violations if each.rule == VIOLATION.rule]
+        return outcome
+
+    shrunk = Shrinker(skips).shrink(toy_schedule(), skips(toy_schedule()))
+    assert {fault.size for fault in shrunk.schedule.faults} == GUILTY
+    assert shrunk.violation.rule == "grant lost"
+
+
 def test_a_shrinker_that_runs_out_of_time_keeps_what_it_has() -> None:
     shrunk = Shrinker(toy, seconds=-1.0).shrink(toy_schedule(), toy(toy_schedule()))
     assert not shrunk.is_complete
@@ -83,7 +95,7 @@ def test_the_hours_are_divided_among_kinds_and_stores() -> None:
 def _tally() -> Tally:
     tally = Tally()
     tally.add(Result(5, "locks", 1.0, 1000, Counter({"crash": 3}), None))
-    tally.add(Result(6, "elections", 2.0, 2000, Counter({"crash": 1}), VIOLATION))
+    tally.add(Result(6, "elections", 2.0, 2000, Counter({"crash": 1}), VIOLATION, "redis"))
     return tally
 
 
@@ -116,6 +128,7 @@ def test_the_section_is_written_between_its_marks(tmp_path: Path) -> None:
     assert written.startswith(f"before\n{BEGIN}\n\nRun of ")
     assert written.endswith(f"{END}\nafter\n")
     assert "**3 simulated hours**, 3,000 events, 2 seeds from 5, **1 violation**" in written
+    assert "| Redis, its scripts in a real Lua 5.1 | 2 |" in written
     assert "| jumping locks | 17 of 20 | overlap |" in written
     assert "1 of 2 were found within one simulated hour" in written
     assert f"| {mutant.wrong} | {mutant.part} | 1 min 01.5 s | 33 min 20.0 s | overlap, token |" in written
@@ -123,8 +136,8 @@ def test_the_section_is_written_between_its_marks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mutant", ALL.values(), ids=ALL.keys())
-def test_a_mutant_is_planted_and_taken_away_again(mutant: Mutant) -> None:
+def test_a_mutant_is_applied_and_taken_away_again(mutant: Mutant) -> None:
     before = vars(mutant.owner).get(mutant.attribute)
-    with mutant.planted():
+    with mutant.applied():
         assert vars(mutant.owner)[mutant.attribute] is not before
     assert vars(mutant.owner).get(mutant.attribute) is before

@@ -1,4 +1,4 @@
-"""Plants each mutant and measures how much simulated time passes until the checker finds it."""
+"""Simulates each mutant and measures how much simulated time passes until the checker finds it."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import pytest
-from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, make_url, text
 
 Address = tuple[str, int]
 
@@ -100,18 +101,19 @@ class DatabaseServer(Server):
     @contextmanager
     def connect(self, database: str | None = None) -> Iterator[Connection]:
         """An administrator's connection, in autocommit: to look at the server from the side."""
-        engine = create_engine(
-            self.url("postgresql+psycopg" if self._is_postgres else "mysql+pymysql", database),
-            poolclass=NullPool,
-            isolation_level="AUTOCOMMIT",
-            connect_args={"connect_timeout": 5},
-        )
-        with engine.connect() as connection:
+        url = self.url("postgresql+psycopg" if self._is_postgres else "mysql+pymysql", database)
+        with _engine(url).connect() as connection:
             yield connection
 
     @property
     def _is_postgres(self) -> bool:
         return self._url.get_backend_name() == "postgresql"
+
+
+@cache
+def _engine(url: str) -> Engine:
+    """Keeps no connection, but what SQLAlchemy asks each new engine's server: most of the time that a query takes."""
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 5})
 
 
 class ExternalLife(Server):

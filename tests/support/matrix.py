@@ -17,9 +17,11 @@ import pytest
 OTHER_DRIVERS = ("psycopg2", "psycopg_async", "mysqldb", "aiomysql")
 """The usual ones are psycopg and asyncpg, pymysql and asyncmy."""
 ASYNC_DRIVERS = ("psycopg_async", "asyncpg", "aiomysql", "asyncmy")
+is_whole = False
+"""Whether this run has `--matrix`: then property tests try more, and other examples each time."""
 USUAL_QUORUMS = ((3, "sync"), (5, "async"))
 """Each size and each kind of client once."""
-MODULES = {"mysqldb": "MySQLdb", "psycopg_async": "psycopg"}
+MODULES = {"mysqldb": "MySQLdb", "psycopg_async": "psycopg", "pysqlite": "sqlite3"}
 """What is imported for a driver, if that has another name."""
 
 

@@ -103,7 +103,7 @@ class RedisServer(RedisProcess):
             "save": '""',
             "appendonly": "yes" if appendonly else "no",
             "appendfsync": "always",
-            "hz": "100",  # an orderly stop waits for the next of these ticks
+            "hz": "10",
             "repl-diskless-sync-delay": "0",  # instead of 5 seconds, in which a replica would wait for others
         })  # fmt: skip
         self.socket = self.directory / "socket"

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from tests.support import memory
 from tests.support.database import Address, Server
 from tests.support.fetching import MissingError
 from tests.support.ports import LOOPBACK, free_port
@@ -64,8 +65,7 @@ class ServerProcess(Server):
 
     def __init__(self) -> None:
         self._programs = self.find_programs()
-        # Not in $TMPDIR: the system user must get there, and the path of a Unix socket has at most 107 bytes.
-        self.directory = Path(tempfile.mkdtemp(prefix=f"shedlock-{self.product}-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"shedlock-{self.product}-", dir=memory.servers_directory()))
         self.data = self.directory / "data"
         self.log = self.directory / "log"
         self.environment: dict[str, str] = {}

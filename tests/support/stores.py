@@ -123,7 +123,8 @@ class Store(ABC):
 
     def prepare(self) -> None:
         """Create the lock table, or whatever else must be there."""
-        provider = self.open()
+        options = {**self.options, "timeout": "60s"}  # however busy the disk is
+        provider = open_provider(self.family, False, self.where(is_async=False), options)
         provider.create_schema()
         provider.close()
 

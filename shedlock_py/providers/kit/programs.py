@@ -107,10 +107,6 @@ class StorePrograms(ABC):
         """All lock records whose names start with ``prefix``, and perhaps others, in any order."""
 
     @abstractmethod
-    def force_release(self, name: str) -> Program[Any, Any, bool]:
-        """Free ``name`` from any holder. False: it was not held."""
-
-    @abstractmethod
     def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:
         """Forget the newest fire time of ``name``. False: there was none."""
 
@@ -160,6 +156,22 @@ class StorePrograms(ABC):
     def is_history(self, command: Any) -> bool:
         """Whether ``command`` writes history and nothing else."""
         return False
+
+    def force_release(self, name: str) -> Program[Any, Any, bool]:
+        """Free ``name`` from the holder that its record names now. False: it was not held."""
+        record = yield from self.record(name)
+        if record is None or not record.is_held:
+            return False
+        yield from self.free(record)
+        return True  # also if the record is another one by now: then that hold has ended by itself
+
+    def free(self, record: LockRecord) -> Program[Any, Any, object]:
+        """Free the lock at once if the store still has this acquisition, so that a late copy frees no successor.
+
+        Its holder's release must then return False. A store where a release after ``undo_claim`` returns True, because
+        it looks like a retry, replaces this.
+        """
+        return self.undo_claim(record.name, record.locked_by, None)
 
     def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
         """What :meth:`claim` gets as ``before``. A store whose claim reads what it replaces by itself returns None."""

@@ -109,9 +109,6 @@ class RecordPrograms(StorePrograms):
 
         return _changed(name, undo, forget_run)
 
-    def force_release(self, name: str) -> Program[RecordCommand, Any, bool]:
-        return _changed(name, lambda record, now: replace(record, lock_until=now) if record.lock_until > now else None)
-
     def forget_fire_time(self, name: str) -> Program[RecordCommand, Any, bool]:
         return _changed(name, lambda record, _: replace(record, last_fire_time=None) if record.last_fire_time else None)
 

@@ -108,9 +108,9 @@ class MongoPrograms(StorePrograms):
                 logger.warning("left out: %s", error)
         return records
 
-    def force_release(self, name: str) -> Program[Command, Any, bool]:
-        result = yield _update({"_id": name, "$expr": _IS_HELD}, {"$set": {"lockUntil": _NOW}})
-        return bool(result.matched_count)
+    def free(self, record: LockRecord) -> Program[Command, Any, object]:
+        acquisition = {"_id": record.name, "lockedBy": record.locked_by, "fencingToken": record.fencing_token}
+        return (yield _update({**acquisition, "$expr": _IS_HELD}, {"$set": {"lockUntil": _NOW}}))
 
     def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
         result = yield _update({"_id": name, "lastFireTime": {"$ne": None}}, {"$unset": "lastFireTime"})

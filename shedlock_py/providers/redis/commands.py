@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.lease import Claim, Lease
+from shedlock_py.record import LockRecord
 from shedlock_py.request import validate_prefix
 
 KEPT_MS = in_milliseconds(timedelta(days=30))
@@ -93,8 +94,9 @@ class Calls:
         args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
         return Call(script("undo"), (self.key(name),), args)
 
-    def force_release(self, name: str) -> Call:
-        return Call(script("force_release"), (self.key(name),), (KEPT_MS,))
+    def free(self, record: LockRecord) -> Call:
+        token = b"" if record.fencing_token is None else record.fencing_token
+        return Call(script("free"), (self.key(record.name),), (token, KEPT_MS))
 
     def forget_fire_time(self, name: str) -> Call:
         return Call(script("forget_fire_time"), (self.key(name),))

@@ -82,8 +82,8 @@ class RedisPrograms(StorePrograms):
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
         return bool((yield self._calls.undo(name, locked_by, former_fire_time)))
 
-    def force_release(self, name: str) -> Program[Command, Any, bool]:
-        return bool((yield self._calls.force_release(name)))
+    def free(self, record: LockRecord) -> Program[Command, Any, object]:
+        return (yield self._calls.free(record))
 
     def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
         return bool((yield self._calls.forget_fire_time(name)))

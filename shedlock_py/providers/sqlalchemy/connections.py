@@ -18,7 +18,13 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from shedlock_py._process import OwningProcess, before_fork, is_from_signal, monotonic
 from shedlock_py.providers.kit import Lent, NotSent, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
-from shedlock_py.providers.sqlalchemy.errors import FileReplaced, UnconfirmedCommit, is_read_only, translated
+from shedlock_py.providers.sqlalchemy.errors import (
+    FileReplaced,
+    UnconfirmedCommit,
+    is_read_only,
+    translated,
+    translated_at_connect,
+)
 from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.sqlite_files import (
     has_file_of_path,
@@ -143,7 +149,7 @@ class ManagedConnections(SqlConnections):
                 opening.watchdog.close()  # now: the error keeps SQLAlchemy's record
             if is_late:
                 raise TimedOut("a connection", sent=False) from error
-            known = translated(error, self.engine.dialect, is_broken=True)
+            known = translated_at_connect(error, self.engine.dialect)
             raise known from known.__cause__
         finally:
             current_opening.reset(token)
@@ -221,7 +227,7 @@ class UserConnections(SqlConnections):
         except Exception as error:
             if is_from_signal(error):
                 raise
-            raise NotSent from translated(error, self.engine.dialect, is_broken=True)
+            raise NotSent from translated_at_connect(error, self.engine.dialect)
 
     def _perform(self, connection: PoolProxiedConnection, command: SqlCommand, until: float | None) -> SqlReply:
         if not self._is_postgres:

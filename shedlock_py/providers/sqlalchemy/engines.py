@@ -144,8 +144,8 @@ def _create(create: Any, url: URL, timeout: float) -> Any:
         raise ConfigurationError(
             f"a store at {url.drivername}:// needs the package {error.name!r}: pip install '{package}'"
         ) from error
-    except ArgumentError as error:
-        raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs") from error
+    except (ArgumentError, ValueError) as error:  # ValueError: an option that is no number, or neither true nor false
+        raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs: {error}") from error
 
 
 def _time_limits(url: URL, timeout: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.engine import Dialect
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from shedlock_py.providers.kit import Failure
@@ -103,6 +103,16 @@ def translated(error: Exception, dialect: Dialect, sql: str | None = None, *, is
     return known
 
 
+def translated_at_connect(error: Exception, dialect: Dialect) -> Exception:
+    """:func:`translated`, for a driver that could not connect. ``ArgumentError``: it did not take its arguments."""
+    known = translated(error, dialect, is_broken=True)
+    is_of_libpq = isinstance(known, ProgrammingError) and _code(known) is None  # a server's error has a code
+    if is_of_libpq or (isinstance(error, TypeError | ValueError) and not isinstance(error, UnicodeError)):
+        known = ArgumentError(str(error))
+        known.__cause__ = error
+    return known
+
+
 def classify(error: Exception) -> Failure:
     """What ``error`` means for the statement that failed."""
     match error:
@@ -184,6 +194,11 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None)
             f"ALTER TABLE {table} ADD COLUMN last_fire_time {time_type}; or go without fencing tokens "
             f"and fire times on a table of ShedLock for Java: extra_columns=False "
             f"(from a shell: --store pkg.module:provider)"
+        )
+    if isinstance(error, ArgumentError):
+        return (
+            f"check the options in the URL, or the engine's connect_args: the driver ({dialect.driver}) gets them as "
+            f"they are, and its documentation lists those that it knows"
         )
     if isinstance(error, RuntimeError) and "'cryptography'" in str(error):  # of PyMySQL, aiomysql and asyncmy
         return (

@@ -229,13 +229,6 @@ class SqlPrograms(StorePrograms):
         reply = yield SqlCommand(self._sql.undo, values, is_of_holder=True)
         return bool(reply.changed)
 
-    def force_release(self, name: str) -> SqlProgram[bool]:
-        yield from self._prepare("force_release", name)
-        if self._columns_in_session_zone:
-            yield from self.record(name, "force_release")
-        reply = yield SqlCommand(self._sql.force_release, {"name": name})
-        return bool(reply.changed)
-
     def forget_fire_time(self, name: str) -> SqlProgram[bool]:
         self._require_fire_times()
         yield from self.locate()

@@ -65,9 +65,6 @@ class Statements:
         self.forget_fire_time = self._compile(
             "UPDATE {table} SET last_fire_time = NULL WHERE name = :name AND last_fire_time IS NOT NULL", "count"
         )
-        self.force_release = self._compile(
-            f"UPDATE {{table}} SET lock_until = {now} WHERE name = :name AND lock_until > {now}", "count"
-        )
         self.prune = self._compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"

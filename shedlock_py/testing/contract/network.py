@@ -33,6 +33,8 @@ class NetworkContract(ContractBase):
     """How often the provider and its driver send a command whose replies are lost."""
     requests_before_take_over: ClassVar[int] = 1
     """Requests with the lock name that precede the one that takes over: it reads the record first."""
+    requests_before_force_release: ClassVar[int] = 1
+    """The same for the request that frees."""
     most_connections: ClassVar[int] = 20
     """How many connections the provider opens at most."""
 
@@ -124,6 +126,16 @@ class NetworkContract(ContractBase):
         assert record_of(provider, name).is_held is (at_least == "50s")
         assert record_of(provider, name).remaining < timedelta(seconds=51)
         assert proxied_provider.release(lease) is False
+
+    def test_force_release_whose_reply_is_lost(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        lease = acquired(provider, LockRequest(name, LONG, LONG))
+        proxy.drop_replies_to(name, skip=self.requests_before_force_release)
+        assert proxied_provider.force_release(name) is True, "it was held"
+        assert proxy.drops_left == 0
+        assert not record_of(provider, name).is_held
+        assert provider.release(lease) is False
 
     @pytest.mark.parametrize("are_all_lost", [False, True])
     def test_i12_acquire_that_gets_no_reply(
@@ -268,6 +280,17 @@ class NetworkContract(ContractBase):
         proxy.deliver()
         assert provider.record(name) is None
         acquired(provider, LockRequest(name, LONG))
+
+    def test_i1_a_late_copy_of_a_force_release_frees_no_successor(
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        acquired(provider, LockRequest(name, LONG))
+        proxy.hold(name, skip=self.requests_before_force_release)
+        assert proxied_provider.force_release(name) is True
+        assert proxy.holds
+        successor = acquired(provider, LockRequest(name, LONG))
+        proxy.deliver()
+        has_lock(provider, successor)
 
     def test_i6_an_extension_that_may_be_carried_out_again(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str

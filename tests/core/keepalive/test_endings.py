@@ -47,7 +47,7 @@ def run_script(script: str, url: str) -> subprocess.Popen[str]:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/locks.db"
-    with opened(url) as provider:
+    with opened(f"{url}?timeout=60s") as provider:  # however busy the disk is
         provider.create_schema()
     return url
 

@@ -30,7 +30,8 @@ from shedlock_py.testing.forks import in_child
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    url = f"sqlite:///{tmp_path}/locks.db"
+    # The disk may let a write wait for more than the 5 seconds of the default limit.
+    url = f"sqlite:///{tmp_path}/locks.db?timeout=60s"
     with opened(url) as provider:
         provider.create_schema()
     return url
@@ -56,7 +57,8 @@ def application(url: str, kind: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "held\n"
+            if (line := process.stdout.readline()) != "held\n":
+                pytest.fail(f"not held: {line, *process.communicate(timeout=30)}")
             yield process
         finally:
             process.kill()

@@ -117,9 +117,17 @@ def repeated(history: History) -> Iterator[Finding]:
 
 
 def without_refusals(history: History) -> History:
-    """Skips are left out that came when that fire time, or a later one, may have been granted: these say nothing."""
+    """Skips are left out that came when that fire time, or a later one, may have been granted: these say nothing.
+
+    Their late copies are left: they may have been granted.
+    """
     used = {name: Used(attempts) for name, attempts in _by_name(history.of("acquire")).items()}
-    kept = (o for o in history.operations if not (o.outcome == "skipped" and used[o.name].has_been(o)))
+    kept = []
+    for operation in history.operations:
+        if operation.outcome != "skipped" or not used[operation.name].has_been(operation):
+            kept.append(operation)
+        elif late := operation.late_copies:
+            kept.append(replace(operation, outcome="error", at_store=late))
     return replace(history, operations=tuple(kept))
 
 
@@ -134,18 +142,20 @@ class Used:
     """The fire times of one lock that the store may have granted."""
 
     def __init__(self, attempts: list[Operation]) -> None:
-        """:param attempts: in the order in which they began."""
         may_be = [attempt for attempt in attempts if attempt.outcome != "skipped"]
-        lasting = [attempt for attempt in may_be if not attempt.is_undone]
-        self._begins = [attempt.started for attempt in lasting]
-        self._newest = list(accumulate((_of(attempt) for attempt in lasting), max))
+        lasting = [(attempt.started, _of(attempt)) for attempt in may_be if not attempt.is_undone]
+        skipped = (attempt for attempt in attempts if attempt.outcome == "skipped")
+        lasting += [(moment, _of(attempt)) for attempt in skipped for moment in attempt.late_copies]
+        lasting.sort()
+        self._begins = [begin for begin, _ in lasting]
+        self._newest = list(accumulate((fire_time for _, fire_time in lasting), max))
         self._undone = [attempt for attempt in may_be if attempt.is_undone]
 
     def has_been(self, skipped: Operation) -> bool:
         fire_time = skipped.fire_time
         if fire_time is None:
             return False
-        before = bisect_left(self._begins, skipped.end)
+        before = bisect_left(self._begins, skipped.decided)
         return (before > 0 and self._newest[before - 1] >= fire_time) or any(
             # An undo gives its own fire time back, and none of those before it.
             other.started < skipped.end

@@ -33,7 +33,7 @@ def run_trial(store: Store, seed: int, **options: bool) -> Report:
 
 async def _trial(store: Store, seed: int, *, undoes: bool = True) -> Report:
     """Each caller is cancelled at a random moment; what it was granted before that, it gives back."""
-    report, randomness = Report(), random.Random(seed)
+    report, randomness = Report(trials=1), random.Random(seed)
     providers: list[Any] = [open_provider(**store.arguments()) for _ in range(2)]
     first, second = providers
     if not undoes:

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from tests.faults.checker import Finding, Report, Rules, check
 from tests.faults.fleet import Fleet
-from tests.faults.history import History, Operation
+from tests.faults.history import NEVER, History, Operation
 from tests.faults.registry import Budget, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
@@ -190,8 +190,9 @@ def as_released(history: History, met: dict[str, list[Met]], *, ends_minimum_hol
 def _own_writes(history: History, met: dict[str, list[Met]]) -> Iterator[Finding]:
     """I2: whoever was freed or taken over extends and releases nothing any more."""
     for operation in history.of("extend", "release", outcome="done"):
-        if operation.kind == "release" and operation.at_store is not None and len(operation.at_store) != 1:
-            continue  # sent twice: the provider reports it as done, because the first copy may have done it
+        was_sent_twice = operation.requests > 1 or (operation.at_store is not None and len(operation.at_store) != 1)
+        if operation.kind == "release" and was_sent_twice:
+            continue  # the provider reports it as done, because the first copy may have done it
         before = [each for each in met.get(operation.claim, ()) if each.is_certain]
         if any(each.action.end < operation.started for each in before):
             text = f"{operation.worker}'s {operation.kind} was done after a {before[0].action.kind} of its lock"
@@ -202,7 +203,8 @@ def _lost_by_nobody(history: History, met: dict[str, list[Met]]) -> Iterator[Fin
     """Who is told that a lease is lost that is still trusted knows that somebody ended it; pruning does not."""
     for operation in history.of("extend", "release", outcome="lost"):
         was_met = any(each.action.started < operation.end for each in met.get(operation.claim, ()))
-        if operation.end < operation.trusted_before and not was_met:
+        is_second = operation.kind == "release" and (operation.replied_at or NEVER) > operation.granted_from
+        if operation.end < operation.trusted_before and not was_met and not is_second:  # the first copy released it
             text = f"{operation.worker}'s {operation.kind} says lost, but its lease was trusted and nobody ended it"
             yield Finding("lost", operation.name, text, operation.started)
 

@@ -323,6 +323,21 @@ ROWS: dict[str, Row] = {
         Refused(lambda: sl.provider_from_url("postgresql+pg8000://host/db"), "pip install"),
         Refused(lambda: sl.provider_from_url("memory://?tabel=x"), "memory:// has no option tabel"),
     ],
+    "a URL with an option that is unknown, or with a value that the option cannot have": [
+        *(
+            Refused(partial(from_url, f"{place}/0?nonsense=1"), "nonsense")
+            for from_url in (sl.provider_from_url, sl.async_provider_from_url)
+            for place in ("redis://h", "redis+quorum://h1,h2,h3", "mongodb://h")
+        ),
+        Refused(lambda: sl.provider_from_url("redis://h/0?timeout=soon"), "timeout='soon' is not a duration"),
+        Refused(lambda: sl.provider_from_url("mysql://h/db?connect_timeout=soon"), "'soon'"),
+        Refused(
+            lambda: without_table("postgresql://127.0.0.1:1/db?nonsense=1"),
+            "check the options in the URL",
+            sl.ProviderError,
+        ),
+        "tests/stores/sql/test_urls.py::test_i5_an_option_that_the_driver_does_not_know",
+    ],
     "an in-memory SQLite database": [
         Refused(lambda: sl.provider_from_url("sqlite://"), "private to one connection"),
     ],

@@ -11,13 +11,13 @@ from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.observation import Observation
 from shedlock_py.election.program import PENDING, Election
 from shedlock_py.lease import Lease
-from tests.simulation.mutants.mutant import Change, plant
+from tests.simulation.mutants.mutant import Change, mutate
 
 FOR_EVER = float("inf")
 
-_election = partial(plant, Election, kind="elections", part="election")
-_handed = partial(plant, Election, kind="handovers", part="election")
-_observed = partial(plant, Observation, kind="observed", part="election")
+_election = partial(mutate, Election, kind="elections", part="election")
+_handed = partial(mutate, Election, kind="handovers", part="election")
+_observed = partial(mutate, Observation, kind="observed", part="election")
 
 
 @_handed("is_leader")
@@ -123,7 +123,7 @@ def an_error_ends_the_candidacy(follow: Change, election: Election) -> Any:
         election._rests_until = FOR_EVER
 
 
-@plant(Demotion, "cooldown_of", kind="handovers", part="election")
+@mutate(Demotion, "cooldown_of", kind="handovers", part="election")
 def a_demotion_is_ignored(cooldown_of: Change, demotion: Demotion, holder: str) -> timedelta:
     """A demoted node is a candidate at once, not after its cooldown."""
     return timedelta(0)

@@ -12,10 +12,10 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Extension, Lease
 from shedlock_py.providers.kit import StorePrograms, Undo
 from shedlock_py.request import trust_ends
-from tests.simulation.mutants.mutant import Change, plant
+from tests.simulation.mutants.mutant import Change, mutate
 
-_lease = partial(plant, kind="locks", part="lease")
-_operations = partial(plant, kind="locks", part="operations")
+_lease = partial(mutate, kind="locks", part="lease")
+_operations = partial(mutate, kind="locks", part="operations")
 
 
 @_lease(Claim, "granted")
@@ -93,7 +93,7 @@ def _nothing() -> Any:
     return False
 
 
-@plant(StorePrograms, "undo_of", kind="fire times", part="operations")
+@mutate(StorePrograms, "undo_of", kind="fire times", part="operations")
 def an_undo_keeps_the_fire_time(undo_of: Change, programs: StorePrograms, claim: Claim, **how: Any) -> Undo:
     """The undo of an acquire frees the lock, but its fire time stays used up: nobody runs it."""
     undo: Undo = undo_of(programs, claim, **how)

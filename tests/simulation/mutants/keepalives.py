@@ -6,11 +6,11 @@ from datetime import timedelta
 from functools import partial
 
 from shedlock_py.keepalive import HeartbeatPlan
-from tests.simulation.mutants.mutant import Change, Mutant, add, plant
+from tests.simulation.mutants.mutant import Change, Mutant, add, mutate
 
 NEVER_DUE = float("inf")
 
-_plan = partial(plant, HeartbeatPlan, kind="locks", part="keep-alive")
+_plan = partial(mutate, HeartbeatPlan, kind="locks", part="keep-alive")
 
 
 @_plan("failed")

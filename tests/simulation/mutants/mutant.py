@@ -1,4 +1,4 @@
-"""What a mutant is, and how it is planted."""
+"""What a mutant is, and how it takes the place of the real code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted fault: another method or constant in the place of the real one.
+    """One mutant: another method or constant in the place of the real one.
 
     :ivar part: the part of the library that it is in.
     :ivar wrong: what is wrong, in one line.
@@ -30,8 +30,8 @@ class Mutant:
     change: Any
 
     @contextmanager
-    def planted(self) -> Iterator[None]:
-        """Run the block with this fault in the code."""
+    def applied(self) -> Iterator[None]:
+        """Run the block with the mutant in the place of the real code."""
         before = vars(self.owner).get(self.attribute, _MISSING)
         setattr(self.owner, self.attribute, self._replacement())
         try:
@@ -63,7 +63,7 @@ def add(mutant: Mutant) -> None:
     ALL[mutant.name] = mutant
 
 
-def plant(owner: Any, attribute: str, *, kind: str, part: str) -> Callable[[Change], Change]:
+def mutate(owner: Any, attribute: str, *, kind: str, part: str) -> Callable[[Change], Change]:
     """Register a function as the replacement of ``owner.attribute``. Its name and its docstring say what is wrong."""
 
     def register(change: Change) -> Change:

@@ -11,15 +11,15 @@ from typing import Any
 from shedlock_py import LockRecord
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit import RecordPrograms, Records
-from tests.simulation.mutants.mutant import Change, plant
+from tests.simulation.mutants.mutant import Change, mutate
 
 ALWAYS = timedelta(days=36500)
 Step = Callable[[Records, datetime], Any]
 
-_store = partial(plant, RecordPrograms, kind="locks", part="store")
-_operated = partial(plant, RecordPrograms, kind="operators", part="store")
-_retried = partial(plant, RecordPrograms, kind="retries", part="store")
-_fired = partial(plant, RecordPrograms, kind="fire times", part="store")
+_store = partial(mutate, RecordPrograms, kind="locks", part="store")
+_operated = partial(mutate, RecordPrograms, kind="operators", part="store")
+_retried = partial(mutate, RecordPrograms, kind="retries", part="store")
+_fired = partial(mutate, RecordPrograms, kind="fire times", part="store")
 
 
 def _with(program: Any, alter: Callable[[Step, Records, datetime], Any]) -> Any:
@@ -65,7 +65,11 @@ def leases_end_early(original: Change, programs: RecordPrograms, claim: Claim, *
 @_store("claim")
 def the_store_holds_three_times_the_lease(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
     """The store keeps a dead holder's lock for longer than lock_at_most_for."""
-    return _then(original, programs, claim, how, lambda record, now: record.lock_until + 2 * (record.lock_until - now))
+
+    def keep(_: LockRecord | None, record: LockRecord, now: datetime) -> LockRecord:
+        return replace(record, lock_until=record.lock_until + 2 * (record.lock_until - now))
+
+    return _then(original, programs, claim, how, keep)
 
 
 def _then(
@@ -73,17 +77,18 @@ def _then(
     programs: RecordPrograms,
     claim: Claim,
     how: dict[str, Any],
-    until: Callable[[LockRecord, datetime], datetime],
+    change: Callable[[LockRecord | None, LockRecord, datetime], LockRecord],
 ) -> Any:
-    """Grant as usual, and then change when the lease ends."""
+    """Grant as usual, and then change the record. ``change`` gets the former one as well."""
 
     def grant(step: Step, records: Records, now: datetime) -> Any:
         before = records.by_name.get(claim.request.name)
         token = step(records, now)
         record = records.by_name.get(claim.request.name)
-        if token is not None and record is not None and record is not before:
-            records.by_name[record.name] = replace(record, lock_until=until(record, now))
-        return token
+        if token is None or record is None or record is before:
+            return token
+        records.by_name[record.name] = changed = change(before, record, now)
+        return changed.fencing_token
 
     return _with(original(programs, claim, **how), grant)
 
@@ -92,33 +97,22 @@ def _then(
 def tokens_without_the_clock(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
     """The fencing token is a counter in the record: it begins again when the record is deleted."""
 
-    def grant(step: Step, records: Records, now: datetime) -> Any:
-        name = claim.request.name
-        before = records.by_name.get(name)
-        token = step(records, now)
-        if token is None or records.by_name[name] is before:
-            return token
-        token = 1 + ((before.fencing_token or 0) if before else 0)
-        records.by_name[name] = replace(records.by_name[name], fencing_token=token)
-        return token
+    def count(before: LockRecord | None, record: LockRecord, _: datetime) -> LockRecord:
+        return replace(record, fencing_token=1 + ((before.fencing_token or 0) if before else 0))
 
-    return _with(original(programs, claim, **how), grant)
+    return _then(original, programs, claim, how, count)
 
 
 @_store("claim")
 def a_token_is_given_twice(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
     """An acquisition within a minute of the last one gets the same fencing token."""
 
-    def grant(step: Step, records: Records, now: datetime) -> Any:
-        name = claim.request.name
-        before = records.by_name.get(name)
-        token = step(records, now)
-        if token is None or before is None or now - before.locked_at > timedelta(minutes=1):
-            return token
-        records.by_name[name] = replace(records.by_name[name], fencing_token=before.fencing_token)
-        return before.fencing_token
+    def repeat(before: LockRecord | None, record: LockRecord, now: datetime) -> LockRecord:
+        if before is None or now - before.locked_at > timedelta(minutes=1):
+            return record
+        return replace(record, fencing_token=before.fencing_token)
 
-    return _with(original(programs, claim, **how), grant)
+    return _then(original, programs, claim, how, repeat)
 
 
 @_retried("claim")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import re
 import sqlite3
@@ -25,11 +24,12 @@ from shedlock_py.testing import FakeClock
 from tests.simulation.stores import ModelStore
 from tests.simulation.stores.mongodb import MongoModelStore
 from tests.simulation.stores.sql import SqlModelStore
+from tests.support import matrix
 from tests.support.stores import MongoStore, RedisStore, SqliteStore, Store
 
 NAMES = ("a", "$a*[b]\\^? é", "a:{c}")
 REAL = {"sql": "sqlite", "redis": "redis", "mongodb": "mongodb"}
-SEQUENCES = 100 if os.environ.get("FAULTS_FULL") else 10
+SEQUENCES = 100 if matrix.is_whole else 10
 OPERATIONS = 80
 
 Raw = dict[str, dict[str, Any]]

@@ -25,7 +25,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def long_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations wait for all servers that are up, however busy this machine is: what a test reads next is done."""
+    """Operations wait for all servers that are up, however busy this machine is: what a test reads next is done.
+
+    A server that stands still for longer than ``BROADCAST_SECONDS`` counts as silent.
+    """
+    monkeypatch.setattr(quorum_clients, "BROADCAST_SECONDS", 4.0)
     monkeypatch.setattr(quorum_clients, "GRACE_SECONDS", 1.0)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -189,8 +190,16 @@ def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str) -> None:
         lease = provider.take_over(LockRequest("held", "1m"))
         herd = 3 * THREADS_PER_SERVER
         pool = stack.enter_context(ThreadPoolExecutor(herd))
+        is_over = threading.Event()
+        stack.callback(is_over.set)
+
+        def claim(number: int) -> None:
+            while not is_over.is_set():  # a claim gives up after some seconds, in which not all of them may have begun
+                with suppress(ProviderUnreachable):
+                    provider.acquire(LockRequest(f"job-{number}", "1m"))
+
         for number in range(herd):
-            pool.submit(provider.acquire, LockRequest(f"job-{number}", "1m"))
+            pool.submit(claim, number)
         busy = min(THREADS_PER_SERVER, POOL_SIZE - RESERVED)
         wait_until(
             lambda: all(proxy.silent_connections >= busy for proxy in proxies), what="claims have all that they may"

@@ -15,7 +15,7 @@ from tests.support.database import DatabaseServer
 def _with_database(server: DatabaseServer, driver: str) -> Iterator[DatabaseServer]:
     server.drop_database(DATABASE)
     server.create_database(DATABASE)
-    provider = SqlAlchemyLockProvider(server.url(driver, DATABASE))
+    provider = SqlAlchemyLockProvider(server.url(driver, DATABASE), timeout="60s")  # however busy the disk is
     provider.create_schema()
     provider.close()
     yield server
@@ -50,7 +50,7 @@ def store(driver: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
     store = Store(SqliteFile(tmp_path / "locks.db") if is_sqlite else request.getfixturevalue(DRIVERS[driver]), driver)
     with store.stack:
         if is_sqlite:
-            store.provider().create_schema()
+            store.provider(timeout="60s").create_schema()
         yield store
 
 

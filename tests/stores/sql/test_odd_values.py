@@ -114,6 +114,9 @@ def test_a_holder_that_is_null(driver: str, store: Store, name: str, caplog: pyt
         store.execute(f"ALTER TABLE {table} {nullable}", f"UPDATE {table} SET locked_by = NULL WHERE name = '{name}'")
         assert_odd(provider, name, "locked_by", caplog)
         assert provider.acquire(LockRequest(name, "1m")) is None, "it is held all the same"
+        with pytest.raises(ProviderError, match=rf"lock '{name}'.*locked_by in its record is .* correct the record"):
+            provider.force_release(name)
+        store.execute(f"UPDATE {table} SET locked_by = 'nobody' WHERE name = '{name}'")
         assert provider.force_release(name) is True
         acquired(provider, name)
         assert record_of(provider, name).is_held

@@ -46,7 +46,7 @@ class Switchover:
             if store is new:
                 store.server.drop_database(DATABASE)
                 store.server.create_database(DATABASE)
-                store.provider().create_schema()
+                store.provider(timeout="60s").create_schema()
             if not store.is_postgres:
                 store.execute(
                     f"DROP USER IF EXISTS {USER}@'%'",

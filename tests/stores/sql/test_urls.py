@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import (
     ConfigurationError,
+    LockProvider,
     LockRequest,
     ProviderError,
     ProviderUnreachable,
@@ -22,7 +23,8 @@ from shedlock_py import (
     provider_from_url,
 )
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.stores.sql.stores import DATABASE, acquired
+from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.stores.sql.stores import ASYNC_DRIVERS, DATABASE, DRIVERS, acquired
 from tests.support.database import DatabaseServer
 
 ROOT = Path(__file__).parents[3]
@@ -87,6 +89,41 @@ def test_urls_that_cannot_work(url: str, words: str) -> None:
         assert "hunter2" not in str(refused.value)
         assert "hunter2" not in repr(refused.value.__cause__)
         assert "hunter2" not in repr(refused.value.__context__)
+
+
+NOWHERE = "u:hunter2@127.0.0.1:9/db"  # no test that uses it connects
+
+
+def assert_option_is_refused(provider: LockProvider, driver: str, words: str) -> None:
+    with pytest.raises(ProviderError, match=words) as refused:
+        provider.acquire(LockRequest("job", "1m"))
+    assert not isinstance(refused.value, ProviderUnreachable)
+    assert refused.value.hint is not None
+    assert f"({driver.partition('+')[2].removesuffix('_async')})" in refused.value.hint
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("where", ["in the URL", "of the application's engine"])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_i5_an_option_that_the_driver_does_not_know(driver: str, where: str) -> None:
+    """No server can be at fault, so an operation that is tried again fails again."""
+    url, is_async = f"{driver}://{NOWHERE}", driver in ASYNC_DRIVERS
+    given: Any = f"{url}?nonsense=1"
+    if where != "in the URL":
+        given = (create_async_engine if is_async else create_engine)(url, connect_args={"nonsense": "1"})
+    if is_async:
+        with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(given)) as provider:
+            assert_option_is_refused(provider, driver, "nonsense")
+    else:
+        assert_option_is_refused(SqlAlchemyLockProvider(given), driver, "nonsense")
+
+
+@pytest.mark.parametrize("option", ["connect_timeout=soon", "local_infile=perhaps"])
+@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+aiomysql", "mysql+asyncmy"])
+def test_a_value_that_an_option_cannot_have(driver: str, option: str) -> None:
+    make = AsyncSqlAlchemyLockProvider if driver in ASYNC_DRIVERS else SqlAlchemyLockProvider
+    with pytest.raises(ConfigurationError, match=f"store URL: .*{option.partition('=')[2]}"):
+        make(f"{driver}://{NOWHERE}?{option}")
 
 
 @pytest.mark.parametrize("url", ["mssql+pyodbc://h/db", "nonsense://h/db"])
