@@ -19,7 +19,6 @@ from shedlock_py._process import OwningProcess, before_fork, is_from_signal, mon
 from shedlock_py.providers.kit import Lent, NotSent, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import FileReplaced, UnconfirmedCommit, is_read_only, translated
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.sqlite_files import (
     has_file_of_path,
     note_open,
@@ -27,6 +26,7 @@ from shedlock_py.providers.sqlalchemy.sqlite_files import (
     require_usable,
     watch_files,
 )
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, Watchdog, current_opening, watch
 
 _MOST_REPLACED = 100
@@ -55,6 +55,8 @@ class SqlConnections:
         """The reply to ``command`` by the moment ``until``. Notes whether the connection can be used again."""
         connection, dialect = lent.connection, self.engine.dialect
         watchdog = connection.info.get(WATCHDOG)
+        if until is not None and command.plain is not None:
+            until = (monotonic() + until) / 2  # the table of runs may be locked: leave time for the plain statement
         try:
             if self._path is not None and not has_file_of_path(connection):
                 raise NotSent from FileReplaced("the file was replaced by another one")
@@ -99,6 +101,9 @@ class SqlConnections:
                     reply = SqlReply(cursor.fetchall())
                 case "count":
                     reply = SqlReply(changed=cursor.rowcount)
+                case "number":
+                    [[number]] = cursor.fetchall()
+                    reply = SqlReply(changed=number)
                 case "id":
                     reply = SqlReply(id=cursor.lastrowid)
         except BaseException:
