@@ -89,10 +89,12 @@ class RunStatements:
         token = "fencing_token" if plain.extra_columns else self._next_token()
         values = [text.format("name"), token, text.format("locked_by"), "locked_at"]
         values += [moment.format("fire_time"), moment.format("next_fire_time")]
+        # A claim that is carried out twice has the same token both times.
+        is_new = "" if plain.extra_columns else f" AND {_NO_ROW_YET}"
         begin = (
             # A late copy of a claim may find its record, but neither a lease nor its run any more.
             f", begun AS (INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM granted "
-            f"WHERE lock_until > {now} AND {_NO_ROW_YET} ON CONFLICT DO NOTHING)"
+            f"WHERE lock_until > {now}{is_new} ON CONFLICT DO NOTHING)"
             f", trimmed AS (DELETE FROM {{runs}} WHERE {_THIS_NAME} AND EXISTS (SELECT 1 FROM granted) "
             f"AND fencing_token <= (SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} AND locked_by <> :locked_by "
             f"ORDER BY fencing_token DESC OFFSET CAST(:kept AS bigint) - 1 LIMIT 1))"

@@ -204,3 +204,20 @@ def test_create_schema_makes_the_table_only_with_history(driver: str, store: Sto
     keeper.create_schema()
     keeper.create_schema()
     assert store.query(f"SELECT count(*) FROM {table}_runs") == 0
+
+
+@pytest.mark.parametrize("driver", ONE)
+def test_i12_a_lost_reply_changes_no_run(driver: str, store: Store, table: str, proxy: Any, name: str) -> None:
+    """Of the claim, of the release, and (MySQL, MariaDB) of the statements that follow them."""
+    provider: Any = store.provider(proxy.address, table_name=table, history=3)
+    provider.create_schema()
+    for lost in range(1 if store.is_postgres else 2):
+        proxy.drop_next_reply(skip=lost)
+        lease = acquired(provider, f"{name}-{lost}")
+        [run] = provider.runs(lease.name)
+        assert (run.locked_by, run.started) == (lease.locked_by, record_of(provider, lease.name).locked_at)
+        proxy.drop_next_reply(skip=lost)
+        assert provider.release(lease)
+        [run] = provider.runs(lease.name)
+        assert (run.locked_by, run.outcome) == (lease.locked_by, "ok")
+        assert proxy.replies_dropped == 2 * (lost + 1)
