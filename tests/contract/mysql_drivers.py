@@ -9,6 +9,7 @@ from shedlock_py.testing.contract import (
     EventLoopContract,
     ExclusionContract,
     ForkContract,
+    HistoryContract,
     HoldTimesContract,
     LockProviderContract,
     ProcessContract,
@@ -20,21 +21,23 @@ class MySqlOrMariaDb(SqlServerContract):
     admin_driver = "mysql+pymysql"
 
 
-class Pymysql(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, ProcessContract, ForkContract):
+class Pymysql(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, HistoryContract, ProcessContract, ForkContract):
     driver = "mysql+pymysql"
 
 
 @pytest.mark.matrix
-class Mysqlclient(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, ForkContract):
+class Mysqlclient(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, HistoryContract, ForkContract):
     driver = "mysql+mysqldb"
 
 
-class Asyncmy(MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+class Asyncmy(
+    MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, ProcessContract, EventLoopContract
+):
     driver = "mysql+asyncmy"
 
 
 @pytest.mark.matrix
-class Aiomysql(MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, EventLoopContract):
+class Aiomysql(MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, EventLoopContract):
     driver = "mysql+aiomysql"
 
 
@@ -45,15 +48,15 @@ class UsersEngine(MySqlOrMariaDb, SqlNetworkContract):
 
 
 @pytest.mark.matrix
-class PymysqlUsersEngine(UsersEngine, LockProviderContract, ForkContract):
+class PymysqlUsersEngine(UsersEngine, LockProviderContract, HistoryContract, ForkContract):
     driver = "mysql+pymysql"
 
 
-class MysqlclientUsersEngine(UsersEngine, ForkContract):
+class MysqlclientUsersEngine(UsersEngine, HistoryContract, ForkContract):
     driver = "mysql+mysqldb"
 
 
-class AiomysqlUsersEngine(UsersEngine, AsyncLockProviderContract):
+class AiomysqlUsersEngine(UsersEngine, AsyncLockProviderContract, HistoryContract):
     driver = "mysql+aiomysql"
 
 

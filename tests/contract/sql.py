@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -55,6 +56,11 @@ class SqlStore(ContractStore):
         )
         return partial(self.kind, engine, **options), engine.dispose
 
+    def open_with_history(self, resources: ExitStack, history: Any, via: Address | None = None) -> Any:
+        twin = copy(self)
+        twin.options = {**self.options, "history": history}
+        return twin.open(resources, via)
+
     def delete(self, name: str) -> None:
         with self._admin.begin() as connection:
             connection.execute(text(f"DELETE FROM {self.table} WHERE name = :name"), {"name": name})
@@ -72,6 +78,7 @@ class SqlStore(ContractStore):
         super().close()
         with self._admin.begin() as connection:
             connection.execute(text(f"DROP TABLE {self.table}"))
+            connection.execute(text(f"DROP TABLE IF EXISTS {self.table}_runs"))
 
 
 class SqlContract(StoreContract, StallingStoreContract):
@@ -88,6 +95,11 @@ class SqlContract(StoreContract, StallingStoreContract):
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> SqlStore:
         return SqlStore(*cls.urls(request), users_engine=cls.users_client, extra_columns=cls.extra_columns)
+
+    @pytest.fixture
+    def make_history_provider(self, store: SqlStore) -> Iterator[Callable[[Any], Any]]:
+        with ExitStack() as resources:
+            yield lambda history: store.open_with_history(resources, history)
 
 
 class SqlServerContract(SqlContract):

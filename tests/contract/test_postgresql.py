@@ -9,6 +9,7 @@ from shedlock_py.testing.contract import (
     EventLoopContract,
     ExclusionContract,
     ForkContract,
+    HistoryContract,
     HoldTimesContract,
     LockProviderContract,
     ProcessContract,
@@ -21,21 +22,27 @@ class PostgresContract(SqlServerContract):
     admin_driver = "postgresql+psycopg"
 
 
-class TestPsycopg(PostgresContract, SqlNetworkContract, LockProviderContract, ProcessContract, ForkContract):
+class TestPsycopg(
+    PostgresContract, SqlNetworkContract, LockProviderContract, HistoryContract, ProcessContract, ForkContract
+):
     driver = "postgresql+psycopg"
 
 
 @pytest.mark.matrix
-class TestPsycopg2(PostgresContract, SqlNetworkContract, LockProviderContract, ForkContract):
+class TestPsycopg2(PostgresContract, SqlNetworkContract, LockProviderContract, HistoryContract, ForkContract):
     driver = "postgresql+psycopg2"
 
 
-class TestAsyncpg(PostgresContract, SqlNetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+class TestAsyncpg(
+    PostgresContract, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, ProcessContract, EventLoopContract
+):
     driver = "postgresql+asyncpg"
 
 
 @pytest.mark.matrix
-class TestPsycopgAsync(PostgresContract, SqlNetworkContract, AsyncLockProviderContract, EventLoopContract):
+class TestPsycopgAsync(
+    PostgresContract, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, EventLoopContract
+):
     driver = "postgresql+psycopg_async"
 
 
@@ -44,16 +51,16 @@ class UsersEngine(PostgresContract, SqlNetworkContract):
     most_connections = 1
 
 
-class TestPsycopgUsersEngine(UsersEngine, LockProviderContract, ForkContract):
+class TestPsycopgUsersEngine(UsersEngine, LockProviderContract, HistoryContract, ForkContract):
     driver = "postgresql+psycopg"
 
 
-class TestPsycopg2UsersEngine(UsersEngine, ForkContract):
+class TestPsycopg2UsersEngine(UsersEngine, HistoryContract, ForkContract):
     driver = "postgresql+psycopg2"
 
 
 @pytest.mark.matrix
-class TestAsyncpgUsersEngine(UsersEngine, AsyncLockProviderContract):
+class TestAsyncpgUsersEngine(UsersEngine, AsyncLockProviderContract, HistoryContract):
     driver = "postgresql+asyncpg"
 
 

@@ -12,6 +12,7 @@ from shedlock_py.testing.contract import (
     EventLoopContract,
     ExclusionContract,
     ForkContract,
+    HistoryContract,
     HoldTimesContract,
     LockProviderContract,
     ProcessContract,
@@ -32,16 +33,16 @@ class SqliteContract(SqlContract):
         return f"{self.driver}:///{tmp_path}/no/such/directory/locks.db"
 
 
-class TestSqlite3(SqliteContract, LockProviderContract, ProcessContract, ForkContract):
+class TestSqlite3(SqliteContract, LockProviderContract, HistoryContract, ProcessContract, ForkContract):
     driver = "sqlite"
 
 
-class TestSqlite3UsersEngine(SqliteContract, LockProviderContract, ForkContract):
+class TestSqlite3UsersEngine(SqliteContract, LockProviderContract, HistoryContract, ForkContract):
     driver = "sqlite"
     users_client = True
 
 
-class TestAiosqlite(SqliteContract, AsyncLockProviderContract, ProcessContract):
+class TestAiosqlite(SqliteContract, AsyncLockProviderContract, HistoryContract, ProcessContract):
     driver = "sqlite+aiosqlite"
 
 
@@ -56,7 +57,7 @@ class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
 
 
 @pytest.mark.matrix
-class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract):
+class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract, HistoryContract):
     driver = "sqlite+aiosqlite"
     users_client = True
 

@@ -17,7 +17,7 @@ from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.mongodb.programs import Command
 from shedlock_py.providers.redis.commands import Call, Script
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand
 from tests.exhaustive.run import Plan
 from tests.exhaustive.scenes import SCENES, Scene
 from tests.simulation.stores import ModelStore

@@ -18,8 +18,7 @@ from shedlock_py.election.base import random as election_random
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.providers.redis.quorum.programs import _pause
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand
-from shedlock_py.providers.sqlalchemy.statements import Statement
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
 from shedlock_py.testing.forks import in_child
 from tests.stores.sql.stores import carry_out
 from tests.support.forks import c_fork, prepare_for_c_forks

@@ -73,7 +73,9 @@ class _AnyProvider:
     def _seconds_for(self, command: Any, until: float | None) -> float | None:
         """How long to wait for the reply to ``command``."""
         seconds = None if until is None else max(0.0, until - monotonic())
-        if seconds == 0 and not isinstance(command, Undo):
+        if isinstance(command, Undo):
+            return seconds
+        if seconds == 0:
             raise TimedOut(_NO_TIME_LEFT, sent=False)
         if self.programs.is_history(command):
             return HISTORY_SECONDS if seconds is None else min(seconds, HISTORY_SECONDS)

@@ -89,6 +89,7 @@ class Operation:
     def carry_out(self, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
         """Pass the commands of ``program`` on, and retry each where that is safe."""
         failures: list[Failure] = []
+        history_error: Exception | None = None
         try:
             command = next(program)
             while True:
@@ -106,9 +107,18 @@ class Operation:
                     if may_retry and self._programs.clock() < self._until:
                         self.was_repeated = self.was_repeated or failure is not Failure.CONFLICT
                         continue
-                    command = program.throw(self._explained(error, failure))
+                    explained = self._explained(error, failure)
+                    plain = self._plain(command, failure)
+                    if plain is not None and isinstance(explained, Exception):
+                        self.was_repeated = self.was_repeated or failure not in _OUTCOME_KNOWN
+                        command, history_error = plain, explained
+                    else:
+                        command, history_error = program.throw(explained), None
                 else:
                     self.is_in_doubt = False
+                    if history_error is not None:  # the same command without history has succeeded
+                        self._programs.history_failed(history_error)
+                        history_error = None
                     command = program.send(reply)
                 failures.clear()
         except StopIteration as stop:
@@ -116,6 +126,13 @@ class Operation:
             return result
         finally:
             program.close()
+
+    def _plain(self, command: Any, failure: Failure) -> Any:
+        """The command to send in place of one that has failed, if there is time: the same without history."""
+        is_in_time = self._programs.timeout is None or self._programs.clock() < self._until
+        if failure is Failure.NOT_A_STORE_ERROR or not is_in_time:
+            return None
+        return self._programs.without_history(command)
 
     def _classify(self, error: BaseException) -> Failure:
         match error:

@@ -168,10 +168,21 @@ class StorePrograms(ABC):
     def free(self, record: LockRecord) -> Program[Any, Any, object]:
         """Free the lock at once if the store still has this acquisition, so that a late copy frees no successor.
 
-        Its holder's release must then return False. A store where a release after ``undo_claim`` returns True, because
-        it looks like a retry, replaces this.
+        Its holder's release must then return False, and its run stays in the history. A store where a release after
+        ``undo_claim`` returns True, because it looks like a retry, or where ``undo_claim`` deletes the run replaces this.
         """
         return self.undo_claim(record.name, record.locked_by, None)
+
+    def without_history(self, command: Any) -> Any | None:
+        """The command to send if ``command``, which writes history as well, fails; None: it writes none.
+
+        It is sent after an error, and after no reply: a claim must be idempotent across the two.
+        """
+        return None
+
+    def end_run(self, lease: Lease, *, is_lost: bool) -> Program[Any, Any, None]:
+        """Write the end of a run, for a store whose :meth:`hold` does not. It has no end if it was written before."""
+        yield from ()
 
     def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
         """What :meth:`claim` gets as ``before``. A store whose claim reads what it replaces by itself returns None."""
@@ -277,6 +288,8 @@ class StorePrograms(ABC):
             lease.end()
         else:
             lease.lose()
+        if self.is_history_on():
+            yield from operation.carry_out(self.noted(self.end_run(lease, is_lost=not is_done)))
         return is_done
 
     # Run history. No error of it is an error of the operation that it belongs to.

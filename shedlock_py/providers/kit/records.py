@@ -29,10 +29,10 @@ class Records:
     """The lock records of a store."""
 
     by_name: dict[str, LockRecord] = field(default_factory=dict)
-    runs: dict[str, list[Run]] = field(default_factory=dict)
-    """Of each name the last runs, the newest last, where a provider keeps history."""
     last_token: int = 0
     """The newest fencing token of all names. It outlives the records, so tokens grow also after one was deleted."""
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    """Of each name the last runs, the newest last, where a provider keeps history."""
 
 
 RecordCommand = Callable[[Records, datetime], Any]
@@ -95,19 +95,14 @@ class RecordPrograms(StorePrograms):
     def undo_claim(
         self, name: str, locked_by: str, former_fire_time: datetime | None
     ) -> Program[RecordCommand, Any, bool]:
-        def undo(record: LockRecord, now: datetime) -> LockRecord | None:
-            if record.locked_by != locked_by:
-                return None
-            newest = record.last_fire_time
-            if former_fire_time and newest:
-                newest = min(newest, former_fire_time)
-            return replace(record, lock_until=min(record.lock_until, now), last_fire_time=newest)
-
         def forget_run(records: Records, now: datetime, is_undone: bool) -> None:
             if is_undone and name in records.runs:
                 records.runs[name] = [run for run in records.runs[name] if run.locked_by != locked_by]
 
-        return _changed(name, undo, forget_run)
+        return _changed(name, _undone(locked_by, former_fire_time), forget_run)
+
+    def free(self, record: LockRecord) -> Program[RecordCommand, Any, bool]:
+        return _changed(record.name, _undone(record.locked_by, None))
 
     def forget_fire_time(self, name: str) -> Program[RecordCommand, Any, bool]:
         return _changed(name, lambda record, _: replace(record, last_fire_time=None) if record.last_fire_time else None)
@@ -140,6 +135,18 @@ class RecordPrograms(StorePrograms):
 
         deleted: int = yield delete
         return deleted
+
+
+def _undone(locked_by: str, former_fire_time: datetime | None) -> _Step:
+    def undo(record: LockRecord, now: datetime) -> LockRecord | None:
+        if record.locked_by != locked_by:
+            return None
+        newest = record.last_fire_time
+        if former_fire_time and newest:
+            newest = min(newest, former_fire_time)
+        return replace(record, lock_until=min(record.lock_until, now), last_fire_time=newest)
+
+    return undo
 
 
 def _changed(

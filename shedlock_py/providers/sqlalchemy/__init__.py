@@ -7,6 +7,6 @@ from shedlock_py._versions import require
 require("sqlalchemy", sqlalchemy.__version__)
 
 from shedlock_py.providers.sqlalchemy.provider import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.schema import lock_table
+from shedlock_py.providers.sqlalchemy.schema import lock_table, runs_table
 
-__all__ = ["AsyncSqlAlchemyLockProvider", "SqlAlchemyLockProvider", "lock_table"]
+__all__ = ["AsyncSqlAlchemyLockProvider", "SqlAlchemyLockProvider", "lock_table", "runs_table"]

@@ -68,17 +68,25 @@ class ClaimSql:
         return f"COALESCE({clock.greatest}({stored}, {given}), {stored}, {given})"
 
 
-def returning_claim(claim: ClaimSql, *, checks_first: bool) -> str:
+WAITED = 3
+"""Replied in place of a fencing token: not granted, because the statement waited for the table of runs for too long."""
+
+
+def returning_claim(claim: ClaimSql, *, checks_first: bool, history: str = "", waited: str = "") -> str:
     """For PostgreSQL and SQLite. Replies with a row that has the token; no row: not granted.
 
     :param checks_first: find out whether the lock is held, and whether the fire time is too late, before anything is
         locked.
+    :param history: further subqueries, which write the run that the subquery ``granted`` has begun.
+    :param waited: with ``history``: the condition under which nothing is granted.
     """
     clock, kind, has_fire_time = claim.clock, claim.kind, claim.has_fire_time
     conditions = []
     refuses_late = checks_first and has_fire_time
     if refuses_late:
         conditions.append(f"NOT {clock.is_late}")
+    if waited:
+        conditions.append(f"NOT {waited}")
     if checks_first and kind is ClaimKind.ACQUIRE:
         ran = f" OR last_fire_time >= {clock.fire_time}" if has_fire_time else ""
         conditions.append(
@@ -98,12 +106,14 @@ def returning_claim(claim: ClaimSql, *, checks_first: bool) -> str:
         sql = " AND ".join([sql, "record.name = :name", *conditions])
     else:
         sql = f"{_insert(claim, conditions)} ON CONFLICT (name) DO {change}"
-    sql += " RETURNING fencing_token" if claim.extra_columns else " RETURNING 1"
-    if not refuses_late:
-        return sql
-    return (
-        f"WITH granted AS ({sql}) SELECT fencing_token FROM granted UNION ALL SELECT {TOO_LATE} WHERE {clock.is_late}"
-    )
+    token = "fencing_token" if claim.extra_columns else "1"
+    if not refuses_late and not history:
+        return f"{sql} RETURNING {token}"
+    times = ", locked_at, lock_until" if history else ""
+    sql = f"WITH granted AS ({sql} RETURNING {token}{times}){history} SELECT {token} FROM granted"
+    if refuses_late:
+        sql += f" UNION ALL SELECT {TOO_LATE} WHERE {clock.is_late}"
+    return f"{sql} UNION ALL SELECT {WAITED} WHERE {waited}" if waited else sql
 
 
 def _insert(claim: ClaimSql, conditions: list[str]) -> str:

@@ -13,7 +13,7 @@ from shedlock_py._process import OwningProcess, PerLoop, PerProcess, monotonic
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
 from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
 from shedlock_py.providers.sqlalchemy.engines import check_user_engine, open_async_engine, open_engine
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

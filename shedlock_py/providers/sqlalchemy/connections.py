@@ -25,7 +25,6 @@ from shedlock_py.providers.sqlalchemy.errors import (
     translated,
     translated_at_connect,
 )
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.sqlite_files import (
     has_file_of_path,
     note_open,
@@ -33,6 +32,7 @@ from shedlock_py.providers.sqlalchemy.sqlite_files import (
     require_usable,
     watch_files,
 )
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, Watchdog, current_opening, watch
 
 _MOST_REPLACED = 100
@@ -61,6 +61,8 @@ class SqlConnections:
         """The reply to ``command`` by the moment ``until``. Notes whether the connection can be used again."""
         connection, dialect = lent.connection, self.engine.dialect
         watchdog = connection.info.get(WATCHDOG)
+        if until is not None and command.plain is not None:
+            until = (monotonic() + until) / 2  # the table of runs may be locked: leave time for the plain statement
         try:
             if self._path is not None and not has_file_of_path(connection):
                 raise NotSent from FileReplaced("the file was replaced by another one")
@@ -105,6 +107,9 @@ class SqlConnections:
                     reply = SqlReply(cursor.fetchall())
                 case "count":
                     reply = SqlReply(changed=cursor.rowcount)
+                case "number":
+                    [[number]] = cursor.fetchall()
+                    reply = SqlReply(changed=number)
                 case "id":
                     reply = SqlReply(id=cursor.lastrowid)
         except BaseException:

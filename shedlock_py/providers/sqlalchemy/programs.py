@@ -8,145 +8,34 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar
 
-from sqlalchemy import MetaData
-from sqlalchemy.engine import Dialect
-from sqlalchemy.exc import DBAPIError
-
-from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.history import LONGEST_ERROR, Run
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late
-from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
-from shedlock_py.providers.sqlalchemy.clock import CLOCKS, check_token, to_record, to_time
-from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
+from shedlock_py.providers.kit import fire_time_too_late, refused
+from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, WAITED, ClaimKind
+from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
 from shedlock_py.providers.sqlalchemy.schema import (
-    TIME_COLUMNS,
-    create_schema_sql,
-    create_table_sql,
-    lock_table,
     other_zone_error,
-    refusal,
-    warning,
     zone_shift,
 )
-from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand
+from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
-_NO_VALUES: Mapping[str, object] = {}
 
+class SqlPrograms(SqlTables):
+    """The programs for one table of one database."""
 
-class SqlCommand(NamedTuple):
-    """One statement with its values, to be carried out in a transaction of its own."""
-
-    statement: Statement
-    values: Mapping[str, object] = _NO_VALUES
-    can_grant: bool = False
-    """The statement may grant a lock."""
-    is_of_holder: bool = False
-    """The statement extends, releases or undoes what was granted. One connection of the pool is kept for these."""
-
-
-class SqlReply(NamedTuple):
-    """The rows; or how many rows were found or changed; or the number in MySQL's OK packet."""
-
-    rows: Sequence[Sequence[Any]] = ()
-    changed: int = 0
-    id: int = 0
-
-
-T = TypeVar("T")
-SqlProgram = Program[SqlCommand, SqlReply, T]
-
-
-class SqlPrograms(StorePrograms):
-    """The programs for one table of one database.
-
-    :param make_dialect: the dialect of an engine that has connected: the DDL of MySQL and MariaDB differ.
-    :param default_schema: that of every session, such as the database in a URL of MySQL; None: the database knows.
-    :param options: see :class:`StorePrograms`.
-    """
-
-    def __init__(
-        self,
-        dialect: Dialect,
-        table_name: str,
-        schema: str | None,
-        extra_columns: bool,
-        make_dialect: Callable[[], Dialect],
-        default_schema: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        if dialect.name not in CLOCKS:
-            raise ConfigurationError(
-                f"SQL dialect {dialect.name!r} is not supported; supported are {', '.join(CLOCKS)}"
-            )
-        for name in (table_name, schema or ""):
-            if not _is_usable(name):
-                raise ConfigurationError(
-                    f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning"
-                )
-        self.dialect = dialect
-        self.extra_columns = extra_columns
-        self._make_dialect = make_dialect
-        self._schema = schema
-        self._given_table = self._table = lock_table(MetaData(), table_name, schema)
-        self._sql = Statements(dialect, self._table, extra_columns)
-        self.table_name = self._sql.table_name
-        """As the user wrote it."""
-        if dialect.name == "sqlite":
-            default_schema = "main"  # SQLite would search temporary tables first
-        if schema is None and default_schema is not None and _is_usable(default_schema):
-            self._use_schema(default_schema)
-        self._is_located = schema is not None or default_schema is not None or self._sql.locate is None
-        self._is_prepared = self._is_located and self._sql.column_types is None
-        self._columns_in_session_zone: Sequence[str] = ()
+    keeps_history: ClassVar[bool] = True
 
     def is_write(self, command: SqlCommand) -> bool:
         return command.can_grant
-
-    # The place of the table and the types of its columns, found out once
-
-    def locate(self, *, is_of_holder: bool = False) -> SqlProgram[None]:
-        """Find the schema of the table by the default of sessions.
-
-        The application may have sent ``SET search_path`` or ``USE`` on a connection of its pool.
-        """
-        if self._is_located or self._sql.locate is None:
-            return
-        [[schema, is_there]] = (
-            yield SqlCommand(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
-        ).rows
-        if schema is not None and not schema.startswith("pg_temp") and _is_usable(schema):
-            self._use_schema(schema)
-        self._is_located = bool(is_there)  # a table that is created later may be in another schema of the search path
-
-    def _use_schema(self, schema: str) -> None:
-        self._table = lock_table(MetaData(), self._table.name, schema)
-        self._sql = Statements(self.dialect, self._table, self.extra_columns)
-
-    def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
-        """Before the first time is written or compared: locate the table, and check the types of its time columns."""
-        yield from self.locate()
-        if self._is_prepared or self._sql.column_types is None:
-            return
-        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
-        reply = yield SqlCommand(self._sql.column_types, names)
-        if not reply.rows:
-            return  # no table yet
-        columns = [column for column in TIME_COLUMNS if any(name == column and is_so for name, is_so in reply.rows)]
-        if columns and self.dialect.name == "postgresql":
-            raise refusal(operation, lock_name, self.table_name, columns)
-        if columns:
-            _logger.warning("%s", warning(self.table_name, columns))
-        self._columns_in_session_zone = columns
-        self._is_prepared = self._is_located
 
     # The operations
 
@@ -163,19 +52,24 @@ class SqlPrograms(StorePrograms):
         if force:
             kind = ClaimKind.TAKE_OVER_ABSENT if before is None else ClaimKind.TAKE_OVER
         statement = self._sql.claims[kind, request.fire_time is not None]
-        reply = yield SqlCommand(statement, values, can_grant=True)
+        command = SqlCommand(statement, values, can_grant=True)
+        reply = yield self._with_history(command)
         token = reply.id if statement.reply == "id" else reply.rows[0][0] if reply.rows else 0
+        if token == WAITED:
+            self.history_failed(refused(operation, request.name, "waited for the table of runs, which is locked"))
+            reply = yield command
+            token = reply.rows[0][0] if reply.rows else 0
         if token == TOO_LATE:
             raise fire_time_too_late(operation, request, self.fire_time_tolerance)
         if not token:
             return None
-        if not self.extra_columns:
-            return 0
         try:
-            return check_token(token, operation, request.name)
+            granted = check_token(token, operation, request.name) if self.extra_columns else 0
         except ProviderError:
             yield from self.undo_claim(request.name, claim.locked_by, request.fire_time and request.fire_time - _BEFORE)
             raise
+        yield from self._history_after(command)
+        return granted
 
     def _is_held(self, operation: str, request: LockRequest, row: Sequence[Any]) -> bool:
         """On SQLite: whether the lock is held, or the fire time was granted. Elsewhere the claim itself finds out.
@@ -205,6 +99,11 @@ class SqlPrograms(StorePrograms):
             "fire_time": request.fire_time and to_store(request.fire_time),
             "now_us": time.time_ns() // 1000,  # for SQLite, whose own clock has milliseconds only
         }
+        if self._runs is not None:
+            next_fire_time, timeout = request.next_fire_time, self.timeout or _NO_LIMIT
+            values["next_fire_time"] = next_fire_time and to_store(next_fire_time)
+            values["kept"] = self.history
+            values["patience_ms"] = int(timeout * 1000 / 2)
         if before is not None:
             values["before_locked_by"] = before.locked_by
             values["before_locked_at"] = to_store(before.locked_at)
@@ -219,15 +118,30 @@ class SqlPrograms(StorePrograms):
         if not self._is_located:
             yield from self.locate(is_of_holder=True)
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
-        reply = yield SqlCommand(self._sql.release if releasing else self._sql.extend, values, is_of_holder=True)
+        if releasing:
+            reply = yield self._with_history(SqlCommand(self._sql.release, values | _end(lease), is_of_holder=True))
+        else:
+            reply = yield SqlCommand(self._sql.extend, values, is_of_holder=True)
         return bool(reply.changed)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> SqlProgram[bool]:
         yield from self.locate(is_of_holder=True)
+        command = self._undo(name, locked_by, former_fire_time)
+        reply = yield self._with_history(command)
+        if reply.changed:
+            yield from self._history_after(command)
+        return bool(reply.changed)
+
+    def free(self, record: LockRecord) -> SqlProgram[bool]:
+        """As an undo, but the run goes on, so it stays in the history."""
+        yield from self.locate(is_of_holder=True)
+        reply = yield self._undo(record.name, record.locked_by, None)
+        return bool(reply.changed)
+
+    def _undo(self, name: str, locked_by: str, former_fire_time: datetime | None) -> SqlCommand:
         former = former_fire_time and self._sql.clock.to_store(former_fire_time)
         values = {"name": name, "locked_by": locked_by, "former_fire_time": former}
-        reply = yield SqlCommand(self._sql.undo, values, is_of_holder=True)
-        return bool(reply.changed)
+        return SqlCommand(self._sql.undo, values, is_of_holder=True)
 
     def forget_fire_time(self, name: str) -> SqlProgram[bool]:
         self._require_fire_times()
@@ -239,7 +153,9 @@ class SqlPrograms(StorePrograms):
         yield from self._prepare("prune", None)
         if self._columns_in_session_zone:
             yield from self.records("", "prune")
-        reply = yield SqlCommand(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
+        command = SqlCommand(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
+        reply = yield self._with_history(command)
+        yield from self._history_after(command)
         return reply.changed
 
     def record(self, name: str, operation: str = "record") -> SqlProgram[LockRecord | None]:
@@ -273,47 +189,43 @@ class SqlPrograms(StorePrograms):
         if shift is not None:
             raise other_zone_error(operation, record.name, shift, self.table_name, columns)
 
-    # The schema
+    # Run history, see runs.py
 
-    def create_table_sql(self) -> str:
-        return create_table_sql(self._given_table, self.dialect)
+    def is_history(self, command: SqlCommand) -> bool:
+        return command.is_history
 
-    def create_schema(self) -> SqlProgram[None]:
-        """Probe, create, probe again: several processes may do it at once, and some may not create tables at all."""
-        yield from self.locate()
-        try:
-            yield SqlCommand(self._sql.probe)
+    def without_history(self, command: SqlCommand) -> SqlCommand | None:
+        return command.plain
+
+    def _with_history(self, command: SqlCommand) -> SqlCommand:
+        """On PostgreSQL, the one that writes history as well."""
+        if self._runs is None or not self.is_history_on():
+            return command
+        combined = self._runs.combined.get(command.statement.sql)
+        return command if combined is None else command._replace(statement=combined, plain=command)
+
+    def _history_after(self, command: SqlCommand) -> SqlProgram[None]:
+        """On the other databases, write the history of ``command``, which was carried out."""
+        if self._runs is None or not self.is_history_on():
             return
-        except ProviderError as error:
-            if missing(error.__cause__) is not Missing.TABLE:
-                raise
-        failure: ProviderError | None = None
-        try:
-            yield SqlCommand(Statement(create_schema_sql(self._table, self._make_dialect()), "count"))
-        except ProviderError as error:
-            failure = error
-        try:
-            yield SqlCommand(self._sql.probe)
-        except ProviderError:
-            if failure is None:
-                raise
-            raise failure from failure.__cause__
+        following = self._runs.following.get(command.statement.sql)
+        if following is not None:
+            yield from self.noted(_sent(command._replace(statement=following, can_grant=False, is_history=True)))
+
+    def end_run(self, lease: Lease, *, is_lost: bool) -> SqlProgram[None]:
+        values = identifiers(lease) | _end(lease) | ({"outcome": "lost"} if is_lost else {})
+        yield from self._history_after(SqlCommand(self._sql.release, values, is_of_holder=True))
+
+    def runs(self, name: str, limit: int) -> SqlProgram[list[Run]]:
+        yield from self.locate()
+        if self._runs is None:
+            return []
+        reply = yield SqlCommand(self._runs.read, {"name": name, "size": min(limit, self.history)})
+        return [self._runs.to_run(row) for row in reply.rows]
 
     @property
     def verify_sql(self) -> str:
         return self._sql.verify_sql
-
-    # The meaning of errors
-
-    def classify(self, error: Exception) -> Failure:
-        return classify(error)
-
-    def text_of(self, error: Exception) -> str:
-        original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-        return str(original) or ("no reply in time" if isinstance(original, TimeoutError) else type(original).__name__)
-
-    def hint(self, error: Exception) -> str | None:
-        return hint(error, self.dialect, self.table_name, self._schema)
 
 
 def identifiers(lease: Lease) -> dict[str, object]:
@@ -321,10 +233,15 @@ def identifiers(lease: Lease) -> dict[str, object]:
     return {"name": lease.name, "locked_by": lease.locked_by, "fencing_token": lease.fencing_token}
 
 
-def _is_usable(name: str) -> bool:
-    """Drivers give % and : a meaning."""
-    return "%" not in name and ":" not in name
+def _end(lease: Lease) -> dict[str, object]:
+    """For run history."""
+    return {"outcome": lease.outcome, "error": lease.error and lease.error[:LONGEST_ERROR]}
+
+
+def _sent(command: SqlCommand) -> SqlProgram[None]:
+    yield command
 
 
 _logger = logging.getLogger("shedlock_py")
 _BEFORE = timedelta(microseconds=1)
+_NO_LIMIT = 1e6  # seconds

@@ -40,7 +40,8 @@ class _SqlProvider:
     def create_table_sql(self) -> str:
         """The statement with which :meth:`create_schema` makes the lock table. The database is not connected.
 
-        For users who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike.
+        For users who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike. With ``history``
+        there are two, with a semicolon between them.
         """
         return self.programs.create_table_sql()
 
@@ -58,6 +59,7 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
     :param timeout: how long an operation may take, everything included (default: 5 s); for URLs only, which may also
         contain it (``?timeout=3s``).
     :param fire_time_tolerance: how far a fire time may lie in the future of the database's clock.
+    :param history: how many runs of each lock name to keep, for :meth:`runs`, in the table ``<table_name>_runs``.
     :raises ConfigurationError: a URL, driver or dialect that cannot work.
     """
 
@@ -72,6 +74,7 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
         extra_columns: bool = True,
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
         if hasattr(engine_or_url, "sync_engine"):
             raise ConfigurationError("this is an AsyncEngine: give it to AsyncSqlAlchemyLockProvider")
@@ -79,7 +82,7 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
             raise ConfigurationError(
                 "this engine has an async driver: give an AsyncEngine to AsyncSqlAlchemyLockProvider"
             )
-        url, limits = _limits(engine_or_url, timeout, fire_time_tolerance)
+        url, limits = _limits(engine_or_url, timeout, fire_time_tolerance, history)
         client: UserEngineClient | UrlClient
         if isinstance(url, Engine):
             client = UserEngineClient(url)
@@ -124,12 +127,13 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         extra_columns: bool = True,
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
         from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
 
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
-        url, limits = _limits(engine_or_url, timeout, fire_time_tolerance)
+        url, limits = _limits(engine_or_url, timeout, fire_time_tolerance, history)
         client: AsyncUserEngineClient | AsyncUrlClient
         if isinstance(url, AsyncEngine):
             client = AsyncUserEngineClient(url)
@@ -144,7 +148,9 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
             _require(lease, (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first())
 
 
-def _limits(engine_or_url: Any, timeout: Duration | None, tolerance: Duration | None) -> tuple[Any, Limits]:
+def _limits(
+    engine_or_url: Any, timeout: Duration | None, tolerance: Duration | None, history: int | None
+) -> tuple[Any, Limits]:
     """The engine, or the URL without the options of the provider; and its limits."""
     url, in_url = engine_or_url, dict[str, str]()
     if isinstance(url, str):
@@ -152,7 +158,7 @@ def _limits(engine_or_url: Any, timeout: Duration | None, tolerance: Duration | 
     elif isinstance(url, URL):
         in_url = {name: value for name, value in url.query.items() if name in OPTIONS and isinstance(value, str)}
         url = url.difference_update_query(in_url)
-    return url, parse_limits(timeout, tolerance, in_url, is_managed=isinstance(url, str | URL))
+    return url, parse_limits(timeout, tolerance, in_url, is_managed=isinstance(url, str | URL), history=history)
 
 
 def _programs(client: Any, table_name: str, schema: str | None, extra_columns: bool, limits: Limits) -> SqlPrograms:

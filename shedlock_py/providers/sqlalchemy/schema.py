@@ -14,6 +14,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateTable
 
 from shedlock_py.errors import ProviderError
+from shedlock_py.history import LONGEST_ERROR
 from shedlock_py.providers.kit import refused
 from shedlock_py.record import LockRecord
 
@@ -61,6 +62,30 @@ def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
         mysql_charset="utf8mb4",
         mariadb_engine="InnoDB",
         mariadb_charset="utf8mb4",
+    )
+
+
+def runs_table(metadata: MetaData, name: str = "shedlock", schema: str | None = None) -> Table:
+    """The table of run history, for a provider with ``history``: as :func:`lock_table`, beside it.
+
+    :param name: that of the lock table. This one is called ``<name>_runs``.
+    """
+    locks = lock_table(MetaData(), name, schema)
+    time = locks.c.locked_at.type
+    return Table(
+        f"{name}_runs",
+        metadata,
+        Column("name", LockName(64), primary_key=True),
+        Column("fencing_token", BigInteger, primary_key=True, autoincrement=False),
+        Column("locked_by", String(255), nullable=False),
+        Column("started", time, nullable=False),
+        Column("ended", time, nullable=True),
+        Column("outcome", String(16), nullable=True),
+        Column("error", String(LONGEST_ERROR), nullable=True),
+        Column("fire_time", time, nullable=True),
+        Column("next_fire_time", time, nullable=True),
+        schema=schema,
+        **locks.dialect_kwargs,
     )
 
 

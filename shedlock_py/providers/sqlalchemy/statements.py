@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Table, text
 from sqlalchemy.engine import Dialect
@@ -13,8 +13,8 @@ from shedlock_py.providers.sqlalchemy.claims import ClaimKind, ClaimSql, mysql_i
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.schema import COLUMN_TYPES, EXTRA_COLUMNS
 
-ReplyKind = Literal["rows", "count", "id"]
-"""All rows, the number of changed rows, or the number in MySQL's OK packet."""
+ReplyKind = Literal["rows", "count", "number", "id"]
+"""All rows; the number of changed rows; the same, as a row with one value; or the number in MySQL's OK packet."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,34 @@ class Statement:
     reply: ReplyKind
     names: Sequence[str] | None = None
     """The order of the parameters, for drivers that take a sequence; None: the driver takes a mapping."""
+    template: str = field(default="", repr=False)
+    """What ``sql`` was made from."""
+
+
+_NO_VALUES: Mapping[str, object] = {}
+
+
+class SqlCommand(NamedTuple):
+    """One statement with its values, to be carried out in a transaction of its own."""
+
+    statement: Statement
+    values: Mapping[str, object] = _NO_VALUES
+    can_grant: bool = False
+    """The statement may grant a lock."""
+    is_of_holder: bool = False
+    """The statement extends, releases or undoes what was granted. One connection of the pool is kept for these."""
+    is_history: bool = False
+    """The statement writes history only."""
+    plain: SqlCommand | None = None
+    """The same command without history, if this one writes history as well."""
+
+
+class SqlReply(NamedTuple):
+    """The rows; or how many rows were found or changed; or the number in MySQL's OK packet."""
+
+    rows: Sequence[Sequence[Any]] = ()
+    changed: int = 0
+    id: int = 0
 
 
 # One row: the schema that the session's default leads to, and whether the table is there.
@@ -48,8 +76,9 @@ class Statements:
     """One :class:`Statement` for each operation on the lock table."""
 
     def __init__(self, dialect: Dialect, table: Table, extra_columns: bool) -> None:
-        self._dialect = dialect
-        self._extra_columns = extra_columns
+        self.dialect = dialect
+        self.table = table
+        self.extra_columns = extra_columns
         self.clock = CLOCKS[dialect.name]
         self.table_name = dialect.identifier_preparer.format_table(table)
         now = self.clock.now
@@ -58,62 +87,67 @@ class Statements:
         # must not match that record. (Without the column for tokens the two look alike.)
         this_lease = f"{this_claim} AND fencing_token = :fencing_token" if extra_columns else this_claim
         hold = "UPDATE {{table}} SET lock_until = {{until}} WHERE {which} AND lock_until > {now}"
-        self.extend = self._compile(hold.format(which=this_lease, now=now), "count")
+        self.extend = self.compile(hold.format(which=this_lease, now=now), "count")
         # A release compares no token, so that it also frees what a late copy was granted.
-        self.release = self._compile(hold.format(which=this_claim, now=now), "count")
-        self.undo = self._compile(f"UPDATE {{table}} SET {self._undone()} WHERE {this_claim}", "count")
-        self.forget_fire_time = self._compile(
+        self.release = self.compile(hold.format(which=this_claim, now=now), "count")
+        self.undo = self.compile(f"UPDATE {{table}} SET {self._undone()} WHERE {this_claim}", "count")
+        self.forget_fire_time = self.compile(
             "UPDATE {table} SET last_fire_time = NULL WHERE name = :name AND last_fire_time IS NOT NULL", "count"
         )
-        self.prune = self._compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
+        self.prune = self.compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
-        self.record = self._compile(f"{select} WHERE name = :name", "rows")
-        self.records = self._compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
-        self.probe = self._compile(f"{select} WHERE 1 = 0", "rows")
+        self.record = self.compile(f"{select} WHERE name = :name", "rows")
+        self.records = self.compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
+        self.probe = self.compile(f"{select} WHERE 1 = 0", "rows")
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(dialect.name, " LOCK IN SHARE MODE")
         self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {this_lease} AND lock_until > {now}{share}"
         # Only some databases need these.
-        self.read_before_claim = self._compile(self._read_before_claim(), "rows") if dialect.name == "sqlite" else None
+        self.read_before_claim = self.compile(self._read_before_claim(), "rows") if dialect.name == "sqlite" else None
         locate, column_types = _LOCATE.get(dialect.name), COLUMN_TYPES.get(dialect.name)
-        self.locate = self._compile(locate, "rows") if locate else None
-        self.column_types = self._compile(column_types, "rows") if column_types else None
+        self.locate = self.compile(locate, "rows") if locate else None
+        self.column_types = self.compile(column_types, "rows") if column_types else None
         self.claims = {
             (kind, has_fire_time): self._claim(kind, has_fire_time)
             for kind in ClaimKind
             for has_fire_time in ((False, True) if extra_columns else (False,))
         }
 
+    def claim_sql(self, kind: ClaimKind, has_fire_time: bool) -> ClaimSql:
+        return ClaimSql(self.clock, kind, self.extra_columns, has_fire_time)
+
     def _claim(self, kind: ClaimKind, has_fire_time: bool) -> Statement:
-        claim = ClaimSql(self.clock, kind, self._extra_columns, has_fire_time)
-        if self._dialect.name in ("postgresql", "sqlite"):
+        claim = self.claim_sql(kind, has_fire_time)
+        if self.dialect.name in ("postgresql", "sqlite"):
             # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: the statement must
             # find out before that whether it is a skip. For SQLite, read_before_claim does so.
-            return self._compile(returning_claim(claim, checks_first=self._dialect.name == "postgresql"), "rows")
-        return self._compile(mysql_update(claim) if kind is ClaimKind.TAKE_OVER else mysql_insert(claim), "id")
+            return self.compile(returning_claim(claim, checks_first=self.dialect.name == "postgresql"), "rows")
+        return self.compile(mysql_update(claim) if kind is ClaimKind.TAKE_OVER else mysql_insert(claim), "id")
 
     def _undone(self) -> str:
         changes = f"lock_until = {self.clock.least}(lock_until, {self.clock.now})"
-        if self._extra_columns:
+        if self.extra_columns:
             former = self.clock.moment.format("former_fire_time")
             changes += f", last_fire_time = CASE WHEN last_fire_time > {former} THEN {former} ELSE last_fire_time END"
         return changes
 
     def _select(self) -> str:
         shown = self.clock.shown
-        extra = f"fencing_token, {shown.format('last_fire_time')}" if self._extra_columns else "NULL, NULL"
+        extra = f"fencing_token, {shown.format('last_fire_time')}" if self.extra_columns else "NULL, NULL"
         times = f"{shown.format('locked_at')}, {shown.format('lock_until')}"
         return f"SELECT name, locked_by, {times}, {extra}, {self.clock.now} FROM {{table}}"
 
     def _read_before_claim(self) -> str:
         """One row, also where there is no record."""
-        ran = f" OR last_fire_time >= {self.clock.fire_time}" if self._extra_columns else ""
-        extra = ", ".join(EXTRA_COLUMNS if self._extra_columns else ("NULL", "NULL"))
+        ran = f" OR last_fire_time >= {self.clock.fire_time}" if self.extra_columns else ""
+        extra = ", ".join(EXTRA_COLUMNS if self.extra_columns else ("NULL", "NULL"))
         return (
             f"SELECT lock_until > {self.clock.now}{ran}, {self.clock.is_late}, name, lock_until, {extra} "
             f"FROM (SELECT 1) LEFT JOIN {{table}} ON name = :name"
         )
 
-    def _compile(self, sql: str, reply: ReplyKind) -> Statement:
-        compiled = text(sql.format(table=self.table_name, until=self.clock.until)).compile(dialect=self._dialect)
-        return Statement(str(compiled), reply, getattr(compiled, "positiontup", None))
+    def compile(self, template: str, reply: ReplyKind, **names: str) -> Statement:
+        """:param names: what to fill in beside the lock table."""
+        sql = template.format(table=self.table_name, until=self.clock.until, **names)
+        compiled = text(sql).compile(dialect=self.dialect)
+        return Statement(str(compiled), reply, getattr(compiled, "positiontup", None), template)

@@ -13,7 +13,8 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from shedlock_py._program import run
 from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.sqlalchemy.errors import translated
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlPrograms, SqlReply
+from shedlock_py.providers.sqlalchemy.programs import SqlPrograms
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from tests.simulation.stores.times import EPOCH
 
 _COLUMNS = "name, lock_until, locked_at, locked_by, fencing_token, last_fire_time"

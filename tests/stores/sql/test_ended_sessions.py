@@ -17,7 +17,7 @@ from shedlock_py._program import run
 from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand, SqlReply
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from tests.stores.sql.stores import Application, Store, acquired, carry_out, drivers_of, record_of
 from tests.support.polling import wait_until
 

@@ -7,8 +7,7 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand
-from shedlock_py.providers.sqlalchemy.statements import Statement
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
 from tests.stores.sql.stores import Store, acquired, carry_out
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer

@@ -46,7 +46,7 @@ def rows_written(store: Store) -> int:
     """Settled once nobody is connected: a session reports what it did when it ends."""
     others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     wait_until(lambda: store.query(others) == 0, what="the sessions gone")
-    count = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables WHERE relname = 'shedlock'"
+    count = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables WHERE relname LIKE 'shedlock%'"
     return int(store.query(count))
 
 
@@ -58,11 +58,15 @@ def traces(store: Store, name: str) -> tuple[object, ...]:
         return (*log.one(), *row.one())
 
 
-@pytest.mark.parametrize("kind", ["held", "already ran", "fire time, held", "table of ShedLock for Java"])
+KINDS = ["held", "already ran", "fire time, held", "table of ShedLock for Java"]
+
+
+@pytest.mark.parametrize("history", [0, 3])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
-def test_postgres(driver: str, kind: str, quiet: Store, name: str) -> None:
+def test_postgres(driver: str, kind: str, history: int, quiet: Store, name: str) -> None:
     fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
-    options: dict[str, Any] = {"extra_columns": kind != "table of ShedLock for Java"}
+    options: dict[str, Any] = {"extra_columns": kind != "table of ShedLock for Java", "history": history}
     provider = quiet.provider(**options)
     provider.create_schema()
     lease = acquired(provider, name, fire_time=fire_time)
@@ -84,7 +88,7 @@ def test_postgres(driver: str, kind: str, quiet: Store, name: str) -> None:
     provider = quiet.provider(**options)
     assert provider.take_over(request)
     quiet.stack.close()
-    assert rows_written(quiet) == written + 1, "this test would not have seen a write"
+    assert rows_written(quiet) == written + (2 if history else 1), "this test would not have seen a write"
     assert traces(quiet, name)[:2] != before[:2]
 
 
@@ -131,10 +135,12 @@ def written_by_mysql(store: Store, name: str) -> tuple[object, ...]:
         return (*row, *connection.execute(text(counters)).all(), *log)
 
 
-@pytest.mark.parametrize("kind", ["held", "already ran", "fire time, held", "table of ShedLock for Java"])
+@pytest.mark.parametrize("history", [0, 3])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "mysqldb", "asyncmy"))
-def test_mysql_and_mariadb(driver: str, kind: str, store: Store, name: str) -> None:
-    provider = store.provider(extra_columns=kind != "table of ShedLock for Java")
+def test_mysql_and_mariadb(driver: str, kind: str, history: int, store: Store, name: str) -> None:
+    provider = store.provider(extra_columns=kind != "table of ShedLock for Java", history=history)
+    provider.create_schema()
     fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
     lease = acquired(provider, name, fire_time=fire_time)
     if kind == "already ran":

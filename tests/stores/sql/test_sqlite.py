@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
-from shedlock_py.providers.sqlalchemy.programs import SqlCommand
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand
 from tests.stores.sql.stores import SQLITE_DRIVERS, Store, acquired, carry_out, record_of
 from tests.support.polling import wait_until
 

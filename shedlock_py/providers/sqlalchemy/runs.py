@@ -1,0 +1,193 @@
+"""The SQL of run history: a table beside the lock table, with one row for each run.
+
+PostgreSQL writes it in the statement of the operation itself, as further subqueries of it. The other databases have no
+such statements: there, one more statement follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from sqlalchemy import MetaData
+
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.history import Run
+from shedlock_py.lease import RunOutcome
+from shedlock_py.providers.kit import refused
+from shedlock_py.providers.sqlalchemy.claims import returning_claim
+from shedlock_py.providers.sqlalchemy.errors import Missing, missing
+from shedlock_py.providers.sqlalchemy.schema import runs_table
+
+if TYPE_CHECKING:
+    from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
+
+_OUTCOMES = get_args(RunOutcome)
+_COLUMNS = ("name", "fencing_token", "locked_by", "started", "fire_time", "next_fire_time")
+_THIS_NAME = "name = :name"
+_THIS_RUN = "name = :name AND locked_by = :locked_by"
+_NO_ROW_YET = f"NOT EXISTS (SELECT 1 FROM {{runs}} WHERE {_THIS_RUN})"
+
+
+class RunStatements:
+    """The statements on the table of runs.
+
+    :ivar combined: PostgreSQL: by the text of a statement without history, the one that writes history as well.
+    :ivar following: the other databases: by the same, the one to be sent after it.
+    """
+
+    def __init__(self, plain: Statements) -> None:
+        lock_table, dialect = plain.table, plain.dialect
+        table = runs_table(MetaData(), lock_table.name, lock_table.schema)
+        if len(table.name.encode()) > dialect.max_identifier_length:
+            raise ConfigurationError(
+                f"with history the name of the lock table may have {dialect.max_identifier_length - 5} bytes at most: "
+                f"history is kept in {table.name!r}"
+            )
+        self.table = table
+        self.table_name = dialect.identifier_preparer.format_table(table)
+        self._plain = plain
+        self._clock = plain.clock
+        shown = [self._clock.shown.format(time) for time in ("started", "ended", "fire_time", "next_fire_time")]
+        size = self._clock.number.format("size")
+        columns = ", ".join(["name, fencing_token, locked_by, outcome, error", *shown])
+        self.read = self._compile(
+            f"SELECT {columns} FROM {{runs}} WHERE {_THIS_NAME} ORDER BY fencing_token DESC LIMIT {size}", "rows"
+        )
+        self.probe = self._compile(f"SELECT {columns} FROM {{runs}} WHERE 1 = 0", "rows")
+        self.combined: dict[str, Statement] = {}
+        self.following: dict[str, Statement] = {}
+        if dialect.name == "postgresql":
+            self._combine()
+        else:
+            self._follow()
+        self.texts = {
+            statement.sql for statement in (self.read, self.probe, *self.combined.values(), *self.following.values())
+        }
+        """Errors of these are about history."""
+
+    def _compile(self, sql: str, reply: Any) -> Statement:
+        return self._plain.compile(sql, reply, runs=self.table_name)
+
+    def _next_token(self) -> str:
+        """For a lock table without tokens."""
+        clock = self._clock
+        newest = f"(SELECT MAX(fencing_token) FROM {{runs}} WHERE {_THIS_NAME})"
+        return f"{clock.greatest}(COALESCE({newest}, 0) + 1, {clock.microseconds})"
+
+    # PostgreSQL. All parts of a statement see the tables as they were before it, so none sees what another one writes.
+    # A skip writes nothing, and locks no row: each part depends on the rows of the first one.
+
+    def _combine(self) -> None:
+        plain, now = self._plain, self._clock.now
+        # The server waits for a locked table before it executes. By then the caller has sent the plain statement.
+        waited = (
+            f"({self._clock.now} > timezone('utc', transaction_timestamp()) "
+            "+ CAST(:patience_ms AS bigint) * interval '1 ms')"
+        )
+        moment, text = self._clock.moment, self._clock.text
+        token = "fencing_token" if plain.extra_columns else self._next_token()
+        values = [text.format("name"), token, text.format("locked_by"), "locked_at"]
+        values += [moment.format("fire_time"), moment.format("next_fire_time")]
+        # A claim that is carried out twice has the same token both times.
+        is_new = "" if plain.extra_columns else f" AND {_NO_ROW_YET}"
+        begin = (
+            # A late copy of a claim may find its record, but neither a lease nor its run any more.
+            f", begun AS (INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM granted "
+            f"WHERE lock_until > {now}{is_new} ON CONFLICT DO NOTHING)"
+            f", trimmed AS (DELETE FROM {{runs}} WHERE {_THIS_NAME} AND EXISTS (SELECT 1 FROM granted) "
+            f"AND fencing_token <= (SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} AND locked_by <> :locked_by "
+            f"ORDER BY fencing_token DESC OFFSET CAST(:kept AS bigint) - 1 LIMIT 1))"
+        )
+        for (kind, has_fire_time), claim in plain.claims.items():
+            sql = returning_claim(plain.claim_sql(kind, has_fire_time), checks_first=True, history=begin, waited=waited)
+            self.combined[claim.sql] = self._compile(sql, "rows")
+        outcome = f"CASE WHEN EXISTS (SELECT 1 FROM done) THEN {text.format('outcome')} ELSE 'lost' END"
+        self._combine_change(
+            plain.release,
+            f"UPDATE {{runs}} SET ended = {now}, outcome = {outcome}, error = {text.format('error')} "
+            f"WHERE {_THIS_RUN} AND ended IS NULL",
+        )
+        self._combine_change(plain.undo, f"DELETE FROM {{runs}} WHERE {_THIS_RUN} AND EXISTS (SELECT 1 FROM done)")
+        gone = "name IN (SELECT name FROM done) OR name NOT IN (SELECT name FROM {table})"
+        self._combine_change(plain.prune, f"DELETE FROM {{runs}} WHERE {gone}")
+
+    def _combine_change(self, plain: Statement, history: str) -> None:
+        sql = f"WITH done AS ({plain.template} RETURNING name), noted AS ({history}) SELECT count(*) FROM done"
+        self.combined[plain.sql] = self._compile(sql, "number")
+
+    # MySQL, MariaDB and SQLite
+
+    def _follow(self) -> None:
+        plain = self._plain
+        begin = self._compile(self._begin_run(), "count")
+        self.following = {claim.sql: begin for claim in plain.claims.values()}
+        self.following[plain.release.sql] = self._compile(
+            f"UPDATE {{runs}} SET ended = {self._clock.now}, outcome = :outcome, error = :error "
+            f"WHERE {_THIS_RUN} AND ended IS NULL",
+            "count",
+        )
+        self.following[plain.undo.sql] = self._compile(f"DELETE FROM {{runs}} WHERE {_THIS_RUN}", "count")
+        # A name may have another collation in a lock table that ShedLock for Java made.
+        same = "name" if plain.dialect.name == "sqlite" else "CONVERT(name USING utf8mb4) COLLATE utf8mb4_bin"
+        self.following[plain.prune.sql] = self._compile(
+            f"DELETE FROM {{runs}} WHERE {same} NOT IN (SELECT {same} FROM {{table}})", "count"
+        )
+
+    def _begin_run(self) -> str:
+        """Insert the run of the claim that the record has now; in place of the oldest, if there are enough."""
+        token = "record.fencing_token" if self._plain.extra_columns else self._next_token()
+        oldest = f"(SELECT CASE WHEN COUNT(*) >= :kept THEN MIN(fencing_token) END FROM {{runs}} WHERE {_THIS_NAME})"
+        run = (
+            f"SELECT record.name AS name, record.locked_by AS locked_by, record.locked_at AS started, "
+            f"{token} AS token, {oldest} AS oldest FROM {{table}} AS record "
+            f"WHERE record.name = :name AND record.locked_by = :locked_by AND {_NO_ROW_YET}"
+        )
+        insert = (
+            f"INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT run.name, COALESCE(run.oldest, run.token), "
+            f"run.locked_by, run.started, :fire_time, :next_fire_time FROM ({run}) AS run"
+        )
+        changes = {"locked_by": ":locked_by", "started": "run.started", "ended": "NULL", "outcome": "NULL"}
+        changes |= {"error": "NULL", "fire_time": ":fire_time", "next_fire_time": ":next_fire_time"}
+        if self._plain.dialect.name == "sqlite":
+            changes["started"] = "excluded.started"
+            changes["fencing_token"] = (
+                f"(SELECT fencing_token FROM {{table}} WHERE {_THIS_NAME})"
+                if self._plain.extra_columns
+                else self._next_token()
+            )
+            clause = "WHERE 1 = 1 ON CONFLICT (name, fencing_token) DO UPDATE SET"
+        else:
+            changes["fencing_token"] = "run.token"
+            clause = "ON DUPLICATE KEY UPDATE"
+        return f"{insert} {clause} {', '.join(f'{column} = {value}' for column, value in changes.items())}"
+
+    def hint(self, error: Exception) -> str | None:
+        """What the user can do about an error of the table of runs."""
+        if missing(error) is Missing.TABLE:
+            return (
+                f"create the table {self.table_name} once, with provider.create_schema(), or add runs_table(metadata) "
+                f"to your migrations; from a shell: shedlock schema --create"
+            )
+        if missing(error) is Missing.COLUMN:
+            return f"drop the table {self.table_name}, and create it with provider.create_schema()"
+        return None
+
+    def to_run(self, row: Sequence[Any]) -> Run:
+        """A run as the database returned it.
+
+        :raises ProviderError: it has a value that means nothing.
+        """
+        name, token, locked_by, outcome, error, *times = row
+        moments = [None if time is None else self._clock.from_store(time) for time in times]
+        is_odd = any(time is not None and moment is None for time, moment in zip(times, moments, strict=True))
+        started, ended, fire_time, next_fire_time = moments
+        is_text = isinstance(locked_by, str) and isinstance(error, str | None)
+        if is_odd or started is None or not is_text or not isinstance(token, int) or outcome not in (None, *_OUTCOMES):
+            raise refused(
+                "runs",
+                str(name),
+                f"the run with fencing token {token!r:.60} in table {self.table_name} has a value that it cannot have",
+                hint="correct the row, or delete it",
+            )
+        return Run(str(name), token, locked_by, started, ended, outcome, error, fire_time, next_fire_time)

@@ -1,0 +1,171 @@
+"""The tables of a provider: where they are, which types their columns have, and how they are created."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import MetaData, Table
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError
+
+from shedlock_py._program import Program
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.providers.kit import Failure, StorePrograms
+from shedlock_py.providers.sqlalchemy.clock import CLOCKS
+from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
+from shedlock_py.providers.sqlalchemy.runs import RunStatements
+from shedlock_py.providers.sqlalchemy.schema import (
+    TIME_COLUMNS,
+    create_schema_sql,
+    create_table_sql,
+    lock_table,
+    refusal,
+    runs_table,
+    warning,
+)
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply, Statement, Statements
+
+T = TypeVar("T")
+SqlProgram = Program[SqlCommand, SqlReply, T]
+
+
+class SqlTables(StorePrograms):
+    """What the programs know about the lock table, and about the table of runs.
+
+    :param make_dialect: the dialect of an engine that has connected: the DDL of MySQL and MariaDB differ.
+    :param default_schema: that of every session, such as the database in a URL of MySQL; None: the database knows.
+    :param options: see :class:`StorePrograms`.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        table_name: str,
+        schema: str | None,
+        extra_columns: bool,
+        make_dialect: Callable[[], Dialect],
+        default_schema: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if dialect.name not in CLOCKS:
+            raise ConfigurationError(
+                f"SQL dialect {dialect.name!r} is not supported; supported are {', '.join(CLOCKS)}"
+            )
+        for name in (table_name, schema or ""):
+            if not _is_usable(name):
+                raise ConfigurationError(
+                    f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning"
+                )
+        self.dialect = dialect
+        self.extra_columns = extra_columns
+        self._make_dialect = make_dialect
+        self._schema = schema
+        self._given_table = self._table = lock_table(MetaData(), table_name, schema)
+        self._sql = Statements(dialect, self._table, extra_columns)
+        self._runs = RunStatements(self._sql) if self.history else None
+        self.table_name = self._sql.table_name
+        """As the user wrote it."""
+        if dialect.name == "sqlite":
+            default_schema = "main"  # SQLite would search temporary tables first
+        if schema is None and default_schema is not None and _is_usable(default_schema):
+            self._use_schema(default_schema)
+        self._is_located = schema is not None or default_schema is not None or self._sql.locate is None
+        self._is_prepared = self._is_located and self._sql.column_types is None
+        self._columns_in_session_zone: Sequence[str] = ()
+
+    # The place of the table and the types of its columns, found out once
+
+    def locate(self, *, is_of_holder: bool = False) -> SqlProgram[None]:
+        """Find the schema of the table by the default of sessions.
+
+        The application may have sent ``SET search_path`` or ``USE`` on a connection of its pool.
+        """
+        if self._is_located or self._sql.locate is None:
+            return
+        [[schema, is_there]] = (
+            yield SqlCommand(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
+        ).rows
+        if schema is not None and not schema.startswith("pg_temp") and _is_usable(schema):
+            self._use_schema(schema)
+        self._is_located = bool(is_there)  # a table that is created later may be in another schema of the search path
+
+    def _use_schema(self, schema: str) -> None:
+        self._table = lock_table(MetaData(), self._table.name, schema)
+        self._sql = Statements(self.dialect, self._table, self.extra_columns)
+        self._runs = RunStatements(self._sql) if self.history else None
+
+    def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
+        """Before the first time is written or compared: locate the table, and check the types of its time columns."""
+        yield from self.locate()
+        if self._is_prepared or self._sql.column_types is None:
+            return
+        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
+        reply = yield SqlCommand(self._sql.column_types, names)
+        if not reply.rows:
+            return  # no table yet
+        columns = [column for column in TIME_COLUMNS if any(name == column and is_so for name, is_so in reply.rows)]
+        if columns and self.dialect.name == "postgresql":
+            raise refusal(operation, lock_name, self.table_name, columns)
+        if columns:
+            _logger.warning("%s", warning(self.table_name, columns))
+        self._columns_in_session_zone = columns
+        self._is_prepared = self._is_located
+
+    # The schema
+
+    def create_table_sql(self) -> str:
+        tables = [self._given_table]
+        if self.history:
+            tables.append(runs_table(MetaData(), self._given_table.name, self._given_table.schema))
+        return ";\n".join(create_table_sql(table, self.dialect) for table in tables)
+
+    def create_schema(self) -> SqlProgram[None]:
+        yield from self.locate()
+        yield from self._create(self._table, self._sql.probe)
+        if self._runs is not None:
+            yield from self._create(self._runs.table, self._runs.probe)
+
+    def _create(self, table: Table, probe: Statement) -> SqlProgram[None]:
+        """Probe, create, probe again: several processes may do it at once, and some may not create tables at all."""
+        try:
+            yield SqlCommand(probe)
+            return
+        except ProviderError as error:
+            if missing(error.__cause__) is not Missing.TABLE:
+                raise
+        failure: ProviderError | None = None
+        try:
+            yield SqlCommand(Statement(create_schema_sql(table, self._make_dialect()), "count"))
+        except ProviderError as error:
+            failure = error
+        try:
+            yield SqlCommand(probe)
+        except ProviderError:
+            if failure is None:
+                raise
+            raise failure from failure.__cause__
+
+    # The meaning of errors
+
+    def classify(self, error: Exception) -> Failure:
+        return classify(error)
+
+    def text_of(self, error: Exception) -> str:
+        original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+        return str(original) or ("no reply in time" if isinstance(original, TimeoutError) else type(original).__name__)
+
+    def hint(self, error: Exception) -> str | None:
+        if self._runs is not None and getattr(error, "statement", None) in self._runs.texts:
+            return self._runs.hint(error)
+        return hint(error, self.dialect, self.table_name, self._schema)
+
+
+def _is_usable(name: str) -> bool:
+    """Drivers give % and : a meaning."""
+    return "%" not in name and ":" not in name
+
+
+_logger = logging.getLogger("shedlock_py")

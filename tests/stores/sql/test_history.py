@@ -1,0 +1,223 @@
+"""Run history: what it costs, what a skip writes, and what happens where the table of runs cannot be written."""
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from shedlock_py import ConfigurationError, LockRequest, ProviderError
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, acquired, record_of
+from tests.stores.sql.test_round_trips import costs
+from tests.support.polling import wait_until
+
+ONE = (*ONE_EACH, *ONE_ASYNC_EACH)
+
+
+@pytest.fixture
+def table(store: Store) -> Iterator[str]:
+    with store.table() as table:
+        yield table
+        store.execute(f"DROP TABLE IF EXISTS {table}_runs")
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("driver", ONE)
+def test_round_trips(driver: str, store: Store, table: str, proxy: Any, name: str) -> None:
+    provider = store.provider(proxy.address, table_name=table, history=3)
+    provider.create_schema()
+    more = 0 if store.is_postgres else 1
+    expected = {"acquire": {1 + more}, "skip": {1}, "extend": {1}, "release": {1 + more}}
+    assert costs(provider, proxy, name) == expected
+
+
+@pytest.mark.parametrize("fault", ["missing", "a column is missing", "read-only"])
+@pytest.mark.parametrize("driver", [*ONE, *SQLITE_DRIVERS])
+def test_i8_jobs_run_where_history_cannot_be_written(
+    driver: str, fault: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider: Any = store.provider(table_name=table, history=3)
+    provider.create_schema()
+    broken = acquired(provider, name)
+    runs = f"{table}_runs"
+    match fault:
+        case "missing":
+            store.execute(f"DROP TABLE {runs}")
+        case "a column is missing":
+            store.execute(f"ALTER TABLE {runs} RENAME COLUMN ended TO e")
+        case "read-only":
+            store.execute(
+                f"ALTER TABLE {runs} RENAME TO {runs}_x", f"CREATE VIEW {runs} AS SELECT DISTINCT * FROM {runs}_x"
+            )
+    with caplog.at_level(logging.WARNING, "shedlock_py"):
+        assert provider.release(broken)
+        for each in (name, f"{name}-2"):
+            lease = acquired(provider, each)
+            assert provider.acquire(LockRequest(each, "1m")) is None
+            assert provider.extend(lease, "2m") is lease
+            assert provider.release(lease)
+            assert provider.undo(acquired(provider, each))
+        assert provider.prune(0) == 2
+    [warning] = warnings_of(caplog)
+    assert "the run history is not written, locks are not affected: release of lock" in warning
+    if fault == "missing":
+        assert re.search(rf"create the table \S*{runs} once, with provider.create_schema\(\)", warning)
+    elif fault == "a column is missing":
+        assert re.search(rf"drop the table \S*{runs}", warning)
+    if fault == "read-only":
+        store.execute(f"DROP VIEW {runs}", f"ALTER TABLE {runs}_x RENAME TO {runs}")
+
+
+@pytest.mark.parametrize("driver", [*ONE, *SQLITE_DRIVERS])
+def test_i8_a_claim_where_history_cannot_be_written(
+    driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a new provider, after the table was created, writes history again."""
+    store.provider(table_name=table).create_schema()
+    provider: Any = store.provider(table_name=table, history=3)
+    with caplog.at_level(logging.WARNING, "shedlock_py"):
+        first = acquired(provider, name, fire_time=datetime.now(UTC))
+        assert provider.release(first)
+        assert provider.take_over(LockRequest(name, "1m"))
+    assert len(warnings_of(caplog)) == 1
+    with pytest.raises(ProviderError, match=f"create the table .*{table}_runs"):
+        provider.runs(name)
+    after: Any = store.provider(table_name=table, history=3)
+    after.create_schema()
+    assert after.force_release(name)
+    assert after.release(acquired(after, name))
+    assert [run.outcome for run in after.runs(name)] == ["ok"]
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
+def test_i8_a_table_that_somebody_has_locked(
+    driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider: Any = store.provider(table_name=table, history=3, timeout="3s")
+    provider.create_schema()
+    before = acquired(provider, f"{name}-2")
+    with store.connect() as connection, connection.execution_options(isolation_level="READ COMMITTED").begin():
+        connection.execute(text(f"LOCK TABLE {table}_runs"))
+        with caplog.at_level(logging.WARNING, "shedlock_py"):
+            started = time.monotonic()
+            lease = acquired(provider, name)
+            assert provider.release(before)
+            assert time.monotonic() - started < 3
+            # The claim with history still waits in the server. When it is carried out, the lock is free again.
+            assert provider.release(lease)
+            successor = acquired(store.provider(table_name=table), name)
+            assert store.provider(table_name=table).release(successor)
+    [warning] = warnings_of(caplog)
+    assert "locks are not affected: acquire of lock" in warning
+    busy = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE state = 'active' AND query LIKE '%granted AS%' AND pid <> pg_backend_pid()"
+    )
+    wait_until(lambda: store.query(busy) == 0, what="the server has carried out the claim that waited")
+    record = record_of(provider, name)
+    assert record.locked_by == successor.locked_by, "the claim that waited got the lock, for nobody"
+    assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+asyncmy", "mysql+pymysql"])
+def test_i8_a_table_of_mysql_that_somebody_has_locked(
+    driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider: Any = store.provider(table_name=table, history=3)
+    provider.create_schema()
+    with store.connect() as connection:
+        connection.execute(text(f"LOCK TABLES {table}_runs WRITE"))
+        with caplog.at_level(logging.WARNING, "shedlock_py"):
+            started = time.monotonic()
+            lease = acquired(provider, name)
+            assert 1 <= time.monotonic() - started < 3
+            assert provider.release(lease)
+        connection.execute(text("UNLOCK TABLES"))
+    assert len(warnings_of(caplog)) == 1
+
+
+@pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])
+def test_on_a_table_of_shedlock_for_java(driver: str, store: Store, table: str, name: str) -> None:
+    """Runs have tokens of their own."""
+    store.provider(table_name=table).create_schema()
+    store.execute(*(f"ALTER TABLE {table} DROP COLUMN {each}" for each in ("fencing_token", "last_fire_time")))
+    provider: Any = store.provider(table_name=table, history=2, extra_columns=False)
+    provider.create_schema()
+    for _ in range(4):
+        lease = acquired(provider, name)
+        assert lease.fencing_token is None
+        assert provider.runs(name)[0].started == record_of(provider, name).locked_at
+        assert provider.release(lease)
+    assert [run.locked_by == lease.locked_by for run in provider.runs(name)] == [True, False]
+    assert [run.outcome for run in provider.runs(name)] == ["ok", "ok"]
+    assert store.query(f"SELECT count(*) FROM {table}_runs") == 2
+
+
+@pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])
+def test_a_value_that_means_nothing(driver: str, store: Store, table: str, name: str) -> None:
+    provider: Any = store.provider(table_name=table, history=3)
+    provider.create_schema()
+    for each in (name, f"{name}-2"):
+        assert provider.release(acquired(provider, each))
+    store.execute(f"UPDATE {table}_runs SET outcome = 'odd' WHERE name = :name", name=name)
+    with pytest.raises(ProviderError, match=rf"{table}_runs has a value that it cannot have — correct the row"):
+        provider.runs(name)
+    assert len(provider.runs(f"{name}-2")) == 1
+    assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])
+def test_prune_deletes_what_records_deleted_by_hand_have_left(driver: str, store: Store, table: str, name: str) -> None:
+    provider: Any = store.provider(table_name=table, history=3)
+    provider.create_schema()
+    assert provider.release(acquired(provider, name))
+    held = acquired(provider, f"{name}-held")
+    store.execute(f"DELETE FROM {table} WHERE name = :name", name=name)
+    assert len(provider.runs(name)) == 1
+    assert provider.prune(0) == 0
+    assert provider.runs(name) == []
+    assert [run.locked_by for run in provider.runs(held.name)] == [held.locked_by]
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
+def test_a_lock_table_with_a_long_name(driver: str, store: Store) -> None:
+    """PostgreSQL would cut the name of the other table, and take it for the lock table."""
+    with pytest.raises(ConfigurationError, match="58 bytes at most"):
+        store.provider(table_name="t" * 59, history=3)
+    store.provider(table_name="t" * 59)
+
+
+@pytest.mark.parametrize("driver", [*ONE, *SQLITE_DRIVERS])
+def test_create_schema_makes_the_table_only_with_history(driver: str, store: Store, table: str) -> None:
+    provider: Any = store.provider(table_name=table)
+    provider.create_schema()
+    with pytest.raises(Exception, match=f"{table}_runs"):
+        store.query(f"SELECT 1 FROM {table}_runs")
+    keeper: Any = store.provider(table_name=table, history=3)
+    keeper.create_schema()
+    keeper.create_schema()
+    assert store.query(f"SELECT count(*) FROM {table}_runs") == 0
+
+
+@pytest.mark.parametrize("driver", ONE)
+def test_i12_a_lost_reply_changes_no_run(driver: str, store: Store, table: str, proxy: Any, name: str) -> None:
+    """Of the claim, of the release, and (MySQL, MariaDB) of the statements that follow them."""
+    provider: Any = store.provider(proxy.address, table_name=table, history=3)
+    provider.create_schema()
+    for lost in range(1 if store.is_postgres else 2):
+        proxy.drop_next_reply(skip=lost)
+        lease = acquired(provider, f"{name}-{lost}")
+        [run] = provider.runs(lease.name)
+        assert (run.locked_by, run.started) == (lease.locked_by, record_of(provider, lease.name).locked_at)
+        proxy.drop_next_reply(skip=lost)
+        assert provider.release(lease)
+        [run] = provider.runs(lease.name)
+        assert (run.locked_by, run.outcome) == (lease.locked_by, "ok")
+        assert proxy.replies_dropped == 2 * (lost + 1)
