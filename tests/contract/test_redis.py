@@ -18,6 +18,7 @@ from shedlock_py.providers.redis import (
     RedisQuorumLockProvider,
 )
 from shedlock_py.testing.contract import (
+    AsyncHistoryContract,
     AsyncLockProviderContract,
     EventLoopContract,
     ForkContract,
@@ -49,7 +50,7 @@ class TestAsyncUrl(
     NetworkContract,
     StallingStoreContract,
     AsyncLockProviderContract,
-    HistoryContract,
+    AsyncHistoryContract,
     ProcessContract,
     EventLoopContract,
 ):
@@ -63,7 +64,7 @@ class TestUsersClient(RedisContract, StallingStoreContract, LockProviderContract
 
 
 @pytest.mark.matrix
-class TestAsyncUsersClient(RedisContract, StallingStoreContract, AsyncLockProviderContract, HistoryContract):
+class TestAsyncUsersClient(RedisContract, StallingStoreContract, AsyncLockProviderContract, AsyncHistoryContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.Redis.from_url
     client_options: ClassVar = {"decode_responses": True, "protocol": 3, "max_connections": 300}
@@ -106,7 +107,7 @@ class TestCluster(OnCluster, LockProviderContract, HistoryContract):
 
 
 @pytest.mark.matrix
-class TestAsyncCluster(OnCluster, AsyncLockProviderContract, HistoryContract):
+class TestAsyncCluster(OnCluster, AsyncLockProviderContract, AsyncHistoryContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.RedisCluster.from_url
 
@@ -136,6 +137,6 @@ class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, ProcessCont
     size = 3
 
 
-class TestAsyncQuorumOf5(OnQuorum, AsyncLockProviderContract, HistoryContract, ProcessContract):
+class TestAsyncQuorumOf5(OnQuorum, AsyncLockProviderContract, AsyncHistoryContract, ProcessContract):
     kind = AsyncRedisQuorumLockProvider
     size = 5
