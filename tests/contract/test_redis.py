@@ -57,6 +57,24 @@ class TestAsyncUrl(
     kind = AsyncRedisLockProvider
 
 
+class WithHistory(RedisContract):
+    """What every provider does, by one with history."""
+
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:
+        server = request.getfixturevalue("redis_server")
+        return RedisStore([server], cls.kind, server.url(), {"history": 3})
+
+
+class TestUrlWithHistory(WithHistory, NetworkContract):
+    kind = RedisLockProvider
+
+
+@pytest.mark.matrix
+class TestAsyncUrlWithHistory(WithHistory, NetworkContract, AsyncLockProviderContract, EventLoopContract):
+    kind = AsyncRedisLockProvider
+
+
 class TestUsersClient(RedisContract, StallingStoreContract, LockProviderContract, HistoryContract, ForkContract):
     kind = RedisLockProvider
     from_url = redis.Redis.from_url
