@@ -29,10 +29,10 @@ class Records:
     """The lock records of a store."""
 
     by_name: dict[str, LockRecord] = field(default_factory=dict)
-    runs: dict[str, list[Run]] = field(default_factory=dict)
-    """Of each name the last runs, the newest last, where a provider keeps history."""
     last_token: int = 0
     """The newest fencing token of all names. It outlives the records, so tokens grow also after one was deleted."""
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    """Of each name the last runs, the newest last, where a provider keeps history."""
 
 
 RecordCommand = Callable[[Records, datetime], Any]
