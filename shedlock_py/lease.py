@@ -101,7 +101,7 @@ class Lease:
     outcome: RunOutcome = "ok"
     """For run history: how the task ended. Set it before the release. A lease that was lost is kept as "lost"."""
     error: str | None = None
-    """For run history: what the task raised, as :func:`~shedlock_py.history.describe_error` has it."""
+    """For run history: what the task raised, its type and first line."""
     _latest: object = None
     """The extension that was sent last."""
     _shortest_repeated: timedelta | None = None
