@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -89,3 +90,14 @@ class RedisContract(StoreContract):
     @pytest.fixture
     def unreachable(self) -> Any:
         return f"redis://127.0.0.1:{free_port()}"
+
+    @pytest.fixture
+    def make_history_provider(self, store: RedisStore) -> Iterator[Callable[[Any], Any]]:
+        with ExitStack() as resources:
+
+            def make(history: Any) -> Any:
+                keeper = copy(store)
+                keeper.options = {**store.options, "history": history}
+                return keeper.open(resources)
+
+            yield make

@@ -18,9 +18,11 @@ from shedlock_py.providers.redis import (
     RedisQuorumLockProvider,
 )
 from shedlock_py.testing.contract import (
+    AsyncHistoryContract,
     AsyncLockProviderContract,
     EventLoopContract,
     ForkContract,
+    HistoryContract,
     LockProviderContract,
     NetworkContract,
     ProcessContract,
@@ -32,25 +34,55 @@ from tests.support.redis import RedisServer
 
 
 class TestUrl(
-    RedisContract, NetworkContract, StallingStoreContract, LockProviderContract, ProcessContract, ForkContract
+    RedisContract,
+    NetworkContract,
+    StallingStoreContract,
+    LockProviderContract,
+    HistoryContract,
+    ProcessContract,
+    ForkContract,
 ):
     kind = RedisLockProvider
 
 
 class TestAsyncUrl(
-    RedisContract, NetworkContract, StallingStoreContract, AsyncLockProviderContract, ProcessContract, EventLoopContract
+    RedisContract,
+    NetworkContract,
+    StallingStoreContract,
+    AsyncLockProviderContract,
+    AsyncHistoryContract,
+    ProcessContract,
+    EventLoopContract,
 ):
     kind = AsyncRedisLockProvider
 
 
-class TestUsersClient(RedisContract, StallingStoreContract, LockProviderContract, ForkContract):
+class WithHistory(RedisContract):
+    """What every provider does, by one with history."""
+
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:
+        server = request.getfixturevalue("redis_server")
+        return RedisStore([server], cls.kind, server.url(), {"history": 3})
+
+
+class TestUrlWithHistory(WithHistory, NetworkContract):
+    kind = RedisLockProvider
+
+
+@pytest.mark.matrix
+class TestAsyncUrlWithHistory(WithHistory, NetworkContract, AsyncLockProviderContract, EventLoopContract):
+    kind = AsyncRedisLockProvider
+
+
+class TestUsersClient(RedisContract, StallingStoreContract, LockProviderContract, HistoryContract, ForkContract):
     kind = RedisLockProvider
     from_url = redis.Redis.from_url
     client_options: ClassVar = {"decode_responses": True, "protocol": 2, "max_connections": 300}
 
 
 @pytest.mark.matrix
-class TestAsyncUsersClient(RedisContract, StallingStoreContract, AsyncLockProviderContract):
+class TestAsyncUsersClient(RedisContract, StallingStoreContract, AsyncLockProviderContract, AsyncHistoryContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.Redis.from_url
     client_options: ClassVar = {"decode_responses": True, "protocol": 3, "max_connections": 300}
@@ -87,13 +119,13 @@ class OnCluster(RedisContract):
 
 
 @pytest.mark.matrix
-class TestCluster(OnCluster, LockProviderContract):
+class TestCluster(OnCluster, LockProviderContract, HistoryContract):
     kind = RedisLockProvider
     from_url = redis.RedisCluster.from_url
 
 
 @pytest.mark.matrix
-class TestAsyncCluster(OnCluster, AsyncLockProviderContract):
+class TestAsyncCluster(OnCluster, AsyncLockProviderContract, AsyncHistoryContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.RedisCluster.from_url
 
@@ -118,11 +150,11 @@ class OnQuorum(RedisContract):
         return [*store.place[:alive], *dead]
 
 
-class TestQuorumOf3(OnQuorum, LockProviderContract, ProcessContract, ForkContract):
+class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, ProcessContract, ForkContract):
     kind = RedisQuorumLockProvider
     size = 3
 
 
-class TestAsyncQuorumOf5(OnQuorum, AsyncLockProviderContract, ProcessContract):
+class TestAsyncQuorumOf5(OnQuorum, AsyncLockProviderContract, AsyncHistoryContract, ProcessContract):
     kind = AsyncRedisQuorumLockProvider
     size = 5

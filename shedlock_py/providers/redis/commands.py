@@ -12,12 +12,18 @@ from typing import NamedTuple
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.record import LockRecord
-from shedlock_py.request import validate_prefix
+from shedlock_py.request import LockRequest, validate_prefix
 
 KEPT_MS = in_milliseconds(timedelta(days=30))
 """How long a lock record outlives its lease. Fencing tokens grow without it: they follow the server's clock."""
+KEPT_WITH_RUNS_MS = in_milliseconds(timedelta(days=3652))
+"""With its runs: ten years, for jobs that run once a month or once a year."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+
+
+IN_FRONT = ("numbers", "history")
+"""What the scripts share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +37,11 @@ class Script:
 @cache
 def script(name: str) -> Script:
     folder = files("shedlock_py.providers.redis").joinpath("lua")
-    text = folder.joinpath("numbers.lua").read_bytes() + folder.joinpath(f"{name}.lua").read_bytes()
+    text = b"".join(folder.joinpath(f"{part}.lua").read_bytes() for part in (*IN_FRONT, name))
     return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+
+
+Args = tuple[bytes | int, ...]
 
 
 class Call(NamedTuple):
@@ -40,7 +49,7 @@ class Call(NamedTuple):
 
     script: Script
     keys: tuple[bytes, ...]
-    args: tuple[bytes | int, ...] = ()
+    args: Args = ()
 
 
 class Scan(NamedTuple):
@@ -56,9 +65,12 @@ class Calls:
     """The commands for lock names.
 
     The key of a lock record is ``{key_prefix}:{{name}}``, the name in braces so that it alone picks the slot.
+
+    :param has_history: the lock records have runs, so they are kept for longer.
     """
 
-    def __init__(self, key_prefix: str) -> None:
+    def __init__(self, key_prefix: str, *, has_history: bool = False) -> None:
+        self.kept_ms = KEPT_WITH_RUNS_MS if has_history else KEPT_MS
         self._start = f"{validate_prefix(key_prefix, 'key_prefix')}:{{".encode()
 
     def key(self, name: str) -> bytes:
@@ -79,33 +91,40 @@ class Calls:
         escaped = b"".join(b"\\" + bytes([byte]) if byte in b"*?[]^\\" else bytes([byte]) for byte in literal)
         return Scan(escaped + b"*}")
 
-    def hold(self, extend: str, lease: Lease, lock_for: timedelta, now: float, *, releasing: bool) -> Call:
+    def hold(self, extend: str, lease: Lease, lock_for: timedelta, now: float, *, releasing: bool, ring: int) -> Call:
         """Let exactly ``lease`` end ``lock_for`` from now.
 
         :param extend: the script to do so if it is not ``releasing``.
         :param now: the holder's clock: a copy that a client sends may come after a later extension.
+        :param ring: how many runs to keep; 0: a release writes no history.
         """
-        args = (lease.locked_by.encode(), in_milliseconds(lock_for), KEPT_MS)
+        args = (lease.locked_by.encode(), in_milliseconds(lock_for), self.kept_ms)
         if releasing:
-            return Call(script("release"), (self.key(lease.name),), args)
+            run = (ring, lease.outcome.encode(), (lease.error or "").encode(errors="replace")) if ring else ()
+            return Call(script("release"), (self.key(lease.name),), (*args, *run))
         return Call(script(extend), (self.key(lease.name),), (*args, lease.fencing_token or 0, int(now * 1_000_000)))
 
-    def undo(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Call:
-        args = (locked_by.encode(), optional_microseconds(former_fire_time), KEPT_MS)
-        return Call(script("undo"), (self.key(name),), args)
+    def undo(self, name: str, locked_by: str, former_fire_time: datetime | None, ring: int) -> Call:
+        args = (locked_by.encode(), optional_microseconds(former_fire_time), self.kept_ms)
+        return Call(script("undo"), (self.key(name),), (*args, ring) if ring else args)
 
     def free(self, record: LockRecord) -> Call:
         token = b"" if record.fencing_token is None else record.fencing_token
-        return Call(script("free"), (self.key(record.name),), (token, KEPT_MS))
+        return Call(script("free"), (self.key(record.name),), (token, self.kept_ms))
 
     def forget_fire_time(self, name: str) -> Call:
         return Call(script("forget_fire_time"), (self.key(name),))
 
 
-def claim_args(claim: Claim) -> tuple[bytes | int, ...]:
+def claim_args(claim: Claim) -> Args:
     """``locked_by``, the length of the lease in ms, and the fire time in us, or nothing."""
     request = claim.request
     return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), optional_microseconds(request.fire_time)
+
+
+def run_args(request: LockRequest, ring: int) -> Args:
+    """For history, the last arguments of a script that grants a lock: how many runs to keep, and the next fire time."""
+    return (ring, optional_microseconds(request.next_fire_time)) if ring else ()
 
 
 def optional_microseconds(moment: datetime | None) -> bytes | int:

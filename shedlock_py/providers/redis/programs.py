@@ -16,6 +16,7 @@ from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ProviderError
 from shedlock_py.events import logger
+from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
@@ -26,8 +27,9 @@ from shedlock_py.providers.kit import (
     unreachable,
 )
 from shedlock_py.providers.redis.clients import AnyClient
-from shedlock_py.providers.redis.commands import EPOCH, KEPT_MS, MICROSECOND, Call, Calls, Command, claim_args, script
+from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
 from shedlock_py.providers.redis.errors import classify, is_refusal
+from shedlock_py.providers.redis.history import ring_of, sent, to_runs
 from shedlock_py.record import LockRecord
 
 _FIRE_TIME_TOO_LATE = -1
@@ -40,6 +42,7 @@ class RedisPrograms(StorePrograms):
     :param clock: the holder's monotonic clock.
     """
 
+    keeps_history: ClassVar[bool] = True
     recognises_retries: ClassVar[bool] = True
 
     def __init__(
@@ -59,7 +62,7 @@ class RedisPrograms(StorePrograms):
             history=history,
             passwords=[str(client.options.get("password") or "")],
         )
-        self._calls = Calls(key_prefix)
+        self._calls = Calls(key_prefix, has_history=history > 0)
         self._client = client
 
     def is_write(self, command: Command) -> bool:
@@ -67,20 +70,25 @@ class RedisPrograms(StorePrograms):
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Command, Any, int | None]:
         operation = "take_over" if force else "acquire"
-        args = (*claim_args(claim), KEPT_MS, self.fire_time_tolerance // MICROSECOND)
+        args = (*claim_args(claim), self._calls.kept_ms, self.fire_time_tolerance // MICROSECOND)
         if force:
             former_token = None if before is None else before.fencing_token
             args = (*args, b"" if former_token is None else former_token)
-        token: int = yield Call(script(operation), (self._calls.key(claim.request.name),), args)
+        args += run_args(claim.request, ring_of(self))
+        call = Call(script(operation), (self._calls.key(claim.request.name),), args)
+        token: int = yield from sent(call, claim.request.name, self)
         if token == _FIRE_TIME_TOO_LATE:
             raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance)
         return token or None
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
-        return bool((yield self._calls.hold("extend", lease, lock_for, self.clock(), releasing=releasing)))
+        ring = ring_of(self)
+        call = self._calls.hold("extend", lease, lock_for, self.clock(), releasing=releasing, ring=ring)
+        return bool((yield from sent(call, lease.name, self)))
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
-        return bool((yield self._calls.undo(name, locked_by, former_fire_time)))
+        call = self._calls.undo(name, locked_by, former_fire_time, ring_of(self))
+        return bool((yield from sent(call, name, self)))
 
     def free(self, record: LockRecord) -> Program[Command, Any, object]:
         return (yield self._calls.free(record))
@@ -113,6 +121,13 @@ class RedisPrograms(StorePrograms):
                 except ValueError as error:
                     logger.warning("records: lock %r is left out: %s", names[key], error)
         return found
+
+    def runs(self, name: str, limit: int) -> Program[Command, Any, list[Run]]:
+        key = self._calls.key(name)
+        try:
+            return to_runs(name, key, (yield Call(script("runs"), (key,))))
+        except ValueError as error:
+            raise refused("runs", name, str(error)) from error
 
     def _scan(self, prefix: str) -> Program[Command, Any, dict[bytes, str]]:
         """The names, by key, that start with ``prefix``. A scan may find a key twice."""

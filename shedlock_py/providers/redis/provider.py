@@ -27,6 +27,7 @@ class RedisLockProvider(ProgramProvider):
         ``?timeout=3s``. A client of the application has limits of its own.
     :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock (5 minutes); in a URL
         ``?fire_time_tolerance=10m``.
+    :param history: how many runs of each lock name to keep, for :meth:`runs`; in a URL ``?history=50``.
     :raises ConfigurationError: a URL, client, prefix or option that cannot work.
     """
 
@@ -37,8 +38,9 @@ class RedisLockProvider(ProgramProvider):
         key_prefix: str = "shedlock",
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance)
+        client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance, history)
         client = open_client(client_or_url, limits["timeout"])
         super().__init__(RedisPrograms(key_prefix, client, **limits), client)
 
@@ -56,14 +58,17 @@ class AsyncRedisLockProvider(AsyncProgramProvider):
         key_prefix: str = "shedlock",
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance)
+        client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance, history)
         client = open_async_client(client_or_url, limits["timeout"])
         super().__init__(RedisPrograms(key_prefix, client, **limits), client)
 
 
-def _parse(client_or_url: Any, timeout: Duration | None, tolerance: Duration | None) -> tuple[Any, Limits]:
+def _parse(
+    client_or_url: Any, timeout: Duration | None, tolerance: Duration | None, history: int | None
+) -> tuple[Any, Limits]:
     """The client, or the URL without the options of the programs; and these options."""
     is_managed = isinstance(client_or_url, str)
     client_or_url, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})
-    return client_or_url, parse_limits(timeout, tolerance, in_url, is_managed=is_managed)
+    return client_or_url, parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)

@@ -46,28 +46,36 @@ class Store:
         return self.kind.endswith("url")
 
     def provider(
-        self, via: Address | None = None, *, url: str | None = None, key_prefix: str = "shedlock", **options: Any
+        self,
+        via: Address | None = None,
+        *,
+        url: str | None = None,
+        key_prefix: str = "shedlock",
+        history: int = 0,
+        **options: Any,
     ) -> LockProvider:
         """An async one is presented as a sync one. `options` are those of a user-supplied client."""
         address = url or self.server.url(via=via)
         if self.is_managed:
-            return self.provider_of(address, key_prefix=key_prefix)
-        return self.provider_of(lambda: self._user_supplied(address, options), key_prefix=key_prefix)
+            return self.provider_of(address, key_prefix=key_prefix, history=history)
+        return self.provider_of(lambda: self._user_supplied(address, options), key_prefix=key_prefix, history=history)
 
-    def provider_of(self, client_or_url: Callable[[], Any] | str, *, key_prefix: str = "shedlock") -> LockProvider:
+    def provider_of(
+        self, client_or_url: Callable[[], Any] | str, *, key_prefix: str = "shedlock", history: int = 0
+    ) -> LockProvider:
         """Of a URL, or of a client, which is made where it is used and closed at the end."""
         if not self.is_async:
             given = client_or_url if isinstance(client_or_url, str) else client_or_url()
-            provider = RedisLockProvider(given, key_prefix=key_prefix)
+            provider = RedisLockProvider(given, key_prefix=key_prefix, history=history)
             self.stack.callback(provider.close if isinstance(given, str) else given.close)
             return provider
         if isinstance(client_or_url, str):
-            return self.blocking(lambda: AsyncRedisLockProvider(client_or_url, key_prefix=key_prefix))
+            return self.blocking(lambda: AsyncRedisLockProvider(client_or_url, key_prefix=key_prefix, history=history))
         clients: list[Any] = []
 
         def make() -> AsyncLockProvider:
             clients.append(client_or_url())
-            return AsyncRedisLockProvider(clients[0], key_prefix=key_prefix)
+            return AsyncRedisLockProvider(clients[0], key_prefix=key_prefix, history=history)
 
         blocking = self.blocking(make)
         self.stack.callback(lambda: blocking.run(clients[0].aclose()))

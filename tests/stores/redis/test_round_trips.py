@@ -37,7 +37,7 @@ def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, list[
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {}) for kind in KINDS),
+        *((kind, {"history": history}) for kind in KINDS for history in (0, 50)),
         *(
             (kind, {"protocol": protocol, "decode_responses": True})
             for kind in ("once", "async once")

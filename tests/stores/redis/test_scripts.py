@@ -12,10 +12,11 @@ from shedlock_py.providers.redis.commands import KEPT_MS, script
 from tests.stores.redis.stores import send
 from tests.support.redis import RedisEndpoint
 
-IN_FRONT_OF_EACH = "numbers.lua"
+IN_FRONT_OF_EACH = ["numbers.lua", "history.lua"]
 FOLDER = files("shedlock_py.providers.redis").joinpath("lua")
-SCRIPTS = sorted(file.name for file in FOLDER.iterdir() if file.name != IN_FRONT_OF_EACH)
-SINCE_REDIS_5 = {"TIME", "HMGET", "HGET", "HSET", "PEXPIRE", "DEL", "HDEL", "HEXISTS", "INFO"}
+FILES = sorted(file.name for file in FOLDER.iterdir())
+SCRIPTS = sorted({*FILES} - {*IN_FRONT_OF_EACH})
+SINCE_REDIS_5 = {"TIME", "HMGET", "HGET", "HGETALL", "HSET", "PEXPIRE", "DEL", "HDEL", "HEXISTS", "INFO"}
 
 NOW = 1_800_000_000_000_000
 """The server's clock in :data:`FROZEN` scripts."""
@@ -67,22 +68,47 @@ def test_i11_the_border_of_the_fire_time_tolerance_in_a_vote(run: Run) -> None:
         assert run("quorum_vote", *CLAIM, fire_time, 60_000, TOLERANCE)[0] == kind
 
 
+@pytest.mark.parametrize("has_history", [False, True])
 @pytest.mark.parametrize("end", ["release", "undo"])
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 def test_i12_a_copy_of_a_claim_that_comes_after_its_end_changes_nothing(
-    run: Run, fields: Callable[[], Any], operation: str, end: str
+    run: Run, fields: Callable[[], Any], operation: str, end: str, has_history: bool
 ) -> None:
-    claim = (operation, *CLAIM, "", KEPT_MS, TOLERANCE, *([""] if operation == "take_over" else []))
+    start, ending = ((3, ""), (3, *(("ok", "") if end == "release" else ()))) if has_history else ((), ())
+    claim = (operation, *CLAIM, "", KEPT_MS, TOLERANCE, *([""] if operation == "take_over" else []), *start)
     token = run(*claim)
+    granted = fields()
     assert run(*claim) == token, "repeated because the reply was lost"
-    assert run(end, CLAIM[0], 0 if end == "release" else "", KEPT_MS) == 1
+    assert fields() == granted
+    assert (b"run:0" in granted, b"run_slot" in granted) == (has_history, has_history)
+    assert run(end, CLAIM[0], 0 if end == "release" else "", KEPT_MS, *ending) == 1
     before = fields()
     assert before[b"lock_until"] == str(NOW).encode()
     assert run(*claim) == (0 if operation == "acquire" else token)
     assert fields() == before
+    if end == "release":
+        assert run("release", CLAIM[0], 0, KEPT_MS, *((3, "failed", "again") if has_history else ())) == 1
+        assert fields() == before
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_run_ends_once(run: Run, fields: Callable[[], Any]) -> None:
+    """A copy of a release that comes after the next acquire, and one that comes after the lease was lost."""
+    claim = (60_000, "", KEPT_MS, TOLERANCE)
+    first = run("acquire", "host#1", *claim, 3, "")
+    assert run("release", "host#1", 0, KEPT_MS, 3, "ok", "") == 1
+    second = run("acquire", "host#2", *claim, 3, NOW + 5)
+    third = run("take_over", "host#3", *claim, second, 3, "")
+    assert run("release", "host#2", 0, KEPT_MS, 3, "failed", "Boom") == 0
+    ended = fields()
+    for late in ("host#1", "host#2"):
+        assert run("release", late, 0, KEPT_MS, 3, "cancelled", "") == 0
+    assert fields() == ended
+    assert ended[b"run:0"].decode().split("\n") == [str(first), str(NOW), "", "", "host#1", str(NOW), "ok", ""]
+    assert ended[b"run:1"].decode().split("\n")[3:] == [str(NOW + 5), "host#2", str(NOW), "lost", "Boom"]
+    assert ended[b"run:2"].decode().split("\n") == [str(third), str(NOW), "", "", "host#3"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_every_command_exists_in_redis_5(name: str) -> None:
     text = FOLDER.joinpath(name).read_text()
     commands = re.findall(r"redis\.p?call\(\s*'(\w+)'", text)
@@ -93,7 +119,7 @@ def test_every_command_exists_in_redis_5(name: str) -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_redis_knows_it_by_the_hash_that_is_sent(name: str, redis_server: RedisEndpoint) -> None:
     sent = script(name.removesuffix(".lua"))
-    assert sent.text == FOLDER.joinpath(IN_FRONT_OF_EACH).read_bytes() + FOLDER.joinpath(name).read_bytes()
+    assert sent.text == b"".join(FOLDER.joinpath(part).read_bytes() for part in (*IN_FRONT_OF_EACH, name))
     assert sent.sha == hashlib.sha1(sent.text).hexdigest()
     with redis_server.client() as client:
         assert send(client, "SCRIPT LOAD", sent.text) == sent.sha

@@ -43,12 +43,13 @@ def traces(client: redis.Redis) -> tuple[int, ...]:
     )
 
 
+@pytest.mark.parametrize("history", [0, 50])
 @pytest.mark.parametrize("why", ["held", "already ran"])
 @pytest.mark.parametrize("kind", URL_KINDS)
-def test_skips(kind: str, why: str, quiet: RedisServer, name: str) -> None:
+def test_skips(kind: str, why: str, history: int, quiet: RedisServer, name: str) -> None:
     store = Store(quiet, kind)
     with store.stack, quiet.client() as client:
-        provider = store.provider()
+        provider = store.provider(history=history)
         request = LockRequest(name, "1m", fire_time=FIRE_TIME if why == "already ran" else None)
         lease = acquired(provider, name, fire_time=request.fire_time)
         if why == "already ran":

@@ -20,9 +20,10 @@ pytestmark = pytest.mark.usefixtures("long_grace")
 HERD = 100
 
 
-def test_round_trips_per_server(quorum: Quorum, kind: str) -> None:
+@pytest.mark.parametrize("history", [0, 50])
+def test_round_trips_per_server(quorum: Quorum, kind: str, history: int) -> None:
     """In steady state, which is the cheapest of a few attempts: others connect, or load the scripts."""
-    provider = quorum.provider(kind=kind, via_proxies=True)
+    provider = quorum.provider(kind=kind, via_proxies=True, history=history)
     costs: dict[str, list[int]] = {}
 
     def measure(operation: str, work: Callable[[], object]) -> None:

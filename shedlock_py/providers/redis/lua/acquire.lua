@@ -1,5 +1,6 @@
--- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", keep ms, tolerance us. Reply: fencing token; 0: held or this
--- fire time ran; -1: the fire time is later than the server's clock by more than the tolerance.
+-- KEYS: record. ARGV: locked_by, hold ms, fire time us or "", keep ms, tolerance us; for history: runs to keep, next
+-- fire time us or "". Reply: fencing token; 0: held or this fire time ran; -1: the fire time is later than the server's clock by
+-- more than the tolerance.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'last_fire_time',
@@ -28,4 +29,4 @@ if ARGV[3] ~= "" then
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[4]))
-return token
+return begin_run(token, ARGV[6], now, token, ARGV[7])

@@ -1,6 +1,6 @@
--- KEYS: record, node. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token, memory. Reply: 1;
--- 0: refused. By force, the lock is taken from any holder, but only if the record still has the former token ("": it has
--- none), and the server has not forgotten anything since quorum_read.
+-- KEYS: record, node. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token, memory;
+-- for history: runs to keep, next fire time us or "". Reply: 1; 0: refused. By force, the lock is taken from any holder, but only
+-- if the record still has the former token ("": it has none), and the server has not forgotten anything since quorum_read.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
@@ -35,4 +35,4 @@ if ARGV[3] ~= '' and not (last_fire_time and last_fire_time >= tonumber(ARGV[3])
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[3])
 end
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ARGV[2] + ARGV[6]))
-return 1
+return begin_run(1, ARGV[9], now, ARGV[4], ARGV[10])

@@ -1,5 +1,5 @@
--- KEYS: record. ARGV: locked_by, the newest fire time us that may remain or "", keep ms. Reply: 1; 0: the record
--- has another locked_by.
+-- KEYS: record. ARGV: locked_by, the newest fire time us that may remain or "", keep ms; for history: runs to keep.
+-- Reply: 1; 0: the record has another locked_by.
 -- PEXPIRE comes first: see release. Where the ACL refuses it, the lock is freed all the same.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -19,4 +19,4 @@ redis.call('HSET', KEYS[1],
 if ARGV[2] ~= '' and last_fire_time and last_fire_time > tonumber(ARGV[2]) then
     redis.call('HSET', KEYS[1], 'last_fire_time', ARGV[2])
 end
-return 1
+return give_run_back(1, ARGV[4])

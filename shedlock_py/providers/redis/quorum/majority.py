@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
 from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.history import Run
 from shedlock_py.providers.kit import refused, unreachable
 from shedlock_py.providers.redis.quorum.broadcast import OnEach, QuorumCommand
 from shedlock_py.record import LockRecord
@@ -226,3 +227,26 @@ def _merged(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
         fencing_token=token(records),
         last_fire_time=max((record.last_fire_time for record in records if record.last_fire_time), default=None),
     )
+
+
+def merged_runs(found: Sequence[Iterable[Run]], size: int) -> list[Run]:
+    """The runs of a lock name as ``size`` servers have them. ``found``: what each server replied, in any order.
+
+    A run that has ended on a server was granted. One that has not was granted only if a majority may have it, counting
+    the servers that did not reply: otherwise its claim failed. Its start is that of the merged record.
+    """
+    majority, silent = size // 2 + 1, size - len(found)
+    by_claim: dict[tuple[int, str], list[Run]] = {}
+    for run in (run for runs in found for run in runs):
+        by_claim.setdefault((run.fencing_token, run.locked_by), []).append(run)
+    merged = []
+    for runs in by_claim.values():
+        started = sorted((run.started for run in runs), reverse=True)[min(majority, len(runs)) - 1]
+        outcomes = Counter(run.outcome for run in runs if run.outcome)
+        if outcomes:
+            outcome = outcomes.most_common(1)[0][0]
+            run = next(run for run in runs if run.outcome == outcome)
+            merged.append(replace(run, started=started, ended=started + (run.duration or timedelta(0))))
+        elif len(runs) + silent >= majority:
+            merged.append(replace(runs[0], started=started))
+    return merged

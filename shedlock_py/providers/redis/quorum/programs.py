@@ -34,7 +34,8 @@ from shedlock_py.providers.kit import (
     refused,
     unreachable,
 )
-from shedlock_py.providers.redis.commands import EPOCH, KEPT_MS, MICROSECOND, Call, Calls, Command, claim_args, script
+from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
+from shedlock_py.providers.redis.history import ring_of, sent
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
 from shedlock_py.providers.redis.quorum.majority import (
     Majority,
@@ -43,6 +44,7 @@ from shedlock_py.providers.redis.quorum.majority import (
     are_decided,
     failures,
     merged_records,
+    merged_runs,
     results,
 )
 from shedlock_py.record import LockRecord
@@ -68,6 +70,7 @@ class Reading(NamedTuple):
 class QuorumPrograms(StorePrograms):
     """The programs for ``size`` servers."""
 
+    keeps_history: ClassVar[bool] = True
     recognises_retries: ClassVar[bool] = True
 
     def __init__(
@@ -83,7 +86,7 @@ class QuorumPrograms(StorePrograms):
     ) -> None:
         super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance, history=history)
         self._majority = Majority(size)
-        self._calls = Calls(key_prefix)
+        self._calls = Calls(key_prefix, has_history=history > 0)
         self._node_key = f"{key_prefix}:node".encode()
         self._longest_lease = parse_duration(longest_lease, "longest_lease")
 
@@ -176,7 +179,7 @@ class QuorumPrograms(StorePrograms):
         def is_settled(replies: Sequence[Any]) -> bool:
             return VoteTally(claim.locked_by.encode(), replies).is_settled()
 
-        return OnEach(_sending(call), is_settled, is_claim=True)
+        return OnEach(lambda _: sent(call, claim.request.name, self), is_settled, is_claim=True)
 
     def _confirm(
         self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
@@ -189,10 +192,12 @@ class QuorumPrograms(StorePrograms):
         claim.restart_clock()
         force = b"force" if operation == "take_over" else b""
         keys = (self._calls.key(claim.request.name), self._node_key)
-        args = (*claim_args(claim), token, force, KEPT_MS)
+        args, run = (*claim_args(claim), token, force, self._calls.kept_ms), run_args(claim.request, ring_of(self))
 
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
-            return (yield Call(script("quorum_confirm"), keys, args + former[server.number]))
+            before = former[server.number] or (b"", b"") if run else former[server.number]
+            call = Call(script("quorum_confirm"), keys, (*args, *before, *run))
+            return (yield from sent(call, claim.request.name, self))
 
         replies: list[Any] = yield OnEach(confirm, self._majority.agrees, frozenset(former), is_claim=True)
         confirmed, size = replies.count(1), self._majority.size
@@ -209,10 +214,11 @@ class QuorumPrograms(StorePrograms):
         claim.renew()
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
-        return (yield from self._done("undo", name, self._calls.undo(name, locked_by, former_fire_time)))
+        return (yield from self._done("undo", name, self._calls.undo(name, locked_by, former_fire_time, ring_of(self))))
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
-        call = self._calls.hold("quorum_extend", lease, lock_for, self.clock(), releasing=releasing)
+        ring = ring_of(self)
+        call = self._calls.hold("quorum_extend", lease, lock_for, self.clock(), releasing=releasing, ring=ring)
         if releasing:
             return (yield from self._done("release", lease.name, call))
         self._check_length(lock_for)
@@ -248,6 +254,10 @@ class QuorumPrograms(StorePrograms):
         on_each = OnEach(lambda server: server.programs.records(prefix), self._are_decided, is_long=True)
         return (yield from self._merged("records", None, on_each))
 
+    def runs(self, name: str, limit: int) -> QuorumProgram:
+        on_each = OnEach(lambda server: server.programs.runs(name, limit))  # any server may know the end of a run
+        return merged_runs(results((yield from self._majority.required("runs", name, on_each))), self._majority.size)
+
     def _are_decided(self, replies: Sequence[Any]) -> bool:
         return are_decided(results(replies), self._majority.size)
 
@@ -261,7 +271,7 @@ class QuorumPrograms(StorePrograms):
 
     def _required(self, operation: str, name: str, call: Call, is_settled: IsSettled | None = None) -> QuorumProgram:
         """The replies to one script, of a majority at least."""
-        on_each = OnEach(_sending(call), is_settled or self._majority.agrees)
+        on_each = OnEach(lambda _: sent(call, name, self), is_settled or self._majority.agrees)
         return (yield from self._majority.required(operation, name, on_each))
 
     def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:
@@ -311,15 +321,6 @@ class QuorumPrograms(StorePrograms):
                 f"a lease of {lease} is longer than longest_lease ({self._longest_lease}), for which this quorum keeps "
                 f"a restarted server out: make longest_lease longer, wherever this quorum is used"
             )
-
-
-def _sending(call: Call) -> Callable[[QuorumServer], Program[Command, Any, Any]]:
-    """A program for each server that sends one script."""
-
-    def send(_: QuorumServer) -> Program[Command, Any, Any]:
-        return (yield call)
-
-    return send
 
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:

@@ -36,6 +36,7 @@ class RedisQuorumLockProvider(ProgramProvider):
         ``?timeout=3s``. Clients of the application have limits of their own.
     :param fire_time_tolerance: how far a fire time may lie in the future of the servers' clocks (5 minutes); in the URL
         for all ``?fire_time_tolerance=10m``.
+    :param history: how many runs of each lock name to keep, for :meth:`runs`; in the URL for all ``?history=50``.
     :raises ConfigurationError: an even number of servers, the same one twice, a cluster, or a bad URL or option.
     """
 
@@ -49,8 +50,9 @@ class RedisQuorumLockProvider(ProgramProvider):
         longest_lease: Duration = "1h",
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        servers, longest_lease, limits = _parse(clients_or_urls, longest_lease, timeout, fire_time_tolerance)
+        servers, longest_lease, limits = _parse(clients_or_urls, longest_lease, timeout, fire_time_tolerance, history)
         clients = [open_client(server, limits["timeout"]) for server in servers]
         programs = QuorumPrograms(len(clients), key_prefix, longest_lease, **limits)
         super().__init__(programs, QuorumClient(clients, key_prefix))
@@ -77,8 +79,9 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
         longest_lease: Duration = "1h",
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        servers, longest_lease, limits = _parse(clients_or_urls, longest_lease, timeout, fire_time_tolerance)
+        servers, longest_lease, limits = _parse(clients_or_urls, longest_lease, timeout, fire_time_tolerance, history)
         clients = [open_async_client(server, limits["timeout"]) for server in servers]
         programs = QuorumPrograms(len(clients), key_prefix, longest_lease, **limits)
         super().__init__(programs, AsyncQuorumClient(clients, key_prefix))
@@ -89,12 +92,16 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
 
 
 def _parse(
-    clients_or_urls: Any, longest_lease: Duration, timeout: Duration | None, tolerance: Duration | None
+    clients_or_urls: Any,
+    longest_lease: Duration,
+    timeout: Duration | None,
+    tolerance: Duration | None,
+    history: int | None,
 ) -> tuple[list[Any], Duration, Limits]:
     """The client or URL of each server, and the options, which may be in the URL for all."""
     servers, in_url = split_servers(clients_or_urls)
     is_managed = any(isinstance(server, str) for server in servers)
-    limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed)
+    limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)
     return servers, in_url.get("longest_lease", longest_lease), limits
 
 

@@ -1,0 +1,77 @@
+"""Run history on Redis: the runs that ``lua/history.lua`` writes into the lock records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+from shedlock_py._program import Program
+from shedlock_py.history import Run
+from shedlock_py.lease import RunOutcome
+from shedlock_py.providers.kit import StorePrograms, refused
+from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Command
+
+_NUMBER = re.compile(rb"-?[0-9]{1,18}")
+
+
+def ring_of(programs: StorePrograms) -> int:
+    """How many runs a script is to keep; 0: it writes no history."""
+    return programs.history if programs.is_history_on() else 0
+
+
+def sent(call: Call, name: str, programs: StorePrograms) -> Program[Command, Any, Any]:
+    """The reply to a script. Where that could not write history, ``programs`` rest from it."""
+    reply = yield call
+    if isinstance(reply, bytes):
+        result, _, why = reply.partition(b" ")
+        programs.history_failed(refused("history", name, why.decode(errors="replace")))
+        return int(result)
+    return reply
+
+
+def to_runs(name: str, key: bytes, reply: Sequence[bytes]) -> list[Run]:
+    """The reply of ``runs.lua``.
+
+    :raises ValueError: another program has written to it; with what to do.
+    """
+    runs = []
+    for field, value in zip(reply[::2], reply[1::2], strict=True):
+        if field.startswith(b"run:") and value:
+            try:
+                runs.append(_to_run(name, value))
+            except (ValueError, OverflowError) as error:
+                where = f"{key.decode()} {field.decode(errors='replace')}"
+                raise ValueError(
+                    f"a run of this lock is not what history wrote ({error}). Read it with HGET {where}, and delete "
+                    f"it with HDEL {where}."
+                ) from error
+    return runs
+
+
+def _to_run(name: str, value: bytes) -> Run:
+    token, started, fire_time, next_fire_time, locked_by, *end = value.split(b"\n", 7)
+    if len(end) not in (0, 3):
+        raise ValueError(f"{len(end) + 5} lines")
+    ended, outcome, error = end or (b"", b"", b"")
+    return Run(
+        name=name,
+        fencing_token=_number(token),
+        locked_by=_text(locked_by),
+        started=EPOCH + _number(started) * MICROSECOND,
+        ended=EPOCH + _number(ended) * MICROSECOND if end else None,
+        outcome=cast(RunOutcome, _text(outcome)) if end else None,
+        error=_text(error) or None,
+        fire_time=EPOCH + _number(fire_time) * MICROSECOND if fire_time else None,
+        next_fire_time=EPOCH + _number(next_fire_time) * MICROSECOND if next_fire_time else None,
+    )
+
+
+def _number(value: bytes) -> int:
+    if not _NUMBER.fullmatch(value):
+        raise ValueError(f"{value[:40].decode(errors='replace')!r} is not a number")
+    return int(value)
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")

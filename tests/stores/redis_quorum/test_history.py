@@ -1,0 +1,127 @@
+"""Run history on a quorum: each server keeps its own, and a majority is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockRequest
+from shedlock_py.history import Run
+from shedlock_py.providers.redis.quorum.majority import merged_runs
+from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired
+
+START = datetime(2026, 7, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+RUN = Run("job", 7, "me#1", START)
+ENDED = replace(RUN, ended=START + SECOND, outcome="ok")
+
+
+def outcomes(provider: Any) -> list[str | None]:
+    return [run.outcome for run in provider.runs(NAME)]
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        ([[RUN], [RUN], [RUN]], [None]),
+        ([[RUN], [RUN], []], [None]),
+        ([[RUN], [], []], []),  # a claim that failed
+        ([[RUN], []], [None]),  # one server did not reply: it may have it
+        ([[RUN], [RUN], [ENDED]], ["ok"]),
+        ([[ENDED], [], []], ["ok"]),  # it was granted; two servers were emptied since
+        ([[ENDED], [replace(ENDED, outcome="lost")], [ENDED]], ["ok"]),
+        ([[RUN], [replace(RUN, locked_by="me#2")], [replace(RUN, locked_by="me#2")]], [None]),
+        ([[], []], []),
+    ],
+)
+def test_what_a_majority_has(found: Sequence[Sequence[Run]], outcome: list[str | None]) -> None:
+    assert [run.outcome for run in merged_runs(found, 3)] == outcome
+
+
+def test_a_claim_that_failed_has_the_token_of_another() -> None:
+    won, failed = replace(RUN, locked_by="me#2"), RUN
+    assert merged_runs([[failed], [won], [won]], 3) == [won]
+
+
+def test_servers_with_clocks_of_their_own() -> None:
+    """The start is that of the merged record, and the duration is that of one server."""
+    first, second, third = (
+        replace(RUN, started=START + hours * 3600 * SECOND, ended=START + hours * 3600 * SECOND + SECOND, outcome="ok")
+        for hours in (0, 5, 9)
+    )
+    for found in ([[first], [second], [third]], [[third], [first], [second]]):
+        [run] = merged_runs(found, 3)
+        assert (run.started, run.duration) == (second.started, SECOND)
+    [run] = merged_runs([[replace(first, ended=None, outcome=None)], [third]], 3)
+    assert (run.started, run.duration) == (START, SECOND)
+
+
+@pytest.mark.usefixtures("long_grace")
+def test_a_server_that_is_away(quorum: Quorum, kind: str) -> None:
+    """It misses starts and ends; the others know them, and it hides none of them when it is back."""
+    keeper: Any = quorum.provider(kind=kind, history=3)
+    rest: Any = quorum.provider(kind=kind, history=3, without=range(quorum.size - quorum.majority))
+    lease = acquired(keeper)
+    started = keeper.runs(NAME)[0].started
+    assert rest.release(lease)
+    assert outcomes(keeper) == ["ok"]
+    assert keeper.runs(NAME)[0].started == started
+    rest.release(acquired(rest))
+    assert outcomes(keeper) == outcomes(rest) == ["ok", "ok"]
+    acquired(keeper)
+    assert outcomes(keeper) == [None, "ok", "ok"]
+    assert keeper.take_over(LockRequest(NAME, "1m"))
+    assert outcomes(keeper) == [None, "vanished", "ok"]
+
+
+@pytest.mark.usefixtures("long_grace")
+def test_a_claim_that_only_a_minority_has_is_no_run(quorum: Quorum) -> None:
+    keeper: Any = quorum.provider(history=3)
+    assert keeper.release(acquired(keeper))
+    lease = acquired(keeper)
+    for number in range(quorum.majority - 1, quorum.size):
+        quorum.send(number, "HSET", quorum.key(), "run:1", "", "run_slot", 0)
+    assert [run.outcome for run in keeper.runs(NAME)] == ["ok"]
+    assert keeper.release(lease)
+    assert outcomes(keeper) == ["ok", "ok"], "its end is known on a minority"
+
+
+@pytest.mark.usefixtures("long_grace")
+def test_runs_are_kept_for_ten_years(quorum: Quorum) -> None:
+    keeper: Any = quorum.provider(history=3)
+
+    def assert_kept(days: int) -> None:
+        for number in range(quorum.size):
+            assert round(quorum.send(number, "PTTL", quorum.key()) / 86_400_000) == days
+            quorum.send(number, "EXPIRE", quorum.key(), 86_400)
+
+    lease = acquired(keeper)
+    assert_kept(3652)
+    assert keeper.extend(lease, "59m")
+    assert_kept(3652)
+    assert keeper.release(lease)
+    assert_kept(3652)
+    assert quorum.provider().release(acquired(quorum.provider()))
+    assert_kept(30)
+
+
+@pytest.mark.usefixtures("long_grace")
+def test_i8_a_server_that_cannot_write_history(quorum: Quorum, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    keeper: Any = quorum.provider(kind=kind, history=3)
+    lost = acquired(keeper)
+    keeper.take_over(LockRequest(NAME, "1m"))
+    try:
+        quorum.send(0, "CONFIG", "SET", "min-replicas-to-write", 1)
+        assert keeper.release(lost) is False
+    finally:
+        quorum.send(0, "CONFIG", "SET", "min-replicas-to-write", 0)
+    found = [record.getMessage() for record in caplog.records if "run history is not written" in record.getMessage()]
+    assert len(found) == 1
+    assert "NOREPLICAS" in found[0]
+    assert outcomes(keeper) == [None, "lost"], "the others wrote it"
+    assert keeper.force_release(NAME)
+    assert keeper.release(acquired(keeper))
