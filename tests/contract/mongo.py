@@ -110,7 +110,7 @@ class MongoContract(StoreContract):
         with ExitStack() as resources:
 
             def make(history: Any) -> Any:
-                factory = partial(store.factory, history=history)
+                factory = partial(store.kind, store.place, **store.options | {"history": history})
                 provider: Any = BlockingLockProvider(factory) if store.is_async else factory()
                 return resources.enter_context(provider if store.is_async else closing(provider))
 
