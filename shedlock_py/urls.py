@@ -94,13 +94,7 @@ def _from_url(url: object, prefix: str) -> Any:
         raise ConfigurationError(
             f"a store at {scheme}:// needs the package {error.name!r}: pip install 'shedlock_py[{extra}]'"
         ) from error
-    if scheme != "memory":
-        return provider_class(url)
-    options = {option.partition("=")[0] for option in url.partition("?")[2].split("&")}
-    unknown = options - {"", "timeout"}  # every provider takes a timeout; this one needs none
-    if unknown:
-        raise ConfigurationError(f"store URL: memory:// has no option {', '.join(sorted(unknown))}")
-    return provider_class()
+    return provider_class(url) if scheme != "memory" else provider_class.from_url(url)
 
 
 # References

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from shedlock_py._process import monotonic
 from shedlock_py.durations import Duration
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.lease import Clock
 from shedlock_py.providers.kit import (
     AsyncProgramProvider,
@@ -17,6 +18,7 @@ from shedlock_py.providers.kit import (
     RecordPrograms,
     Records,
     parse_limits,
+    split_options,
 )
 
 
@@ -58,6 +60,16 @@ class MemoryPrograms(RecordPrograms):
         return Failure.NOT_A_STORE_ERROR
 
 
+def _options_of(url: str) -> dict[str, Any]:
+    """The constructor's arguments in a ``memory://`` URL. Every provider takes a timeout; this one needs none."""
+    rest, options = split_options(url)
+    unknown = {option.partition("=")[0] for option in rest.partition("?")[2].split("&")} - {""}
+    if unknown:
+        raise ConfigurationError(f"store URL: memory:// has no option {', '.join(sorted(unknown))}")
+    options.pop("timeout", None)
+    return dict(options)
+
+
 class InMemoryLockProvider(ProgramProvider):
     """A :class:`LockProvider` for one process.
 
@@ -82,6 +94,11 @@ class InMemoryLockProvider(ProgramProvider):
         store = shared_with.programs.store if shared_with is not None else MemoryStore(clock)
         super().__init__(MemoryPrograms(store, fire_time_tolerance, history), store)
 
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """A store of its own, with the options in ``memory://?history=50&fire_time_tolerance=1m``."""
+        return cls(**_options_of(url))
+
 
 class AsyncInMemoryLockProvider(AsyncProgramProvider):
     """:class:`InMemoryLockProvider` for asyncio. ``shared_with`` makes both see the same locks."""
@@ -98,3 +115,8 @@ class AsyncInMemoryLockProvider(AsyncProgramProvider):
     ) -> None:
         store = shared_with.programs.store if shared_with is not None else MemoryStore(clock)
         super().__init__(MemoryPrograms(store, fire_time_tolerance, history), _AsyncClient(store))
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """See :meth:`InMemoryLockProvider.from_url`."""
+        return cls(**_options_of(url))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -16,6 +16,7 @@ from bson.codec_options import TypeRegistry
 from pymongo import AsyncMongoClient, MongoClient
 
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+from shedlock_py.testing.contract import BlockingLockProvider
 from shedlock_py.testing.proxy import Address, TcpProxy
 from tests.contract.stores import ContractStore, StoreContract
 from tests.support.mongodb import MongoServer
@@ -39,12 +40,12 @@ WITHOUT_RETRIES = {"retryWrites": False, "retryReads": False}
 class MongoStore(ContractStore):
     """A collection of its own. ``via_proxy``: a proxy that can stall."""
 
-    def __init__(self, server: MongoServer, kind: Any, *, users_client: bool, via_proxy: bool) -> None:
+    def __init__(self, server: MongoServer, kind: Any, *, users_client: bool, via_proxy: bool, history: int) -> None:
         self._server = server
         self._users_client = users_client
         # Long limits: the server is written in Python, and shares a machine with the tests.
         url = server.url("contract", timeout="20s")
-        super().__init__(kind, url, {"collection": f"shedlock_{uuid4().hex[:8]}"})
+        super().__init__(kind, url, {"collection": f"shedlock_{uuid4().hex[:8]}", "history": history})
         self._admin = self._resources.enter_context(server.connect())
         self._proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
         self.provider(0).create_schema()
@@ -89,19 +90,31 @@ def forget_sockets() -> None:
 class MongoContract(StoreContract):
     kind: ClassVar[Any] = MongoLockProvider
     via_proxy: ClassVar[bool] = False
+    history: ClassVar[int] = 0
     clock_resolution: ClassVar[float] = 0.002
     herd: ClassVar[int] = 50  # the server is written in Python
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> MongoStore:
         server: MongoServer = request.getfixturevalue("mongodb_server")
-        return MongoStore(server, cls.kind, users_client=cls.users_client, via_proxy=cls.via_proxy)
+        return MongoStore(server, cls.kind, users_client=cls.users_client, via_proxy=cls.via_proxy, history=cls.history)
 
     @pytest.fixture
     def unreachable(self) -> Iterator[str]:
         yield f"mongodb://127.0.0.1:{free_port()}/shedlock?timeout=300ms"
         if self.kind is AsyncMongoLockProvider:
             forget_sockets()
+
+    @pytest.fixture
+    def make_history_provider(self, store: ContractStore) -> Iterator[Callable[[Any], Any]]:
+        with ExitStack() as resources:
+
+            def make(history: Any) -> Any:
+                factory = partial(store.kind, store.place, **store.options | {"history": history})
+                provider: Any = BlockingLockProvider(factory) if store.is_async else factory()
+                return resources.enter_context(provider if store.is_async else closing(provider))
+
+            yield make
 
     @pytest.fixture
     def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:

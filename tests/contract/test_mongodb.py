@@ -6,9 +6,11 @@ import pytest
 
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from shedlock_py.testing.contract import (
+    AsyncHistoryContract,
     AsyncLockProviderContract,
     EventLoopContract,
     ForkContract,
+    HistoryContract,
     LockProviderContract,
     NetworkContract,
     ProcessContract,
@@ -20,11 +22,13 @@ MONITORS = 2
 """Connections that PyMongo has besides its pool."""
 
 
-class TestUrl(MongoContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract):
+class TestUrl(MongoContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, HistoryContract):
     most_connections = 20 + MONITORS
 
 
-class TestAsyncUrl(MongoContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+class TestAsyncUrl(
+    MongoContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract, AsyncHistoryContract
+):
     kind = AsyncMongoLockProvider
     most_connections = 20 + MONITORS
 
@@ -32,6 +36,11 @@ class TestAsyncUrl(MongoContract, NetworkContract, AsyncLockProviderContract, Pr
 class TestUsersClient(MongoContract, NetworkContract, LockProviderContract):
     users_client = True
     most_connections = 1 + MONITORS
+
+
+class TestHistory(MongoContract, NetworkContract):
+    history = 3
+    most_connections = 20 + MONITORS
 
 
 @pytest.mark.matrix

@@ -17,7 +17,7 @@ from shedlock_py import Lease, LockRequest
 from shedlock_py.lease import Claim, Extension
 from shedlock_py.providers.kit import StorePrograms, Undo
 from shedlock_py.providers.kit.operation import Operation
-from shedlock_py.providers.mongodb.programs import Command
+from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.redis.commands import Script
 from shedlock_py.providers.sqlalchemy.statements import Statement
 from shedlock_py.record import LockRecord

@@ -14,7 +14,7 @@ import pytest
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.lease import Claim, Extension, Lease
 from shedlock_py.providers.kit import StorePrograms
-from shedlock_py.providers.mongodb.programs import Command
+from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.redis.commands import Call, Script
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand

@@ -1,10 +1,14 @@
-"""The fire time of a run, by which all replicas name it."""
+"""The fire time of a run, by which all replicas name it, and the next one after it."""
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 try:
@@ -14,6 +18,8 @@ except ImportError:  # APScheduler 3.10
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = _EPOCH.toordinal()
+_COMPUTABLE = (CronTrigger, DateTrigger, IntervalTrigger, CalendarIntervalTrigger)
+"""Triggers that compute the next fire time from the last one, and keep no state."""
 
 
 def fire_time_of(trigger: Any, run_time: datetime) -> datetime:
@@ -60,3 +66,39 @@ def is_predictable(trigger: Any) -> bool:
         is_predictable(part) and not isinstance(part, IntervalTrigger) and not is_calendar_interval(part)
         for part in parts
     )
+
+
+def next_fire_time_of(trigger: Any, run_time: datetime) -> datetime | None:
+    """When ``trigger`` fires next after ``run_time``, in UTC, at the latest: with all of its jitter.
+
+    For run history, so no run depends on it. None: never, or that cannot be computed. A trigger of another class, also
+    of a subclass, is not called: it may count its calls. An AndTrigger is not either: its search may never end.
+    """
+    try:
+        moment = _next_of(trigger, run_time)
+        return None if moment is None else moment.astimezone(UTC)
+    except Exception:  # beyond the calendar, for example
+        return None
+
+
+def _next_of(trigger: Any, run_time: datetime) -> datetime | None:
+    jitter = getattr(trigger, "jitter", None)
+    if type(trigger) is OrTrigger:
+        if not all(_is_computable(part) for part in trigger.triggers):
+            return None
+        moments = [moment for part in trigger.triggers if (moment := _next_of(part, run_time)) is not None]
+        moment = min(moments, default=None)
+    elif type(trigger) in _COMPUTABLE:
+        if jitter:
+            trigger = copy(trigger)
+            trigger.jitter = None
+        moment = trigger.get_next_fire_time(run_time, run_time)
+    else:
+        return None
+    return moment + timedelta(seconds=jitter) if moment is not None and jitter else moment
+
+
+def _is_computable(trigger: Any) -> bool:
+    if type(trigger) is OrTrigger:
+        return all(_is_computable(part) for part in trigger.triggers)
+    return type(trigger) in _COMPUTABLE

@@ -26,8 +26,8 @@ from shedlock_py._process import PerLoop, PerProcess
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import parse_limits, split_options
+from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.mongodb.errors import time_limit
-from shedlock_py.providers.mongodb.programs import Command
 
 COLLECTION = "shedlock"
 DATABASE = "shedlock"
@@ -59,7 +59,7 @@ class _AnyClient:
 
     :ivar full_name: the names of the database and the collection.
     :ivar shown: the same, and where it is, for people to read.
-    :ivar limits: the time limit of one operation, and the tolerance of fire times.
+    :ivar limits: the time limit of one operation, the tolerance of fire times, and how many runs to keep.
     :ivar passwords: what must not be shown, as the URL and as the driver write it.
     """
 
@@ -67,18 +67,27 @@ class _AnyClient:
     _clients: PerProcess[Any] | PerLoop[Any] | None = None
     passwords: tuple[str, ...] = ()
 
-    def __init__(self, given: object, name: str, timeout: Duration | None, tolerance: Duration | None) -> None:
+    def __init__(
+        self,
+        given: object,
+        name: str,
+        timeout: Duration | None,
+        tolerance: Duration | None,
+        history: int | None = None,
+    ) -> None:
         """:raises ConfigurationError: it cannot work."""
         if isinstance(given, str):
-            self._init_url(given, name, timeout, tolerance)
+            self._init_url(given, name, timeout, tolerance, history)
         else:
             self._collection = _user_collection(given, name, is_async=self._is_async)
             self.full_name = self.shown = str(self._collection.full_name)
-            self.limits = parse_limits(timeout, tolerance, {}, is_managed=False)
+            self.limits = parse_limits(timeout, tolerance, {}, is_managed=False, history=history)
             self._has_limits = True
             """The settings of PyMongo's client limit the parts of an operation, in place of ``timeout``."""
 
-    def _init_url(self, url: str, name: str, timeout: Duration | None, tolerance: Duration | None) -> None:
+    def _init_url(
+        self, url: str, name: str, timeout: Duration | None, tolerance: Duration | None, history: int | None
+    ) -> None:
         url, in_url = split_options(url)
         scheme, separator, rest = url.partition("://")
         if scheme not in ("mongodb", "mongodb+srv") or not separator:
@@ -88,7 +97,7 @@ class _AnyClient:
         given = _parsed(query)
         if given.get("timeoutms"):  # PyMongo's own name for the same limit
             in_url.setdefault("timeout", str(given["timeoutms"]))
-        self.limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
+        self.limits = parse_limits(timeout, tolerance, in_url, is_managed=True, history=history)
         self._has_limits = timeout is None and "timeout" not in in_url and bool(_LIMITS & given.keys())
         password = userinfo.partition(":")[2]
         self.passwords = (password, unquote_plus(password))

@@ -1,40 +1,51 @@
 """The programs for MongoDB: each operation is one command, and one atomic step on one document.
 
-Times are compared as numbers of milliseconds, which every server can do; a field that is missing counts as less than
-any number. Values from users go into expressions as ``$literal`` only: ``"$name"`` is a valid lock name.
+Run history is an array in the lock's own document. The same command writes it; if the server refuses that, the plain
+command follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Unpack
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Unpack, get_args
 
 from bson import Int64
-from pymongo import ReturnDocument
-from pymongo.collation import Collation
 from pymongo.errors import DuplicateKeyError
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.history import Run
+from shedlock_py.lease import Claim, Lease, RunOutcome
 from shedlock_py.providers.kit import Failure, Limits, StorePrograms, fire_time_too_late, refused
 from shedlock_py.providers.mongodb import errors
+from shedlock_py.providers.mongodb.commands import (
+    EPOCH,
+    IS_HELD,
+    MICROSECOND,
+    NOW,
+    NOW_MS,
+    UNTIL_MS,
+    Command,
+    Document,
+    acquire,
+    end_lost_run,
+    extend,
+    read,
+    read_runs,
+    release,
+    take_over,
+    undo,
+    update,
+)
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LONGEST_NAME
 
-Document = Mapping[str, Any]
-
 MOST_INDEX_TRIES = 6
 """For processes that create the index at the same time."""
-BYTE_BY_BYTE = Collation("simple")
-"""Given with each command: a collection may have been made with a collation that folds case."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _FIELDS: dict[str, tuple[type, ...]] = {
     "lockedBy": (str,),
     "lockedAt": (datetime,),
@@ -42,18 +53,22 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "fencingToken": (int, Int64, type(None)),
     "lastFireTime": (int, Int64, type(None)),
 }
-
-
-@dataclass(frozen=True)
-class Command:
-    """A method of a PyMongo collection, and its arguments. The reply is its result; a cursor is read to its end."""
-
-    method: str
-    arguments: Mapping[str, Any]
+_FIELDS_OF_RUN: dict[str, tuple[type, ...]] = {
+    "fencingToken": (int, Int64),
+    "lockedBy": (str,),
+    "started": (datetime,),
+    "ended": (datetime, type(None)),
+    "outcome": (str, type(None)),
+    "error": (str, type(None)),
+    "fireTime": (int, Int64, type(None)),
+    "nextFireTime": (int, Int64, type(None)),
+}
 
 
 class MongoPrograms(StorePrograms):
     """The programs for one collection."""
+
+    keeps_history: ClassVar[bool] = True
 
     def __init__(
         self, collection_name: str, expire_after: Duration, passwords: Iterable[str] = (), **limits: Unpack[Limits]
@@ -67,9 +82,11 @@ class MongoPrograms(StorePrograms):
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Any, Any, int | None]:
         make, operation = (take_over, "take_over") if force else (acquire, "acquire")
-        command = make(claim, before, self.fire_time_tolerance)
+        kept, tolerance = self.history, self.fire_time_tolerance
         try:
-            document = yield command
+            document = yield from self._sent(
+                lambda has_history: make(claim, before, tolerance, kept if has_history else 0)
+            )
         except ProviderError as error:
             if errors.is_fire_time_too_late(error.__cause__):
                 raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance) from error.__cause__
@@ -86,20 +103,28 @@ class MongoPrograms(StorePrograms):
         return record.fencing_token if is_granted else None
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
-        result = yield release(lease.name, lease.locked_by, lock_for) if releasing else extend(lease, lock_for)
-        return bool(result.matched_count)
+        if not releasing:
+            result = yield extend(lease, lock_for)
+            return bool(result.matched_count)
+        result = yield from self._sent(
+            lambda has_history: release(lease.name, lease.locked_by, lock_for, lease if has_history else None)
+        )
+        is_released = bool(result.matched_count)
+        if not is_released and self.is_history_on():
+            yield from self.noted(_send(end_lost_run(lease)))
+        return is_released
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
-        result = yield undo(name, locked_by, former_fire_time)
+        result = yield from self._sent(lambda has_history: undo(name, locked_by, former_fire_time, has_history))
         return bool(result.matched_count)
 
     def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
-        documents = yield _read({"_id": name})
+        documents = yield read({"_id": name})
         return self._to_record(documents[0], "record", name) if documents else None
 
     def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
         last = prefix + "\U0010ffff" * LONGEST_NAME  # no name that starts with the prefix comes after this one
-        documents = yield _read({"_id": {"$gte": prefix, "$lte": last}})
+        documents = yield read({"_id": {"$gte": prefix, "$lte": last}})
         records = []
         for document in documents:
             try:
@@ -110,15 +135,15 @@ class MongoPrograms(StorePrograms):
 
     def free(self, record: LockRecord) -> Program[Command, Any, object]:
         acquisition = {"_id": record.name, "lockedBy": record.locked_by, "fencingToken": record.fencing_token}
-        return (yield _update({**acquisition, "$expr": _IS_HELD}, {"$set": {"lockUntil": _NOW}}))
+        return (yield update({**acquisition, "$expr": IS_HELD}, {"$set": {"lockUntil": NOW}}))
 
     def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
-        result = yield _update({"_id": name, "lastFireTime": {"$ne": None}}, {"$unset": "lastFireTime"})
+        result = yield update({"_id": name, "lastFireTime": {"$ne": None}}, {"$unset": "lastFireTime"})
         return bool(result.matched_count)
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
-        limit = {"$subtract": [_NOW_MS, Int64(in_milliseconds(unused_for))]}
-        old = {"lockUntil": {"$type": "date"}, "$expr": {"$lte": [_UNTIL_MS, limit]}}
+        limit = {"$subtract": [NOW_MS, Int64(in_milliseconds(unused_for))]}
+        old = {"lockUntil": {"$type": "date"}, "$expr": {"$lte": [UNTIL_MS, limit]}}
         result = yield Command("delete_many", {"filter": old})
         deleted: int = result.deleted_count
         return deleted
@@ -162,12 +187,74 @@ class MongoPrograms(StorePrograms):
                     locked_at=document["lockedAt"],
                     lock_until=document["lockUntil"],
                     fencing_token=document.get("fencingToken"),
-                    last_fire_time=None if newest is None else _EPOCH + newest * _MICROSECOND,
-                    read_at=document.get("readAt", _EPOCH),  # the reply to a claim does not need it
+                    last_fire_time=None if newest is None else EPOCH + newest * MICROSECOND,
+                    read_at=document.get("readAt", EPOCH),  # the reply to a claim does not need it
                 )
         except OverflowError:
             problem = f"its lastFireTime is {newest}"
         raise refused(operation, name if isinstance(name, str) else repr(name), problem, hint=self._no_record())
+
+    # Run history
+
+    def _sent(self, make: Callable[[bool], Command]) -> Program[Command, Any, Any]:
+        """Send the command that writes history as well, or the plain one."""
+        if not self.is_history_on():
+            return (yield make(False))
+        try:
+            return (yield make(True))
+        except ProviderUnreachable:
+            raise
+        except ProviderError as error:  # the server replied: it has changed nothing
+            refusal = error
+        reply = yield make(False)
+        self.history_failed(refusal)
+        return reply
+
+    def runs(self, name: str, limit: int) -> Program[Command, Any, list[Run]]:
+        documents = yield read_runs(name, min(limit, self.history))
+        entries = documents[0].get("runs") if documents else None
+        if entries is None:
+            return []
+        if not isinstance(entries, list):
+            raise refused("runs", name, f"its runs are of type {type(entries).__name__}", hint=self._no_runs())
+        return [self._to_run(name, entry) for entry in entries]
+
+    def _to_run(self, name: str, entry: Document) -> Run:
+        """:raises ProviderError: a field has another type."""
+        problem = "is no document"
+        if isinstance(entry, dict):
+            odd = [field for field, types in _FIELDS_OF_RUN.items() if type(entry.get(field)) not in types]
+            odd += ["outcome"] if entry.get("outcome") not in (None, *get_args(RunOutcome)) else []
+            problem = f"has an odd {odd[0]}" if odd else ""
+        try:
+            if not problem:
+                fire_time, next_fire_time = (
+                    None if number is None else EPOCH + number * MICROSECOND
+                    for number in (entry.get("fireTime"), entry.get("nextFireTime"))
+                )
+                return Run(
+                    name=name,
+                    fencing_token=entry["fencingToken"],
+                    locked_by=entry["lockedBy"],
+                    started=entry["started"],
+                    ended=entry.get("ended"),
+                    outcome=entry.get("outcome"),
+                    error=entry.get("error"),
+                    fire_time=fire_time,
+                    next_fire_time=next_fire_time,
+                )
+        except OverflowError:
+            problem = "has a fire time that no calendar has"
+        raise refused("runs", name, f"one of its runs {problem}", hint=self._no_runs())
+
+    def _no_runs(self) -> str:
+        return f"remove the field runs of that document in {self.collection_name}"
+
+    def is_write(self, command: Any) -> bool:
+        return not self.is_history(command)
+
+    def is_history(self, command: Any) -> bool:
+        return isinstance(command, Command) and command.is_history
 
     # Errors
 
@@ -201,120 +288,5 @@ class MongoPrograms(StorePrograms):
         )
 
 
-# The commands on lock records
-
-_NOW = "$$NOW"
-_NOW_MS = {"$toLong": _NOW}
-_UNTIL_MS = {"$toLong": "$lockUntil"}
-_IS_HELD = {"$gt": [_UNTIL_MS, _NOW_MS]}
-_IS_RELEASED = {"$eq": ["$releasedToken", "$fencingToken"]}
-_NOW_US = {"$multiply": [_NOW_MS, Int64(1000)]}
-_REPLY = {"lockedBy": 1, "lockedAt": 1, "lockUntil": 1, "fencingToken": 1, "lastFireTime": 1}
-
-
-def acquire(claim: Claim, _before: LockRecord | None, tolerance: timedelta) -> Command:
-    """Claim the record if it is free, and leave it exactly as it is if not: MongoDB then writes nothing."""
-    conditions: list[dict[str, Any]] = [{"$lte": [_UNTIL_MS, _NOW_MS]}]
-    if claim.request.fire_time is not None:
-        # First, so that a fire time that is too late is an error also while the lock is held.
-        conditions.insert(0, {"$lt": ["$lastFireTime", _checked(claim.request.fire_time, tolerance)]})
-    return _claim(claim, conditions, tolerance, upsert=True)
-
-
-def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta) -> Command:
-    """Claim the record from any holder, if it is still ``before``."""
-    if before is None:
-        conditions: list[dict[str, Any]] = [{"$eq": [{"$ifNull": ["$lockedBy", None]}, None]}]
-    else:
-        # By the holder and the time as well: ShedLock for Java does not change the token.
-        token = None if before.fencing_token is None else Int64(before.fencing_token)
-        conditions = [
-            {"$eq": [{"$ifNull": ["$fencingToken", None]}, _literal(token)]},
-            {"$eq": ["$lockedBy", _literal(before.locked_by)]},
-            {"$eq": [{"$toLong": "$lockedAt"}, Int64((before.locked_at - _EPOCH) // timedelta(milliseconds=1))]},
-        ]
-    # An upsert would leave an empty document where the record was deleted meanwhile.
-    return _claim(claim, conditions, tolerance, upsert=before is None)
-
-
-def _claim(claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta, *, upsert: bool) -> Command:
-    request = claim.request
-    # A claim that was granted already is not granted again: the command may be a retry.
-    is_new = {"$ne": ["$lockedBy", _literal(claim.locked_by)]}
-    changes: dict[str, Any] = {
-        "lockUntil": _after(in_milliseconds(request.lock_at_most_for)),
-        "lockedAt": _NOW,
-        "lockedBy": _literal(claim.locked_by),
-        "fencingToken": {"$max": [{"$add": ["$fencingToken", Int64(1)]}, _NOW_US]},
-    }
-    if request.fire_time is not None:
-        changes["lastFireTime"] = {"$max": ["$lastFireTime", _checked(request.fire_time, tolerance)]}
-    claimed = {"$mergeObjects": ["$$ROOT", changes]}
-    update = {"$replaceWith": {"$cond": [{"$and": [is_new, *conditions]}, claimed, "$$ROOT"]}}
-    return Command(
-        "find_one_and_update",
-        {
-            "filter": {"_id": request.name},
-            "update": [update],
-            "upsert": upsert,
-            "projection": _REPLY,
-            "return_document": ReturnDocument.AFTER,
-            "collation": BYTE_BY_BYTE,
-        },
-    )
-
-
-def _checked(moment: datetime, tolerance: timedelta) -> dict[str, Any]:
-    """The fire time; evaluated, an error if it is too late."""
-    fire_time = _literal(_microseconds(moment))
-    latest = {"$add": [_NOW_US, Int64(tolerance // _MICROSECOND)]}
-    return {"$toLong": {"$cond": [{"$gt": [fire_time, latest]}, errors.TOO_LATE, fire_time]}}
-
-
-def extend(lease: Lease, lock_for: timedelta) -> Command:
-    """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it and was not released.
-
-    By its token, too: the server may execute a late copy of the claim after other holders had the lock.
-    """
-    acquisition = {"_id": lease.name, "lockedBy": lease.locked_by, "fencingToken": lease.fencing_token}
-    is_open = {"$and": [_IS_HELD, {"$not": [_IS_RELEASED]}]}
-    return _update({**acquisition, "$expr": is_open}, {"$set": {"lockUntil": _after(in_milliseconds(lock_for))}})
-
-
-def release(name: str, locked_by: str, lock_for: timedelta) -> Command:
-    """Keep others out for ``lock_for`` more, if this acquisition holds the lock. A second copy matches again."""
-    acquisition = {"_id": name, "lockedBy": locked_by, "$expr": {"$or": [_IS_HELD, _IS_RELEASED]}}
-    until = {"$cond": [_IS_RELEASED, "$lockUntil", _after(in_milliseconds(lock_for))]}
-    return _update(acquisition, {"$set": {"lockUntil": until, "releasedToken": "$fencingToken"}})
-
-
-def undo(name: str, locked_by: str, former_fire_time: datetime | None) -> Command:
-    """Free the record at once if it still names ``locked_by``, and put its fire time back."""
-    until = {"$cond": [_IS_HELD, _NOW, "$lockUntil"]}
-    changes: dict[str, Any] = {"lockUntil": until, "releasedToken": "$fencingToken"}
-    if former_fire_time is not None:
-        former = _literal(_microseconds(former_fire_time))
-        changes["lastFireTime"] = {"$cond": [{"$gt": ["$lastFireTime", former]}, former, "$lastFireTime"]}
-    return _update({"_id": name, "lockedBy": locked_by}, {"$set": changes})
-
-
-def _update(filter: Document, stage: Document) -> Command:
-    return Command("update_one", {"filter": filter, "update": [stage], "collation": BYTE_BY_BYTE})
-
-
-def _read(filter: Document) -> Command:
-    pipeline = [{"$match": filter}, {"$set": {"readAt": _NOW}}]
-    return Command("aggregate", {"pipeline": pipeline, "collation": BYTE_BY_BYTE})
-
-
-def _literal(value: object) -> dict[str, Any]:
-    return {"$literal": value}
-
-
-def _after(milliseconds: int) -> dict[str, Any]:
-    return {"$add": [_NOW, Int64(milliseconds)]}
-
-
-def _microseconds(moment: datetime) -> Int64:
-    """Microseconds since 1970: a date of MongoDB has milliseconds only."""
-    return Int64((moment - _EPOCH) // _MICROSECOND)
+def _send(command: Command) -> Program[Command, Any, None]:
+    yield command

@@ -28,6 +28,7 @@ class MongoLockProvider(ProgramProvider):
     :param timeout: how long an operation may take in all, with a URL; 5 s by default, or the URL's ``timeout`` or
         ``timeoutMS``. PyMongo's limits for parts of it (``socketTimeoutMS``, …) count instead if the URL names them.
     :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock; 5 minutes by default.
+    :param history: how many runs of each lock name to keep, for :meth:`runs`; none by default.
     :raises ConfigurationError: a URL or an object that cannot work.
     """
 
@@ -39,8 +40,9 @@ class MongoLockProvider(ProgramProvider):
         expire_after: Duration = "30d",
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        client = CollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance)
+        client = CollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance, history)
         super().__init__(MongoPrograms(client.full_name, expire_after, client.passwords, **client.limits), client)
 
 
@@ -59,6 +61,7 @@ class AsyncMongoLockProvider(AsyncProgramProvider):
         expire_after: Duration = "30d",
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        client = AsyncCollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance)
+        client = AsyncCollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance, history)
         super().__init__(MongoPrograms(client.full_name, expire_after, client.passwords, **client.limits), client)

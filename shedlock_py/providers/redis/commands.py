@@ -110,7 +110,7 @@ class Calls:
 
     def free(self, record: LockRecord) -> Call:
         token = b"" if record.fencing_token is None else record.fencing_token
-        return Call(script("free"), (self.key(record.name),), (token, self.kept_ms))
+        return Call(script("free"), (self.key(record.name),), (token,))
 
     def forget_fire_time(self, name: str) -> Call:
         return Call(script("forget_fire_time"), (self.key(name),))

@@ -15,7 +15,8 @@ from pymongo.errors import OperationFailure
 from pymongo.results import DeleteResult, UpdateResult
 
 from shedlock_py.providers.kit import StorePrograms, parse_limits
-from shedlock_py.providers.mongodb.programs import Command, MongoPrograms
+from shedlock_py.providers.mongodb.commands import Command
+from shedlock_py.providers.mongodb.programs import MongoPrograms
 from tests.simulation.stores.times import EPOCH
 
 Document = dict[str, Any]
@@ -23,10 +24,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class MongoModelStore:
-    """One collection."""
+    """One collection. With ``history``, a snapshot has the runs as well, and no hash."""
 
-    def __init__(self) -> None:
-        limits = parse_limits(None, None, {}, is_managed=False)
+    def __init__(self, history: int = 0) -> None:
+        limits = parse_limits(None, None, {}, is_managed=False, history=history)
         self.programs: StorePrograms = MongoPrograms("test.shedlock", "30d", **limits)
         self._documents: dict[str, Document] = {}
         self._methods: dict[str, Callable[..., Any]] = {
@@ -97,7 +98,7 @@ class MongoModelStore:
 def _matches(document: Document, filter: Mapping[str, Any], now: datetime) -> bool:
     for field, wanted in filter.items():
         if field == "$expr":
-            if not _is_true(_evaluate(wanted, document, now)):
+            if not _is_true(_evaluate(wanted, document, {"NOW": now})):
                 return False
         elif isinstance(wanted, dict):
             value = document.get(field)
@@ -113,21 +114,26 @@ _QUERIES: dict[str, Callable[[Any, Any], bool]] = {
     "$lte": lambda value, operand: bool(value <= operand),
     "$ne": lambda value, operand: bool(value != operand),
     "$type": lambda value, operand: {"date": datetime}[operand] is type(value),
+    "$elemMatch": lambda value, operand: (
+        isinstance(value, list)
+        and any(all(each.get(field) == wanted for field, wanted in operand.items()) for each in value)
+    ),
 }
 
 
 def _updated(document: Document, stages: list[Document], now: datetime) -> Document:
     """The document after a pipeline."""
+    variables = {"NOW": now}
     for stage in stages:
         [(operator, operand)] = stage.items()
         match operator:
             case "$set":
-                values = {field: _evaluate(expression, document, now) for field, expression in operand.items()}
+                values = {field: _evaluate(expression, document, variables) for field, expression in operand.items()}
                 document = _merged([document, values])
             case "$unset":
                 document = {field: value for field, value in document.items() if field != operand}
             case "$replaceWith":
-                document = {"_id": document["_id"], **_evaluate(operand, document, now)}
+                document = {"_id": document["_id"], **_evaluate(operand, document, variables)}
             case _:
                 raise NotImplementedError(operator)
     return document
@@ -143,12 +149,14 @@ class _Missing:
 _MISSING = _Missing()
 
 
-def _evaluate(expression: Any, document: Document, now: datetime) -> Any:
+def _evaluate(expression: Any, document: Document, variables: Mapping[str, Any]) -> Any:
     if isinstance(expression, str):
         if not expression.startswith("$"):
             return expression
         if expression.startswith("$$"):
-            return {"$$NOW": now, "$$ROOT": document}[expression]
+            variable, _, field = expression[2:].partition(".")
+            value = {**variables, "ROOT": document}[variable]
+            return value.get(field, _MISSING) if field else value
         return document.get(expression[1:], _MISSING)
     if isinstance(expression, dict):
         for operator, operand in expression.items():
@@ -156,17 +164,30 @@ def _evaluate(expression: Any, document: Document, now: datetime) -> Any:
                 return operand
             if operator == "$cond":
                 condition, yes, no = operand
-                return _evaluate(yes if _is_true(_evaluate(condition, document, now)) else no, document, now)
+                return _evaluate(
+                    yes if _is_true(_evaluate(condition, document, variables)) else no, document, variables
+                )
             if operator == "$and":
-                return all(_is_true(_evaluate(each, document, now)) for each in operand)
+                return all(_is_true(_evaluate(each, document, variables)) for each in operand)
             if operator == "$or":
-                return any(_is_true(_evaluate(each, document, now)) for each in operand)
+                return any(_is_true(_evaluate(each, document, variables)) for each in operand)
+            if operator in ("$map", "$filter"):
+                return _each(operator, operand, document, variables)
             if operator.startswith("$"):
-                return _OPERATORS[operator](_evaluate(operand, document, now))
-        return {field: _evaluate(each, document, now) for field, each in expression.items()}
+                return _OPERATORS[operator](_evaluate(operand, document, variables))
+        values = {field: _evaluate(each, document, variables) for field, each in expression.items()}
+        return {field: value for field, value in values.items() if value is not _MISSING}
     if isinstance(expression, list):
-        return [_evaluate(each, document, now) for each in expression]
+        return [_evaluate(each, document, variables) for each in expression]
     return expression
+
+
+def _each(operator: str, operand: Document, document: Document, variables: Mapping[str, Any]) -> list[Any]:
+    """``$map`` or ``$filter`` of an array of documents."""
+    scopes = [{**variables, operand["as"]: each} for each in _evaluate(operand["input"], document, variables)]
+    if operator == "$map":
+        return [_evaluate(operand["in"], document, scope) for scope in scopes]
+    return [scope[operand["as"]] for scope in scopes if _is_true(_evaluate(operand["cond"], document, scope))]
 
 
 def _is_true(value: Any) -> bool:
@@ -262,4 +283,7 @@ _OPERATORS: dict[str, Callable[[Any], Any]] = {
     "$subtract": _subtract,
     "$max": _max,
     "$mergeObjects": _merged,
+    "$isArray": lambda values: isinstance(values[0], list),
+    "$concatArrays": lambda values: [each for array in values for each in array],
+    "$slice": lambda values: values[0][values[1] :],  # the last ones: the number is negative
 }

@@ -28,9 +28,11 @@ from tests.support import matrix
 from tests.support.stores import MongoStore, RedisStore, SqliteStore, Store
 
 NAMES = ("a", "$a*[b]\\^? é", "a:{c}")
-REAL = {"sql": "sqlite", "redis": "redis", "mongodb": "mongodb"}
+REAL = {"sql": "sqlite", "redis": "redis", "mongodb": "mongodb", "mongodb with history": "mongodb"}
 SEQUENCES = 100 if matrix.is_whole else 10
 OPERATIONS = 80
+KEPT = 3
+"""Runs of each name, with history."""
 
 Raw = dict[str, dict[str, Any]]
 
@@ -209,6 +211,8 @@ def test_a_model_store_does_what_the_real_one_does(name: str, real_store: tuple[
     for seed in range(SEQUENCES):
         _empty(store)
         clock, model = FakeClock(), modelled(store)
+        if name.endswith("with history"):
+            model.programs.history = provider.programs.history = KEPT
         pair = Pair(
             World(model.programs, partial(_execute, model), clock),
             World(provider.programs, lambda command: provider.run(_alone(command)), clock),
@@ -291,11 +295,22 @@ def _shown(records: Raw, world: World) -> Raw:
 
 def _shown_value(key: str, value: Any, world: World) -> Any:
     match key:
+        case "runs":
+            return [_shown({"": run}, world)[""] for run in value]
         case "locked_by" | "lockedBy":
             return world.without_ids(value)
         case "lives":
             return round(value / 60e3)
-        case "lock_until" | "lockUntil" | "locked_at" | "lockedAt" | "fencing_token" | "fencingToken":
+        case (
+            "lock_until"
+            | "lockUntil"
+            | "locked_at"
+            | "lockedAt"
+            | "fencing_token"
+            | "fencingToken"
+            | "started"
+            | "ended"
+        ):
             return _minutes(value)
         case "released_token" | "releasedToken":
             return _minutes(value)

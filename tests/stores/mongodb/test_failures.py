@@ -26,8 +26,9 @@ from pymongo.errors import (
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._program import run
 from shedlock_py.providers.kit import MOST_RETRIES, Failure, TimedOut, Undo
+from shedlock_py.providers.mongodb.commands import Command, undo
 from shedlock_py.providers.mongodb.errors import classify, time_limit
-from shedlock_py.providers.mongodb.programs import Command, MongoPrograms, undo
+from shedlock_py.providers.mongodb.programs import MongoPrograms
 
 REQUEST = LockRequest("job", "1m", holder="me")
 

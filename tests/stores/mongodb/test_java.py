@@ -14,7 +14,7 @@ from pymongo.errors import DuplicateKeyError
 
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.lease import Claim
-from shedlock_py.providers.mongodb.programs import take_over
+from shedlock_py.providers.mongodb.commands import take_over
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.polling import wait_until
@@ -165,6 +165,19 @@ def test_i11_their_writes_keep_the_fire_time(provider: LockProvider, java: Java,
     java.unlock(name)
     assert provider.acquire(LockRequest(name, "1m", fire_time=FIRE_TIME)) is None
     acquired(provider, name, fire_time=FIRE_TIME + timedelta(microseconds=1))
+
+
+def test_their_writes_keep_the_runs_and_are_none(store: Store, java: Java, name: str) -> None:
+    keeper: Any = store.provider(**SLOW_SERVER, history=3)
+    assert keeper.release(acquired(keeper, name))
+    assert java.lock(name)
+    assert java.extend(name, 300)
+    assert keeper.acquire(LockRequest(name, "1m")) is None
+    java.unlock(name)
+    lease = acquired(keeper, name)
+    java.unlock(name)
+    assert keeper.release(lease) is False
+    assert [run.outcome for run in keeper.runs(name)] == ["lost", "ok"]
 
 
 def test_i2_a_late_copy_of_a_take_over_takes_nothing_from_them(

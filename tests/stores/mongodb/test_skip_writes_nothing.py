@@ -21,9 +21,9 @@ def writes(store: Store) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("retries", [False, True])
-def test_nothing_is_written(store: Store, kind: str, retries: bool, name: str) -> None:
-    provider = store.provider(**SLOW_SERVER, retryWrites=str(retries).lower())
+@pytest.mark.parametrize(("retries", "history"), [(False, 0), (True, 0), (False, 3)])
+def test_nothing_is_written(store: Store, kind: str, retries: bool, history: int, name: str) -> None:
+    provider = store.provider(**SLOW_SERVER, retryWrites=str(retries).lower(), history=history)
     fire_time = FIRE_TIME if kind in KINDS[1:3] else None
     if kind == KINDS[3]:
         now = datetime.now(UTC)

@@ -1,5 +1,5 @@
--- KEYS: record. ARGV: its token or "", keep ms. Reply: 1; 0: it has another token, or is not held. PEXPIRE comes first: see
--- release. HGET, and not HMGET, so that an ACL can leave this script to operators.
+-- KEYS: record. ARGV: its token or "". Reply: 1; 0: it has another token, or is not held. The record expires as it would
+-- have. HGET, and not HMGET, so that an ACL can leave this script to operators.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local lock_until = number(redis.call('HGET', KEYS[1], 'lock_until'), 'lock_until') or 0
@@ -7,6 +7,5 @@ local lock_until = number(redis.call('HGET', KEYS[1], 'lock_until'), 'lock_until
 if (redis.call('HGET', KEYS[1], 'fencing_token') or '') ~= ARGV[1] or lock_until <= now then
     return 0
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
 redis.call('HSET', KEYS[1], 'lock_until', string.format('%.0f', now))
 return 1

@@ -1,0 +1,221 @@
+"""The commands on lock records: each is one atomic step on one document.
+
+Times are compared as numbers of milliseconds, which every server can do; a field that is missing counts as less than
+any number. Values from users go into expressions as ``$literal`` only: ``"$name"`` is a valid lock name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from bson import Int64
+from pymongo import ReturnDocument
+from pymongo.collation import Collation
+
+from shedlock_py.durations import in_milliseconds
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers.mongodb import errors
+from shedlock_py.record import LockRecord
+
+Document = Mapping[str, Any]
+
+BYTE_BY_BYTE = Collation("simple")
+"""Given with each command: a collection may have been made with a collation that folds case."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A method of a PyMongo collection, and its arguments. The reply is its result; a cursor is read to its end."""
+
+    method: str
+    arguments: Mapping[str, Any]
+    is_history: bool = False
+    """It writes run history and nothing else."""
+
+
+NOW = "$$NOW"
+NOW_MS = {"$toLong": NOW}
+UNTIL_MS = {"$toLong": "$lockUntil"}
+IS_HELD = {"$gt": [UNTIL_MS, NOW_MS]}
+_IS_RELEASED = {"$eq": ["$releasedToken", "$fencingToken"]}
+_NOW_US = {"$multiply": [NOW_MS, Int64(1000)]}
+_REPLY = {"lockedBy": 1, "lockedAt": 1, "lockUntil": 1, "fencingToken": 1, "lastFireTime": 1}
+
+
+# Those that write run history as well get how many runs to keep, or the lease that ends; without, they are the plain
+# commands. A command that ends or removes a run leaves a document alone that has none.
+
+_RUNS = "$runs"
+_RUNS_OR_NONE = {"$ifNull": [_RUNS, []]}
+_RUN = "$$run"
+
+
+def acquire(claim: Claim, _before: LockRecord | None, tolerance: timedelta, runs_kept: int = 0) -> Command:
+    """Claim the record if it is free, and leave it exactly as it is if not: MongoDB then writes nothing."""
+    conditions: list[dict[str, Any]] = [{"$lte": [UNTIL_MS, NOW_MS]}]
+    if claim.request.fire_time is not None:
+        # First, so that a fire time that is too late is an error also while the lock is held.
+        conditions.insert(0, {"$lt": ["$lastFireTime", _checked(claim.request.fire_time, tolerance)]})
+    return _claim(claim, conditions, tolerance, runs_kept, upsert=True)
+
+
+def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta, runs_kept: int = 0) -> Command:
+    """Claim the record from any holder, if it is still ``before``."""
+    if before is None:
+        conditions: list[dict[str, Any]] = [{"$eq": [{"$ifNull": ["$lockedBy", None]}, None]}]
+    else:
+        # By the holder and the time as well: ShedLock for Java does not change the token.
+        token = None if before.fencing_token is None else Int64(before.fencing_token)
+        conditions = [
+            {"$eq": [{"$ifNull": ["$fencingToken", None]}, _literal(token)]},
+            {"$eq": ["$lockedBy", _literal(before.locked_by)]},
+            {"$eq": [{"$toLong": "$lockedAt"}, Int64((before.locked_at - EPOCH) // timedelta(milliseconds=1))]},
+        ]
+    # An upsert would leave an empty document where the record was deleted meanwhile.
+    return _claim(claim, conditions, tolerance, runs_kept, upsert=before is None)
+
+
+def _claim(
+    claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta, runs_kept: int, *, upsert: bool
+) -> Command:
+    request = claim.request
+    # A claim that was granted already is not granted again: the command may be a retry.
+    is_new = {"$ne": ["$lockedBy", _literal(claim.locked_by)]}
+    changes: dict[str, Any] = {
+        "lockUntil": _after(in_milliseconds(request.lock_at_most_for)),
+        "lockedAt": NOW,
+        "lockedBy": _literal(claim.locked_by),
+        "fencingToken": {"$max": [{"$add": ["$fencingToken", Int64(1)]}, _NOW_US]},
+    }
+    if request.fire_time is not None:
+        changes["lastFireTime"] = {"$max": ["$lastFireTime", _checked(request.fire_time, tolerance)]}
+    if runs_kept:
+        changes["runs"] = _with_run(claim, changes["fencingToken"], runs_kept)
+    claimed = {"$mergeObjects": ["$$ROOT", changes]}
+    update = {"$replaceWith": {"$cond": [{"$and": [is_new, *conditions]}, claimed, "$$ROOT"]}}
+    return Command(
+        "find_one_and_update",
+        {
+            "filter": {"_id": request.name},
+            "update": [update],
+            "upsert": upsert,
+            "projection": _REPLY,
+            "return_document": ReturnDocument.AFTER,
+            "collation": BYTE_BY_BYTE,
+        },
+    )
+
+
+def _checked(moment: datetime, tolerance: timedelta) -> dict[str, Any]:
+    """The fire time; evaluated, an error if it is too late."""
+    fire_time = _literal(_microseconds(moment))
+    latest = {"$add": [_NOW_US, Int64(tolerance // MICROSECOND)]}
+    return {"$toLong": {"$cond": [{"$gt": [fire_time, latest]}, errors.TOO_LATE, fire_time]}}
+
+
+def extend(lease: Lease, lock_for: timedelta) -> Command:
+    """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it and was not released.
+
+    By its token, too: the server may execute a late copy of the claim after other holders had the lock.
+    """
+    acquisition = {"_id": lease.name, "lockedBy": lease.locked_by, "fencingToken": lease.fencing_token}
+    is_open = {"$and": [IS_HELD, {"$not": [_IS_RELEASED]}]}
+    return update({**acquisition, "$expr": is_open}, {"$set": {"lockUntil": _after(in_milliseconds(lock_for))}})
+
+
+def release(name: str, locked_by: str, lock_for: timedelta, ends_run: Lease | None = None) -> Command:
+    """Keep others out for ``lock_for`` more, if this acquisition holds the lock. A second copy matches again."""
+    acquisition = {"_id": name, "lockedBy": locked_by, "$expr": {"$or": [IS_HELD, _IS_RELEASED]}}
+    until = {"$cond": [_IS_RELEASED, "$lockUntil", _after(in_milliseconds(lock_for))]}
+    changes: dict[str, Any] = {"lockUntil": until, "releasedToken": "$fencingToken"}
+    if ends_run is not None:
+        changes["runs"] = _with_end(ends_run, ends_run.outcome)
+    return update(acquisition, {"$set": changes})
+
+
+def end_lost_run(lease: Lease) -> Command:
+    """End the run of a lease that its record does not have any more, if the run is still there and has no end."""
+    filter = {"_id": lease.name, "runs": {"$elemMatch": {"lockedBy": lease.locked_by, "ended": None}}}
+    return replace(update(filter, {"$set": {"runs": _with_end(lease, "lost")}}), is_history=True)
+
+
+def undo(name: str, locked_by: str, former_fire_time: datetime | None, removes_run: bool = False) -> Command:
+    """Free the record at once if it still names ``locked_by``, and put its fire time back."""
+    until = {"$cond": [IS_HELD, NOW, "$lockUntil"]}
+    changes: dict[str, Any] = {"lockUntil": until, "releasedToken": "$fencingToken"}
+    if former_fire_time is not None:
+        former = _literal(_microseconds(former_fire_time))
+        changes["lastFireTime"] = {"$cond": [{"$gt": ["$lastFireTime", former]}, former, "$lastFireTime"]}
+    if removes_run:
+        is_other = {"$ne": [f"{_RUN}.lockedBy", _literal(locked_by)]}
+        changes["runs"] = _if_runs({"$filter": {"input": _RUNS, "as": "run", "cond": is_other}})
+    return update({"_id": name, "lockedBy": locked_by}, {"$set": changes})
+
+
+def update(filter: Document, stage: Document) -> Command:
+    """Change the document that ``filter`` matches, if there is one."""
+    return Command("update_one", {"filter": filter, "update": [stage], "collation": BYTE_BY_BYTE})
+
+
+def read(filter: Document) -> Command:
+    """Read lock records, without their runs, which may be long."""
+    return _aggregate({"$match": filter}, {"$unset": "runs"}, {"$set": {"readAt": NOW}})
+
+
+def read_runs(name: str, limit: int) -> Command:
+    """Read the newest ``limit`` runs of ``name``."""
+    return _aggregate({"$match": {"_id": name}}, {"$replaceWith": {"runs": _if_runs({"$slice": [_RUNS, -limit]})}})
+
+
+def _aggregate(*pipeline: Document) -> Command:
+    return Command("aggregate", {"pipeline": list(pipeline), "collation": BYTE_BY_BYTE})
+
+
+# The runs of a record, the newest last
+
+
+def _with_run(claim: Claim, token: Document, kept: int) -> Document:
+    """The runs with a new one, and without the oldest where they are more than ``kept``.
+
+    A field of that name which is no array is somebody else's, and stays.
+    """
+    request = claim.request
+    run: dict[str, Any] = {"fencingToken": token, "lockedBy": _literal(claim.locked_by), "started": NOW}
+    if request.fire_time is not None:
+        run["fireTime"] = _literal(_microseconds(request.fire_time))
+    if request.next_fire_time is not None:
+        run["nextFireTime"] = _literal(_microseconds(request.next_fire_time))
+    runs = {"$slice": [{"$concatArrays": [_RUNS_OR_NONE, [run]]}, -kept]}
+    return {"$cond": [{"$isArray": [_RUNS_OR_NONE]}, runs, _RUNS]}
+
+
+def _with_end(lease: Lease, outcome: str) -> Document:
+    """The runs, of which that of ``lease`` has an end. One that has an end already keeps it."""
+    end: dict[str, Any] = {"ended": NOW, "outcome": _literal(outcome)}
+    if lease.error is not None:
+        end["error"] = _literal(lease.error)
+    is_open = {"$and": [{"$eq": [f"{_RUN}.lockedBy", _literal(lease.locked_by)]}, {"$not": [f"{_RUN}.ended"]}]}
+    run = {"$cond": [is_open, {"$mergeObjects": [_RUN, end]}, _RUN]}
+    return _if_runs({"$map": {"input": _RUNS, "as": "run", "in": run}})
+
+
+def _if_runs(expression: Document) -> Document:
+    return {"$cond": [{"$isArray": [_RUNS]}, expression, _RUNS]}
+
+
+def _literal(value: object) -> dict[str, Any]:
+    return {"$literal": value}
+
+
+def _after(milliseconds: int) -> dict[str, Any]:
+    return {"$add": [NOW, Int64(milliseconds)]}
+
+
+def _microseconds(moment: datetime) -> Int64:
+    """Microseconds since 1970: a date of MongoDB has milliseconds only."""
+    return Int64((moment - EPOCH) // MICROSECOND)
