@@ -7,10 +7,12 @@ import pytest
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    AsyncPauseContract,
     EventLoopContract,
     ForkContract,
     LockProviderContract,
     NetworkContract,
+    PauseContract,
     ProcessContract,
     StallingStoreContract,
 )
@@ -54,3 +56,10 @@ class TestStallingStore(MongoContract, StallingStoreContract):
 class TestAsyncStallingStore(MongoContract, StallingStoreContract):
     kind = AsyncMongoLockProvider
     via_proxy = True
+
+
+class TestPause(MongoContract, PauseContract): ...
+
+
+class TestAsyncPause(MongoContract, AsyncPauseContract):
+    kind = AsyncMongoLockProvider

@@ -19,10 +19,12 @@ from shedlock_py.providers.redis import (
 )
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    AsyncPauseContract,
     EventLoopContract,
     ForkContract,
     LockProviderContract,
     NetworkContract,
+    PauseContract,
     ProcessContract,
     StallingStoreContract,
 )
@@ -126,3 +128,21 @@ class TestQuorumOf3(OnQuorum, LockProviderContract, ProcessContract, ForkContrac
 class TestAsyncQuorumOf5(OnQuorum, AsyncLockProviderContract, ProcessContract):
     kind = AsyncRedisQuorumLockProvider
     size = 5
+
+
+class TestPause(RedisContract, PauseContract):
+    kind = RedisLockProvider
+
+
+class TestAsyncPause(RedisContract, AsyncPauseContract):
+    kind = AsyncRedisLockProvider
+
+
+class TestPauseOnQuorum(OnQuorum, PauseContract):
+    kind = RedisQuorumLockProvider
+    size = 3
+
+
+class TestAsyncPauseOnQuorum(OnQuorum, AsyncPauseContract):
+    kind = AsyncRedisQuorumLockProvider
+    size = 3

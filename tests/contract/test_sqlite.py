@@ -9,11 +9,13 @@ import pytest
 
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    AsyncPauseContract,
     EventLoopContract,
     ExclusionContract,
     ForkContract,
     HoldTimesContract,
     LockProviderContract,
+    PauseContract,
     ProcessContract,
 )
 from tests.contract.sql import SqlContract
@@ -64,3 +66,11 @@ class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract):
 class TestWithoutExtraColumns(SqliteContract, ExclusionContract, HoldTimesContract):
     driver = "sqlite"
     extra_columns = False
+
+
+class TestPause(SqliteContract, PauseContract):
+    driver = "sqlite"
+
+
+class TestAsyncPause(SqliteContract, AsyncPauseContract):
+    driver = "sqlite+aiosqlite"
