@@ -14,8 +14,8 @@ For an async provider subclass :class:`AsyncLockProviderContract` and override `
 test runs on it too, and those that only async has. For a store that other processes can reach, subclass
 :class:`ProcessContract` and :class:`ForkContract` as well, and :class:`EventLoopContract` for its async provider; for a
 store behind a network, :class:`NetworkContract`; for one that a test can make wait, :class:`StallingStoreContract`; for
-one that keeps run history, :class:`HistoryContract`; for one with ``pause`` and ``resume``, which the kit gives to every
-provider that is made with it, :class:`PauseContract` or :class:`AsyncPauseContract`. The other hooks are in
+one that keeps run history, :class:`HistoryContract`; for one with ``pause`` and ``resume``, which every provider has
+that is made with the kit, :class:`PauseContract` or :class:`AsyncPauseContract`. The other hooks are in
 :mod:`shedlock_py.testing.contract.base`.
 
 The tests use lock names of their own, so the store may be shared by tests that run one after the other; ``prune`` is
