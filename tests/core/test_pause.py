@@ -12,7 +12,7 @@ import pytest
 from shedlock_py import ConfigurationError, InMemoryLockProvider, Lease, LockRequest, configure
 from shedlock_py._program import Program
 from shedlock_py.election.settings import ElectionSettings
-from shedlock_py.errors import ProviderError
+from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.history import Run, newest_first
 from shedlock_py.providers.kit.pausing import Pausing, default_operator, resume
 from shedlock_py.record import Pause
@@ -184,6 +184,40 @@ class RestlessProvider(InMemoryLockProvider):
 def test_a_record_that_changes_again_and_again_is_an_error() -> None:
     with pytest.raises(ProviderError, match="pause of lock 'job': the record changed again and again"):
         RestlessProvider().pause("job", "1m")
+
+
+class LosesReply(InMemoryLockProvider):
+    """The reply to one command is lost, after the store has carried it out."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self._client = self
+        self._left = lost
+
+    def execute(self, command: Any, timeout: float | None) -> Any:
+        reply = self.programs.store.execute(command, timeout)
+        self._left -= 1
+        if self._left == 0:
+            raise ProviderUnreachable("no reply", operation="pause", lock_name="job") from OSError("no reply")
+        return reply
+
+
+def test_i12_a_pause_of_unknown_outcome_is_undone() -> None:
+    """The operator gets an error, so no job may be kept from running for an hour."""
+    provider = LosesReply(3)  # after it has read the record twice, as there is none
+    with pytest.raises(ProviderUnreachable):
+        provider.pause("job", "1h")
+    record = provider.record("job")
+    assert record is not None
+    assert not record.is_held
+
+
+def test_a_lost_reply_while_a_pause_is_replaced_leaves_the_lock_paused() -> None:
+    provider = LosesReply(2)
+    InMemoryLockProvider(shared_with=provider).pause("job", "1h")
+    with pytest.raises(ProviderUnreachable):
+        provider.pause("job", "1h")
+    assert provider.record("job").is_paused  # type: ignore[union-attr]  # it is there
 
 
 # In run history

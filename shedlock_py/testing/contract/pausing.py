@@ -182,6 +182,28 @@ class PauseContract(ContractBase):
             assert len(leases) <= 1
             assert provider.release(leases[0]) if leases else provider.resume(name)
 
+    def test_i2_operators_and_jobs_at_once(self, provider: Any, other: Any, name: str) -> None:
+        """While some resume a pause and others replace it, no job loses the lock that it was granted."""
+
+        def work(number: int) -> Any:
+            replica = (provider, other)[number % 2]
+            if number >= 5:
+                return replica.acquire(LockRequest(name, LONG))
+            if number >= 3:
+                replica.resume(name)
+            else:
+                replica.pause(name, "1m")
+            return None
+
+        for _ in range(5):
+            provider.pause(name, "1m")
+            leases = [lease for lease in at_once(8, work) if lease is not None]
+            assert len(leases) <= 1
+            if leases:
+                assert record_of(provider, name).locked_by == leases[0].locked_by
+                assert provider.extend(leases[0], LONG) is leases[0]
+                assert provider.release(leases[0])
+
 
 class AsyncPauseContract(PauseContract, AsyncContractBase):
     """What only async providers can show."""
