@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from shedlock_py.lease import RunOutcome
-from shedlock_py.record import holder_of
+from shedlock_py.record import Pause, holder_of
 
 LONGEST_ERROR = 200
 """Characters of an error that history keeps."""
@@ -47,17 +47,26 @@ class Run:
         return holder_of(self.locked_by)
 
     @property
+    def is_pause(self) -> bool:
+        """Whether it is no run: an operator had paused the lock."""
+        return Pause.from_holder(self.holder) is not None
+
+    @property
     def duration(self) -> timedelta | None:
         """From start to end; None while there is no end, and for a run that vanished: nobody knows how long it ran."""
         return None if self.ended is None or self.outcome == "vanished" else self.ended - self.started
 
 
 def newest_first(runs: Iterable[Run], limit: int) -> list[Run]:
-    """The newest ``limit`` of ``runs``. Those without an end that have a successor have vanished."""
+    """The newest ``limit`` of ``runs``. Those without an end that have a successor have vanished.
+
+    Not a pause: it ends by itself, and at the latest when its successor starts.
+    """
     ordered = sorted(runs, key=lambda run: run.fencing_token, reverse=True)
     for number, run in enumerate(ordered):
         if number and run.outcome is None:
-            ordered[number] = replace(run, outcome="vanished", ended=ordered[number - 1].started)
+            outcome: RunOutcome = "ok" if run.is_pause else "vanished"
+            ordered[number] = replace(run, outcome=outcome, ended=ordered[number - 1].started)
     return ordered[:limit]
 
 

@@ -1,11 +1,56 @@
-"""What a store keeps for each lock name: :class:`LockRecord`."""
+"""What a store keeps for each lock name: :class:`LockRecord`, and how an operator's pause is written into it."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.lease import CLAIM_ID_BYTES
+from shedlock_py.request import LONGEST_HOLDER, PAUSED_BY, validate_name
+
+LONGEST_OPERATOR = 100
+"""Characters of who pauses a lock, so that a reason has room beside it."""
+_BEFORE_REASON = ": "
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A lock that an operator keeps, so that no job gets it. Its holder reads ``paused by alice@host: migration``.
+
+    :ivar by: who has paused it.
+    :ivar reason: why; empty if no reason was given.
+    """
+
+    by: str
+    reason: str = ""
+
+    @classmethod
+    def validated(cls, by: object, reason: object = "") -> Pause:
+        """A pause that a record can hold.
+
+        :raises ConfigurationError: characters that not every store can carry; ``by`` is empty, over 100 characters
+            long, or has a colon before a space, which begins the reason.
+        """
+        operator = validate_name(by, "by", LONGEST_OPERATOR).strip()
+        if _BEFORE_REASON in operator:
+            raise ConfigurationError(f"by must not contain {_BEFORE_REASON!r}, which begins the reason: {operator!r}")
+        if isinstance(reason, str) and not reason.strip():
+            return cls(operator)
+        return cls(operator, validate_name(reason, "reason", sys.maxsize).strip())
+
+    @classmethod
+    def from_holder(cls, holder: str) -> Pause | None:
+        """The pause that a holder names; None if it names a job's holder."""
+        by, _, reason = holder.removeprefix(PAUSED_BY).partition(_BEFORE_REASON)
+        return cls(by, reason) if by and holder.startswith(PAUSED_BY) else None
+
+    @property
+    def holder(self) -> str:
+        """The pause as the holder of a record; a long reason is cut off."""
+        text = f"{PAUSED_BY}{self.by}{_BEFORE_REASON if self.reason else ''}{self.reason}"
+        return text if len(text) <= LONGEST_HOLDER else f"{text[: LONGEST_HOLDER - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -31,6 +76,19 @@ class LockRecord:
     def is_held(self) -> bool:
         """Whether the lock was held when the record was read."""
         return self.lock_until > self.read_at
+
+    @property
+    def pause(self) -> Pause | None:
+        """Who has paused this lock, and why, until ``lock_until``; of a free lock the pause that ended last.
+
+        None: its last holder was a job.
+        """
+        return Pause.from_holder(self.holder)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator's pause held the lock when the record was read."""
+        return self.is_held and self.pause is not None
 
     @property
     def remaining(self) -> timedelta:

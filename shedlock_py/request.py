@@ -17,6 +17,8 @@ TRUST_MARGIN = 0.01
 """The part of a lease that its holder does not trust, because clocks run at different speeds."""
 SLACK = 0.002
 """Seconds that are subtracted as well, because stores round their clock to the millisecond."""
+PAUSED_BY = "paused by "
+"""How the holder of a record begins that an operator has paused."""
 
 _UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters and lone surrogates: none of them is printable."""
@@ -55,8 +57,14 @@ def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_
 
 
 def validate_holder(holder: object) -> str:
-    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters."""
-    return validate_name(holder, "holder", LONGEST_HOLDER)
+    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters, and no pause."""
+    validated = validate_name(holder, "holder", LONGEST_HOLDER)
+    if validated.startswith(PAUSED_BY):
+        raise ConfigurationError(
+            f"holder must not begin with {PAUSED_BY!r}: its locks would be taken for paused ones, which operators "
+            f"free while a task runs: {short_repr(holder)}"
+        )
+    return validated
 
 
 @dataclass(frozen=True, init=False)

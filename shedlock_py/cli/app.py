@@ -13,7 +13,9 @@ import click
 import shedlock_py
 from shedlock_py.cli.common import CONFIG, INTERRUPTED, IO_ERROR, SOFTWARE, UNAVAILABLE, USAGE, fail, one_line, option
 from shedlock_py.cli.doctor import doctor
+from shedlock_py.cli.history import history, overdue
 from shedlock_py.cli.manage import demote, leader, prune, release, schema
+from shedlock_py.cli.pause import pause, resume
 from shedlock_py.cli.run import run
 from shedlock_py.cli.show import list_, show
 from shedlock_py.cli.watch import watch
@@ -67,5 +69,8 @@ def shedlock(debug: bool) -> None:
     logging.basicConfig(format="shedlock: %(message)s", level=logging.DEBUG if debug else logging.WARNING)
 
 
-for command in (run, list_, show, watch, release, prune, schema, doctor, leader, demote):
+for command in (
+    *(run, list_, show, watch, history, overdue, pause, resume),
+    *(release, prune, schema, doctor, leader, demote),
+):
     shedlock.add_command(command)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from shlex import quote
 from typing import Any
 
 import click
 
+from shedlock_py.cli import tables
 from shedlock_py.cli.common import (
     NO,
     USAGE,
@@ -36,17 +38,18 @@ from shedlock_py.record import LockRecord
     help="Forget its newest fire time, also of a lock that is free: for one that lies in the future because a "
     "replica's clock was wrong. Has no variable, on purpose.",
 )
+@click.option("--yes", is_flag=True, help="Do not ask again before --force frees a paused lock. Has no variable.")
 @store_option
-def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -> None:
+def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: str | None) -> None:
     """Free the lock NAME, whoever holds it.
 
     For a lock whose holder is known to be dead. A task that still runs goes on: it notices at its next extension, or
-    not at all, and meanwhile another can start.
+    not at all, and meanwhile another can start. A paused lock is better resumed: shedlock resume NAME.
 
     With --forget-fire-time the next run takes place whatever its fire time or its period of --once-per: also one that
     has run before. A lock that is free needs no --force for that.
 
-    Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing.
+    Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing, or --yes for a paused lock.
     """
     with open_store(store) as opened:
         provider: Any = opened
@@ -56,6 +59,9 @@ def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -
         if not record.is_held and not forget_fire_time:
             fail(f"lock {name!r} is not held; {holder_of(record)} had it last", NO)
         who = f"{holder_of(record)} for {in_words(age(record))}"
+        if record.is_paused and not (force and (yes or _is_sure(record))):
+            ways = f"end the pause with: shedlock resume {quote(name)}; or free it with --force --yes"
+            fail(f"lock {name!r} is {tables.pause_in_words(record)}; {ways}", USAGE)
         if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "
@@ -74,6 +80,12 @@ def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -
         click.echo(f"the last fire time of lock {name!r} is forgotten{was}")
     elif forget_fire_time:
         fail(f"lock {name!r} has no fire time to forget", NO)
+
+
+def _is_sure(record: LockRecord) -> bool:
+    """Whether the operator at the terminal wants to free a paused lock; not without a terminal."""
+    question = f"lock {record.name!r} is {tables.pause_in_words(record)}. Jobs start again at once. Free it?"
+    return sys.stdin.isatty() and click.confirm(question, err=True)
 
 
 @click.command(short_help="Delete records that were not used for long.")
@@ -162,6 +174,9 @@ def _why(record: LockRecord | None) -> str:
     if record is None:
         return ", nor ever did"
     demoted = demoted_leader(record)
+    if record.pause is not None:
+        until = f"until {local_iso(record.lock_until)}"
+        return f": it is {printable(record.holder)}, {until}" if record.is_held else f"; it was paused {until}"
     if record.is_held and demoted is not None:
         return f": {demoted} was demoted, the next can lead in {in_words(record.remaining)}"
     return f"; {holder_of(record)} did until {local_iso(record.lock_until)}"

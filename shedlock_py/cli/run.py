@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from shedlock_py.cli.common import duration_option, fail, open_store, option, store_option, warn
+from shedlock_py.cli.common import duration_option, fail, open_store, option, printable, store_option, warn
 from shedlock_py.cli.show import name_argument
 from shedlock_py.cli.tables import LONGEST_LEAD, holder_of, in_words
 from shedlock_py.config import Settings, is_active
@@ -180,6 +180,8 @@ def _reason(skipped: Skipped, provider: LockProvider | None) -> str:
         return f"{lock}, it was granted in this period before (--once-per)"
     with suppress(Exception):  # the skip is decided, whatever the store replies now
         record = provider.record(skipped.lock_name) if provider else None
+        if record and record.is_paused:
+            return f"{lock}, {printable(record.holder)}, for another {in_words(record.remaining)}"
         if record and record.is_held:
             return f"{lock}, held by {holder_of(record)} for another {in_words(record.remaining)}"
     return f"{lock}, it was held"

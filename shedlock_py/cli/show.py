@@ -36,11 +36,15 @@ def record_or_fail(provider: LockProvider, name: str) -> LockRecord:
     """The record of ``name``; without one, end with similar names."""
     record = provider.record(name)
     if record is None:
-        folded = {other.name.casefold(): other.name for other in provider.records()}
-        near = [repr(folded[other]) for other in difflib.get_close_matches(name.casefold(), folded, n=3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else "see: shedlock list"
-        fail(f"the store has no lock {name!r}; {hint}", NO)
+        fail(f"the store has no lock {name!r}; {similar_names(provider, name)}", NO)
     return record
+
+
+def similar_names(provider: LockProvider, name: str) -> str:
+    """What to do about a name that the store does not have."""
+    folded = {other.name.casefold(): other.name for other in provider.records()}
+    near = [repr(folded[other]) for other in difflib.get_close_matches(name.casefold(), folded, n=3)]
+    return f"did you mean {' or '.join(near)}?" if near else "see: shedlock list"
 
 
 @click.command("list")
@@ -94,9 +98,15 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
     state = f"held, for another {left}" if record.is_held else "free"
     if record.is_held and demoted is not None:
         state = f"nobody leads: {demoted} was demoted, an election in {left}"
+    pause = record.pause if record.is_paused else None
+    paused = []
+    if pause is not None:
+        state = f"paused, for another {left}"
+        paused = [("paused by", printable(pause.by)), ("reason", printable(pause.reason) or tables.NOTHING)]
     return [
         ("name", printable(record.name)),
         ("state", state),
+        *paused,
         ("holder" if record.is_held else "last holder", printable(record.holder)),
         ("claim id", printable(tables.claim_id(record) or tables.NOTHING)),
         ("locked by", printable(record.locked_by)),

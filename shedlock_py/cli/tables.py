@@ -25,7 +25,7 @@ LONGEST_LEAD = timedelta(seconds=30)
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""
 NOTHING = "-"
-STYLES = {"held": "green", "demoted": "magenta", "free": ""}
+STYLES = {"held": "green", "demoted": "magenta", "paused": "yellow", "free": ""}
 """Colours that are readable on white as on black."""
 
 
@@ -77,12 +77,24 @@ def demoted_leader(record: LockRecord) -> str | None:
 
 def holder_of(record: LockRecord) -> str:
     demoted = demoted_leader(record)
+    if record.pause is not None:
+        return f"({printable(record.holder)})"
     return printable(record.holder) if demoted is None else f"(demoted: {demoted})"
+
+
+def pause_in_words(record: LockRecord) -> str:
+    """Of a paused lock: by whom, why, and until when."""
+    pause = record.pause
+    assert pause is not None
+    why = f": {printable(pause.reason)}" if pause.reason else ""
+    return f"paused until {local_iso(record.lock_until)} by {printable(pause.by)}{why}"
 
 
 def state_of(record: LockRecord) -> str:
     if not record.is_held:
         return "free"
+    if record.is_paused:
+        return "paused"
     return "held" if demoted_leader(record) is None else "demoted"
 
 
@@ -111,10 +123,14 @@ def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
 
 
 def to_json(record: LockRecord) -> dict[str, Any]:
+    pause = record.pause if record.is_paused else None
     return {
         "name": record.name,
         "held": record.is_held,
         "demoted": state_of(record) == "demoted",
+        "paused": pause is not None,
+        "paused_by": None if pause is None else pause.by,
+        "pause_reason": None if pause is None else pause.reason,
         "holder": record.holder,
         "claim_id": claim_id(record),
         "locked_by": record.locked_by,

@@ -22,7 +22,7 @@ from shedlock_py.cli.tables import holder_of, in_words, local_iso, records_table
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.record import LockRecord
 
-Kind = Literal["held", "acquired", "demoted", "released", "expired", "ran", "deleted"]
+Kind = Literal["held", "acquired", "demoted", "paused", "released", "expired", "ran", "deleted"]
 """``held``: when the watch began. ``ran``: it was acquired and became free again between two reads."""
 
 
@@ -37,8 +37,9 @@ def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> No
     """Watch the locks whose names start with PREFIX, until Ctrl-C.
 
     A live table on a terminal. Elsewhere one line for each change: held (when the watch began), acquired, released,
-    expired, demoted (an election), ran (acquired and free again between two reads), deleted, failed (the store did not
-    reply, or with an error), recovered (it replies again). With --json each is a JSON object on a line of its own.
+    expired, paused, demoted (an election), ran (acquired and free again between two reads), deleted, failed (the store
+    did not reply, or with an error), recovered (it replies again). With --json each is a JSON object on a line of its
+    own.
 
     The bar shows what is left of the time from acquisition to expiry or, where an extension was seen, since the newest
     extension.
@@ -148,7 +149,9 @@ class Watch:
         before = self._known or {}
         found = [_compare(before.get(record.name), record) for record in records]
         if self._known is None:
-            changes: list[tuple[Kind, LockRecord]] = [("held", record) for record in records if record.is_held]
+            changes: list[tuple[Kind, LockRecord]] = [
+                ("paused" if record.is_paused else "held", record) for record in records if record.is_held
+            ]
         else:
             changes = [(kind, known.record) for kind, known in found if kind is not None]
         self._known = {known.record.name: known for _, known in found}
@@ -164,8 +167,8 @@ class Watch:
 def _compare(known: _Known | None, record: LockRecord) -> tuple[Kind | None, _Known]:
     """What changed since the last read of a lock, and what is known of it now."""
     if known is None or known.record.locked_by != record.locked_by:
-        kind: Kind = "ran" if not record.is_held else "demoted" if state_of(record) == "demoted" else "acquired"
-        return kind, _Known(record, record.lock_until - record.locked_at)
+        kinds: dict[str, Kind] = {"free": "ran", "demoted": "demoted", "paused": "paused", "held": "acquired"}
+        return kinds[state_of(record)], _Known(record, record.lock_until - record.locked_at)
     before = known.record
     was_shortened = known.was_shortened or record.lock_until < before.lock_until
     if record.lock_until > before.lock_until:

@@ -48,4 +48,6 @@ class Demotion:
 
 def leader_of(record: LockRecord | None) -> LockRecord | None:
     """``record``, if it names a leader."""
-    return record if record is not None and record.is_held and Demotion.from_record(record) is None else None
+    if record is None or not record.is_held or record.is_paused:
+        return None
+    return record if Demotion.from_record(record) is None else None

@@ -40,7 +40,12 @@ class Observation:
         return not self.record.is_held and (self.settings.takeover == "expired" or self.is_overdue())
 
     def is_overdue(self) -> bool:
-        """Whether, with ``takeover="observed"``, no leader has renewed for a whole lease by the node's own clock."""
+        """Whether, with ``takeover="observed"``, no leader has renewed for a whole lease by the node's own clock.
+
+        A pause is not renewed: it holds until its end by the store's clock.
+        """
+        if self.record is not None and self.record.is_paused:
+            return False
         unchanged = self.clock() - self._unchanged_since
         return self.settings.takeover == "observed" and unchanged > self.settings.lease_duration.total_seconds()
 

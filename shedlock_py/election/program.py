@@ -249,7 +249,7 @@ class Election:
         before = self.observation.record
         record: LockRecord | None = yield Do("record", (self._name,))
         self.observation.update(record, requested_at)
-        if record is None or not record.is_held:
+        if record is None or not record.is_held or record.is_paused:
             return
         demotion = Demotion.from_record(record)
         if demotion is None:

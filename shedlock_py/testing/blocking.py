@@ -60,6 +60,16 @@ class BlockingLockProvider:
         runs: list[Run] = self.run(provider.runs(name, limit))
         return runs
 
+    def pause(self, name: str, for_: Duration, *arguments: Any, **options: Any) -> LockRecord:
+        provider: Any = self.async_provider  # not in the protocol
+        record: LockRecord = self.run(provider.pause(name, for_, *arguments, **options))
+        return record
+
+    def resume(self, name: str) -> bool:
+        provider: Any = self.async_provider  # not in the protocol
+        is_resumed: bool = self.run(provider.resume(name))
+        return is_resumed
+
     def undo(self, lease: Lease) -> bool:
         provider: Any = self.async_provider  # not in the protocol
         undone: bool = self.run(provider.undo(lease))

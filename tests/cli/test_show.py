@@ -19,6 +19,7 @@ from tests.cli.harness import insert, provider_at, run, set_fire_time, shedlock_
 from tests.support.ports import free_port
 
 KEYS = {
+    "paused", "paused_by", "pause_reason",
     "name", "held", "demoted", "holder", "claim_id", "locked_by", "locked_at", "lock_until", "remaining",
     "fencing_token", "last_fire_time",
 }  # fmt: skip

@@ -6,12 +6,14 @@ import pytest
 
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    AsyncPauseContract,
     EventLoopContract,
     ExclusionContract,
     ForkContract,
     HistoryContract,
     HoldTimesContract,
     LockProviderContract,
+    PauseContract,
     ProcessContract,
 )
 from tests.contract.sql import SqlNetworkContract, SqlServerContract
@@ -63,3 +65,17 @@ class AiomysqlUsersEngine(UsersEngine, AsyncLockProviderContract, HistoryContrac
 class WithoutExtraColumns(MySqlOrMariaDb, ExclusionContract, HoldTimesContract):
     driver = "mysql+pymysql"
     extra_columns = False
+
+
+class Pause(MySqlOrMariaDb, PauseContract):
+    driver = "mysql+pymysql"
+
+
+class AsyncPause(MySqlOrMariaDb, AsyncPauseContract):
+    driver = "mysql+asyncmy"
+
+
+class PauseWithoutExtraColumns(MySqlOrMariaDb, PauseContract):
+    driver = "mysql+pymysql"
+    extra_columns = False
+    test_i11_a_pause_uses_up_no_fire_time = None  # type: ignore[assignment]  # the table has none

@@ -18,13 +18,15 @@ from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract import (
     AsyncHistoryContract,
     AsyncLockProviderContract,
+    AsyncPauseContract,
     HistoryContract,
     LockProviderContract,
     LockProviderFactory,
+    PauseContract,
 )
 
 
-class TestMemory(LockProviderContract, HistoryContract):
+class TestMemory(LockProviderContract, HistoryContract, PauseContract):
     @pytest.fixture
     def make_provider(self) -> LockProviderFactory:
         provider = InMemoryLockProvider()
@@ -35,7 +37,7 @@ class TestMemory(LockProviderContract, HistoryContract):
         return lambda history: InMemoryLockProvider(shared_with=provider, history=history)
 
 
-class TestAsyncMemory(AsyncLockProviderContract, AsyncHistoryContract):
+class TestAsyncMemory(AsyncLockProviderContract, AsyncHistoryContract, AsyncPauseContract):
     @pytest.fixture
     def shared(self) -> InMemoryLockProvider:
         return InMemoryLockProvider()

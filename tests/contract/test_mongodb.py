@@ -8,11 +8,13 @@ from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from shedlock_py.testing.contract import (
     AsyncHistoryContract,
     AsyncLockProviderContract,
+    AsyncPauseContract,
     EventLoopContract,
     ForkContract,
     HistoryContract,
     LockProviderContract,
     NetworkContract,
+    PauseContract,
     ProcessContract,
     StallingStoreContract,
 )
@@ -63,3 +65,10 @@ class TestStallingStore(MongoContract, StallingStoreContract):
 class TestAsyncStallingStore(MongoContract, StallingStoreContract):
     kind = AsyncMongoLockProvider
     via_proxy = True
+
+
+class TestPause(MongoContract, PauseContract): ...
+
+
+class TestAsyncPause(MongoContract, AsyncPauseContract):
+    kind = AsyncMongoLockProvider

@@ -6,12 +6,14 @@ import pytest
 
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    AsyncPauseContract,
     EventLoopContract,
     ExclusionContract,
     ForkContract,
     HistoryContract,
     HoldTimesContract,
     LockProviderContract,
+    PauseContract,
     ProcessContract,
 )
 from tests.contract.sql import SqlNetworkContract, SqlServerContract
@@ -67,3 +69,17 @@ class TestAsyncpgUsersEngine(UsersEngine, AsyncLockProviderContract, HistoryCont
 class TestWithoutExtraColumns(PostgresContract, ExclusionContract, HoldTimesContract):
     driver = "postgresql+psycopg"
     extra_columns = False
+
+
+class TestPause(PostgresContract, PauseContract):
+    driver = "postgresql+psycopg"
+
+
+class TestAsyncPause(PostgresContract, AsyncPauseContract):
+    driver = "postgresql+asyncpg"
+
+
+class TestPauseWithoutExtraColumns(PostgresContract, PauseContract):
+    driver = "postgresql+psycopg"
+    extra_columns = False
+    test_i11_a_pause_uses_up_no_fire_time = None  # type: ignore[assignment]  # the table has none

@@ -20,11 +20,13 @@ from shedlock_py.providers.redis import (
 from shedlock_py.testing.contract import (
     AsyncHistoryContract,
     AsyncLockProviderContract,
+    AsyncPauseContract,
     EventLoopContract,
     ForkContract,
     HistoryContract,
     LockProviderContract,
     NetworkContract,
+    PauseContract,
     ProcessContract,
     StallingStoreContract,
 )
@@ -158,3 +160,21 @@ class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, ProcessCont
 class TestAsyncQuorumOf5(OnQuorum, AsyncLockProviderContract, AsyncHistoryContract, ProcessContract):
     kind = AsyncRedisQuorumLockProvider
     size = 5
+
+
+class TestPause(RedisContract, PauseContract):
+    kind = RedisLockProvider
+
+
+class TestAsyncPause(RedisContract, AsyncPauseContract):
+    kind = AsyncRedisLockProvider
+
+
+class TestPauseOnQuorum(OnQuorum, PauseContract):
+    kind = RedisQuorumLockProvider
+    size = 3
+
+
+class TestAsyncPauseOnQuorum(OnQuorum, AsyncPauseContract):
+    kind = AsyncRedisQuorumLockProvider
+    size = 3

@@ -9,12 +9,14 @@ import pytest
 
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
+    AsyncPauseContract,
     EventLoopContract,
     ExclusionContract,
     ForkContract,
     HistoryContract,
     HoldTimesContract,
     LockProviderContract,
+    PauseContract,
     ProcessContract,
 )
 from tests.contract.sql import SqlContract
@@ -65,3 +67,11 @@ class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract, Histor
 class TestWithoutExtraColumns(SqliteContract, ExclusionContract, HoldTimesContract):
     driver = "sqlite"
     extra_columns = False
+
+
+class TestPause(SqliteContract, PauseContract):
+    driver = "sqlite"
+
+
+class TestAsyncPause(SqliteContract, AsyncPauseContract):
+    driver = "sqlite+aiosqlite"

@@ -24,6 +24,7 @@ LAYERS = [
     ["lease"],
     ["record"],
     ["history"],
+    ["overdue"],
     ["rules"],
     ["events"],
     ["provider", "_program", "_process"],
@@ -44,6 +45,7 @@ LAYERS = [
     ["election.elector", "election.async_elector"],
 ]
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
+PURE |= {"overdue"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
 FOR_PROVIDERS |= {"_program", "_process", "_timers", "_aio"}

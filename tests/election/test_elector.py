@@ -46,6 +46,18 @@ def is_released(store: FaultyProvider) -> bool:
 # Leading and following
 
 
+def test_a_pause_is_no_leader(store: FaultyProvider, make_elector: MakeElector, listener: RecordingListener) -> None:
+    elector = make_elector()
+    assert store.inner.pause("election", "1h").is_paused
+    elector.start()
+    wait_until(lambda: store.calls["record"] >= 3)
+    assert not elector.is_leader()
+    assert elector.leader() is None
+    assert store.inner.resume("election")
+    assert elector.wait_until_leader("10s")
+    assert [event.holder for event in listener.of(LeaderChanged)] == ["me"]
+
+
 def test_the_only_node_leads(make_elector: MakeElector, listener: RecordingListener) -> None:
     elector = make_elector()
     assert not elector.is_leader()

@@ -473,3 +473,35 @@ def test_what_an_idle_election_costs(world: World, takeover: str) -> None:
     for node in nodes:
         assert set(node.requested) == {"extend" if node.holder == leader else "record"}
         assert len(node.requested) in (range(29, 32) if node.holder == leader else range(25, 31))
+
+
+# Pauses
+
+
+@pytest.mark.parametrize("takeover", ["observed", "expired"])
+@pytest.mark.parametrize("how", ["is resumed", "ends"])
+def test_nobody_leads_while_the_name_is_paused(world: World, takeover: str, how: str) -> None:
+    """A pause is not renewed, as the lease of a dead leader is not; but it is not taken by force."""
+    leader, follower = world.node("leader", takeover=takeover), world.node("follower", takeover=takeover)
+    world.lead_with(leader)
+    assert world.store.pause("election", "1m").is_paused is False
+    world.pass_time(LEASE, leader)
+    assert world.leaders() == ["leader"]
+    leader.wake("resign")
+    leader.run()
+    assert world.store.pause("election", "1m").is_paused
+    world.pass_time(59, leader, follower)
+    assert world.leaders() == []
+    assert "take_over" not in leader.requested + follower.requested
+    if how == "is resumed":
+        assert world.store.resume("election")
+    world.pass_time(1 + 2 * LEASE, leader, follower)
+    assert len(world.leaders()) == 1
+
+
+def test_a_take_over_ends_a_pause(world: World) -> None:
+    node = world.node("node")
+    assert world.store.pause("election", "1h").is_paused
+    world.pass_time(LEASE, node)
+    node.wake("take_over")
+    world.lead_alone(node)

@@ -263,7 +263,7 @@ MUTANTS = {
     # In the programs
     "an outage is a skip": Mutant("redis", _QUIET, "I5", _wrapped(StorePrograms, "acquire", _skips_for_an_outage)),
     "an unknown outcome is not undone": Mutant(
-        "redis", _QUIET, "I12", _wrapped(StorePrograms, "_claimed", _undoes_nothing)
+        "redis", _QUIET, "I12", _wrapped(StorePrograms, "claimed", _undoes_nothing)
     ),
     "trust counts from the reply": Mutant("sql", _QUIET, "I6", _wrapped(Claim, "granted", _counts_from_the_reply)),
     "trust is a flag": Mutant(

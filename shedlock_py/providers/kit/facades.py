@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from traceback import clear_frames
 from typing import Any, Protocol, TypeVar
@@ -16,6 +17,7 @@ from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.kit.operation import TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
+from shedlock_py.providers.kit.pausing import Pausing, resume
 from shedlock_py.providers.kit.programs import HISTORY_SECONDS, StorePrograms
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name, validate_prefix
@@ -129,6 +131,31 @@ class ProgramProvider(_AnyProvider, LockProvider):
         """
         return self.run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
 
+    def pause(
+        self, name: str, for_: Duration, reason: str = "", wait: Duration | None = None, by: str | None = None
+    ) -> LockRecord:
+        """Keep ``name`` from all jobs for ``for_``, on all replicas: they skip it as one that is held.
+
+        A pause is the lock itself, held by an operator: it survives restarts, and ends by itself. A pause that is there
+        is replaced; a running job keeps its lock.
+
+        :param reason: why, for people to read; a long one is cut off.
+        :param wait: for how long to try again, about once a second, while a job has the lock.
+        :param by: who pauses it; ``user@host`` of this process by default.
+        :returns: the record. Its ``is_paused`` is False if a job has the lock still, which its ``holder`` names.
+        """
+        pausing = Pausing(self.programs, name, for_, reason, wait, by)
+        while True:
+            record = self.run(pausing.attempt())
+            seconds = pausing.seconds_until_next()
+            if seconds is None:
+                return record
+            time.sleep(seconds)
+
+    def resume(self, name: str) -> bool:
+        """End the pause of ``name``, so that the next job gets the lock. False: it is not paused; nothing is freed."""
+        return self.run(resume(self.programs, validate_name(name)))
+
     def take_over(self, request: LockRequest) -> Lease:
         return self.run(self.programs.take_over(request))
 
@@ -228,6 +255,29 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
     async def forget_fire_time(self, name: str) -> bool:
         """See :meth:`ProgramProvider.forget_fire_time`."""
         return await self.run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
+
+    async def pause(
+        self, name: str, for_: Duration, reason: str = "", wait: Duration | None = None, by: str | None = None
+    ) -> LockRecord:
+        """See :meth:`ProgramProvider.pause`. If the caller is cancelled, the lock is not paused."""
+        import asyncio
+
+        pausing = Pausing(self.programs, name, for_, reason, wait, by)
+
+        async def undo(_: object) -> None:
+            if pausing.granted is not None:
+                await self.undo(pausing.granted)
+
+        while True:
+            record = await self.run(pausing.attempt(), when_abandoned=undo)
+            seconds = pausing.seconds_until_next()
+            if seconds is None:
+                return record
+            await asyncio.sleep(seconds)
+
+    async def resume(self, name: str) -> bool:
+        """See :meth:`ProgramProvider.resume`."""
+        return await self.run(resume(self.programs, validate_name(name)))
 
     async def take_over(self, request: LockRequest) -> Lease:
         # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.

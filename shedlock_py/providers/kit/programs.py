@@ -199,7 +199,7 @@ class StorePrograms(ABC):
 
     def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:
         operation = Operation(self, "acquire", request.name)
-        return self._claimed(operation, Claim(request, self.clock, self.new_claim_id), None, force=False)
+        return self.claimed(operation, Claim(request, self.clock, self.new_claim_id), None, force=False)
 
     def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
         """Read the record, and replace exactly what was read."""
@@ -208,13 +208,13 @@ class StorePrograms(ABC):
         for _ in range(MOST_TAKE_OVERS):
             before = yield from operation.carry_out(self.read_before_take_over(request.name))
             claim.restart_clock()
-            lease = yield from self._claimed(operation, claim, before, force=True)
+            lease = yield from self.claimed(operation, claim, before, force=True)
             if lease is not None:
                 lease.fire_time = None  # noted, not granted: it may have run before, so an undo must not give it back
                 return lease
         raise refused("take_over", request.name, "the record changed again and again; try once more")
 
-    def _claimed(
+    def claimed(
         self, operation: Operation, claim: Claim, before: LockRecord | None, *, force: bool
     ) -> Program[Any, Any, Lease | None]:
         """Claim. Whatever goes wrong, an acquire whose outcome is unknown is undone.

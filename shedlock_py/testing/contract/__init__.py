@@ -14,7 +14,9 @@ For an async provider subclass :class:`AsyncLockProviderContract` and override `
 test runs on it too, and those that only async has. For a store that other processes can reach, subclass
 :class:`ProcessContract` and :class:`ForkContract` as well, and :class:`EventLoopContract` for its async provider; for a
 store behind a network, :class:`NetworkContract`; for one that a test can make wait, :class:`StallingStoreContract`; for
-one that keeps run history, :class:`HistoryContract`. The other hooks are in :mod:`shedlock_py.testing.contract.base`.
+one that keeps run history, :class:`HistoryContract`; for one with ``pause`` and ``resume``, which every provider has
+that is made with the kit, :class:`PauseContract` or :class:`AsyncPauseContract`. The other hooks are in
+:mod:`shedlock_py.testing.contract.base`.
 
 The tests use lock names of their own, so the store may be shared by tests that run one after the other; ``prune`` is
 called for the whole store.
@@ -33,6 +35,7 @@ _PARTS = (
     "hold_times",
     "names",
     "network",
+    "pausing",
     "processes",
     "sharing",
     "threads",
@@ -51,6 +54,7 @@ from shedlock_py.testing.contract.history import AsyncHistoryContract, HistoryCo
 from shedlock_py.testing.contract.hold_times import HoldTimesContract, StallingStoreContract
 from shedlock_py.testing.contract.names import NamesContract
 from shedlock_py.testing.contract.network import NetworkContract
+from shedlock_py.testing.contract.pausing import AsyncPauseContract, PauseContract
 from shedlock_py.testing.contract.processes import ProcessContract
 from shedlock_py.testing.contract.sharing import EventLoopContract, ForkContract
 from shedlock_py.testing.contract.threads import ThreadsContract
@@ -59,6 +63,7 @@ from shedlock_py.testing.contract.tools import ToolsContract
 __all__ = [
     "AsyncHistoryContract",
     "AsyncLockProviderContract",
+    "AsyncPauseContract",
     "BlockingLockProvider",
     "ContractBase",
     "EventLoopContract",
@@ -70,6 +75,7 @@ __all__ = [
     "LockProviderContract",
     "LockProviderFactory",
     "NetworkContract",
+    "PauseContract",
     "ProcessContract",
     "StallingStoreContract",
 ]

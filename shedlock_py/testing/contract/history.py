@@ -149,6 +149,28 @@ class HistoryContract(ContractBase):
         assert keeper.record(name) is None
         assert keeper.runs(name) == []
 
+    def test_a_pause_stays_in_the_history(self, keeper: Any, name: str) -> None:
+        """It is no run of a job; its end is that of a resume, or the start of what follows."""
+        if not hasattr(keeper, "pause"):
+            pytest.skip("this provider has no pause")
+        assert keeper.pause(name, LONG, by="alice").is_paused
+        assert keeper.pause(name, LONG, reason="migration", by="bob").is_paused
+        new, old = keeper.runs(name)
+        assert [(run.holder, run.is_pause) for run in (new, old)] == [
+            ("paused by bob: migration", True),
+            ("paused by alice", True),
+        ]
+        assert (new.outcome, old.outcome, old.ended) == (None, "ok", new.started)
+        assert keeper.resume(name)
+        new, _ = keeper.runs(name)
+        assert (new.outcome, new.error, new.ended) == ("ok", None, record_of(keeper, name).lock_until)
+        assert keeper.pause(name, SHORT).is_paused
+        eventually(lambda: not record_of(keeper, name).is_held, "the end of a short pause")
+        assert keeper.release(acquired(keeper, LockRequest(name, LONG)))
+        runs = keeper.runs(name)
+        assert [(run.is_pause, run.outcome) for run in runs[:2]] == [(False, "ok"), (True, "ok")]
+        assert runs[1].ended == runs[0].started
+
     def test_without_history_nothing_is_kept(self, provider: Any, keeper: Any, name: str) -> None:
         assert provider.release(acquired(provider, LockRequest(name, LONG)))
         assert keeper.runs(name) == []

@@ -1,0 +1,220 @@
+"""``shedlock history`` and ``shedlock overdue``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from shedlock_py.cli import tables
+from shedlock_py.cli.common import (
+    NO,
+    UNAVAILABLE,
+    console,
+    duration_option,
+    json_option,
+    one_line,
+    open_store,
+    option,
+    print_json,
+    printable,
+    store_option,
+    warn,
+)
+from shedlock_py.cli.show import name_argument, prefix_argument, record_or_fail
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.history import MOST_RUNS, Run
+from shedlock_py.overdue import Punctuality, punctuality
+from shedlock_py.provider import LockProvider
+from shedlock_py.record import LockRecord
+
+STYLES = {
+    "ok": "green", "running": "green", "failed": "red", "cancelled": "magenta", "lost": "red", "vanished": "red",
+    "paused": "yellow", "overdue": "red", "on_time": "green",
+}  # fmt: skip
+"""Colours that are readable on white as on black."""
+
+
+def _keeping(provider: LockProvider) -> Any:
+    """``provider``, if it has run history at all; one that is not opened with it says so when it is read."""
+    if getattr(provider, "runs", None) is None:
+        raise ConfigurationError(f"{provider!r} keeps no run history: it has no runs()")
+    return provider
+
+
+@click.command()
+@name_argument
+@option(
+    "--limit",
+    envvar="SHEDLOCK_HISTORY_LIMIT",
+    type=click.IntRange(1, MOST_RUNS),
+    default=50,
+    show_default=True,
+    help="How many runs, the newest first.",
+)
+@store_option
+@json_option
+def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
+    """Show the last runs of the lock NAME, or the last terms of an election, the newest first.
+
+    The store has them if the jobs open it with history: ?history=50 in their URL, or SHEDLOCK_HISTORY=50. So does this
+    command. A pause is in the list as well.
+
+    Exit code 1: the store has no such lock.
+    """
+    with open_store(store) as opened:
+        provider = _keeping(opened)
+        record = record_or_fail(provider, name)
+        runs: list[Run] = provider.runs(name, limit)
+    if as_json:
+        print_json([_run_to_json(run, record) for run in runs])
+    elif runs:
+        titles = ("Started", "Duration", "Outcome", "Holder", "Token", "Fire time", "Error")
+        _print_table(titles, [_run_cells(run, record) for run in runs], styled=2)
+    else:
+        click.echo(f"no runs of {name!r} in the history", err=True)
+
+
+def _is_running(run: Run, record: LockRecord) -> bool:
+    return run.outcome is None and record.is_held and run.locked_by == record.locked_by
+
+
+def _outcome(run: Run, record: LockRecord) -> str:
+    if run.is_pause:
+        return "paused"
+    return run.outcome or ("running" if _is_running(run, record) else "no end")
+
+
+def _duration(run: Run, record: LockRecord) -> timedelta | None:
+    return record.read_at - run.started if _is_running(run, record) else run.duration
+
+
+def _run_cells(run: Run, record: LockRecord) -> tuple[str, ...]:
+    duration = _duration(run, record)
+    return (
+        tables.local_iso(run.started),
+        tables.NOTHING if duration is None else tables.in_words(duration),
+        _outcome(run, record),
+        printable(run.holder),
+        str(run.fencing_token),
+        tables.local_iso(run.fire_time),
+        printable(run.error) if run.error else tables.NOTHING,
+    )
+
+
+def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "fencing_token": run.fencing_token,
+        "holder": run.holder,
+        "locked_by": run.locked_by,
+        "started": tables.utc(run.started),
+        "ended": tables.utc(run.ended),
+        "duration": None if run.duration is None else run.duration.total_seconds(),
+        "outcome": run.outcome,
+        "running": _is_running(run, record),
+        "pause": run.is_pause,
+        "error": run.error,
+        "fire_time": tables.utc(run.fire_time),
+        "next_fire_time": tables.utc(run.next_fire_time),
+    }
+
+
+@click.command()
+@prefix_argument
+@duration_option(
+    "--grace",
+    envvar="SHEDLOCK_OVERDUE_GRACE",
+    zero=True,
+    default="1m",
+    help="How late a job may start. Where only the times of its last runs say when it is due: half of the usual time "
+    "between two, if that is longer.",
+)
+@store_option
+@json_option
+def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> None:
+    """Show the jobs that have not started when they should, of the locks whose names start with PREFIX.
+
+    A job is due when its scheduler meant to run it next, if that is known (under APScheduler); else after the usual
+    time between its last runs, of which there must be four. One that runs is not overdue, nor is one that is paused;
+    paused ones are shown. With --json all jobs are.
+
+    Needs run history, as: shedlock history.
+
+    Exit code 1: a job is overdue.
+    """
+    found: list[tuple[LockRecord, Punctuality]] = []
+    has_failed = False
+    with open_store(store) as opened:
+        provider = _keeping(opened)
+        for record in provider.records(prefix):
+            try:
+                found.append((record, punctuality(record, provider.runs(record.name), grace=grace)))
+            except ProviderUnreachable:
+                raise
+            except ProviderError as error:  # odd values of one name must not hide the others
+                has_failed = True
+                warn(one_line(error))
+    late = [job for _, job in found if job.state == "overdue"]
+    if as_json:
+        print_json([_job_to_json(job, record) for record, job in found])
+    elif shown := [(job, record) for record, job in found if job.state in ("overdue", "paused")]:
+        shown.sort(key=lambda each: each[0].state)  # overdue before paused
+        titles = ("Lock", "State", "Last started", "Due", "Late", "By")
+        _print_table(titles, [_job_cells(job, record) for job, record in shown], styled=1)
+    else:
+        unknown = sum(job.state == "unknown" for _, job in found)
+        seldom = f", {unknown} of them with too few runs to know" if unknown else ""
+        click.echo(f"no job is overdue: {len(found)} lock{'' if len(found) == 1 else 's'}{seldom}", err=True)
+    sys.exit(NO if late else UNAVAILABLE if has_failed else 0)
+
+
+BASES = {"next_fire_time": "scheduler", "cadence": "usual gap", "expected_every": "expected", None: tables.NOTHING}
+
+
+def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:
+    return (
+        printable(job.name),
+        job.state,
+        tables.local_iso(job.last_started),
+        tables.local_iso(job.due),
+        tables.NOTHING if job.due is None else tables.in_words(record.read_at - job.due),
+        printable(tables.pause_in_words(record)) if record.is_paused else BASES[job.basis],
+    )
+
+
+def _job_to_json(job: Punctuality, record: LockRecord) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "state": job.state,
+        "last_started": tables.utc(job.last_started),
+        "due": tables.utc(job.due),
+        "basis": job.basis,
+        "late": None if job.due is None else max((record.read_at - job.due).total_seconds(), 0.0),
+        **{key: value for key, value in tables.to_json(record).items() if key in ("paused_by", "pause_reason")},
+        "paused_until": tables.utc(record.lock_until) if record.is_paused else None,
+    }
+
+
+def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, styled: int) -> None:
+    """Print a table on a terminal; elsewhere one row a line, however long.
+
+    :param styled: the number of the column that has a colour of :data:`STYLES`.
+    """
+    out = console()
+    if not out.is_terminal:
+        tables.print_columns([[title.upper().replace(" ", "_") for title in titles], *rows])
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        cells = [Text(cell) for cell in row]
+        cells[styled].stylize(STYLES.get(row[styled], ""))
+        table.add_row(*cells)
+    out.print(table)

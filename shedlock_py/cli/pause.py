@@ -1,0 +1,93 @@
+"""``shedlock pause`` and ``shedlock resume``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import click
+
+from shedlock_py.cli.common import NO, duration_option, fail, open_store, option, store_option, warn
+from shedlock_py.cli.show import name_argument, record_or_fail, similar_names
+from shedlock_py.cli.tables import age, holder_of, in_words, local_iso, pause_in_words
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.provider import LockProvider
+from shedlock_py.record import LockRecord, Pause
+from shedlock_py.request import validate_name
+
+PROGRESS = timedelta(seconds=10)
+"""How often a wait may report another holder."""
+
+
+@click.command()
+@name_argument
+@duration_option("--for", "for_", envvar="SHEDLOCK_PAUSE_FOR", required=True, help="For how long: 2h. Then it ends.")
+@option("--why", envvar="SHEDLOCK_PAUSE_WHY", default="", metavar="TEXT", help="The reason, for people to read.")
+@duration_option(
+    "--wait", envvar="SHEDLOCK_PAUSE_WAIT", zero=True, default="0s", help="For how long to wait for a job that runs."
+)
+@store_option
+@click.pass_context
+def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timedelta, store: str | None) -> None:
+    """Keep the lock NAME from all jobs for a time, on all hosts: they are skipped.
+
+    A job that runs keeps its lock and goes on; --wait waits for its end. A lock that is paused already is paused anew.
+    A pause survives restarts of everything but the store, and ends by itself, or with: shedlock resume NAME.
+
+    Exit code 1: a job has the lock, so it is not paused.
+    """
+    try:
+        validate_name(name)
+        Pause.validated("operator", why)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error).replace("reason", "--why", 1), ctx) from error
+    with open_store(store) as provider:
+        if not getattr(provider, "is_shared", True):
+            raise ConfigurationError("locks in memory are private to this process: nothing would be paused")
+        if _able(provider).record(name) is None:
+            warn(f"the store has no lock {name!r} until now; {similar_names(provider, name)}")
+        record = _pause(provider, name, for_, why, wait)
+    if not record.is_paused:
+        fail(f"lock {name!r} is not paused: {_running(record)}{'' if wait else '; --wait 10m waits for its end'}", NO)
+    click.echo(f"lock {name!r} is {pause_in_words(record)}")
+
+
+def _able(provider: LockProvider) -> Any:
+    if getattr(provider, "pause", None) is None:
+        raise ConfigurationError(f"{provider!r} cannot pause a lock: it has no pause()")
+    return provider
+
+
+def _pause(provider: Any, name: str, for_: timedelta, why: str, wait: timedelta) -> LockRecord:
+    """Try until it is paused or the time is over, and name each job that is waited for."""
+    until = monotonic() + wait.total_seconds()
+    record: LockRecord = provider.pause(name, for_, why)
+    reported = None
+    while not record.is_paused and (left := until - monotonic()) > 0:
+        if record.locked_by != reported:
+            reported = record.locked_by
+            warn(f"waiting for lock {name!r}: {_running(record)}")
+        record = provider.pause(name, for_, why, wait=min(timedelta(seconds=left), PROGRESS))
+    return record
+
+
+def _running(record: LockRecord) -> str:
+    since = f"since {local_iso(record.locked_at)} ({in_words(age(record))})"
+    return f"{holder_of(record)} has it {since}, for another {in_words(record.remaining)} unless extended"
+
+
+@click.command()
+@name_argument
+@store_option
+def resume(name: str, store: str | None) -> None:
+    """End the pause of the lock NAME: the next job gets it.
+
+    Exit code 1: it is not paused. A job that runs keeps its lock.
+    """
+    with open_store(store) as provider:
+        record = record_or_fail(provider, name)
+        if not record.is_paused or not _able(provider).resume(name):
+            held = f"it is held by {holder_of(record)}" if record.is_held and not record.is_paused else "it is free"
+            fail(f"lock {name!r} is not paused; {held}", NO)
+    click.echo(f"lock {name!r} is resumed; it was {pause_in_words(record)}")

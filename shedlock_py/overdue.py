@@ -1,0 +1,77 @@
+"""Which jobs are overdue: decided from the lock record and the last runs of a name, by the store's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Literal
+
+from shedlock_py.history import Run
+from shedlock_py.record import LockRecord
+
+DEFAULT_GRACE = timedelta(minutes=1)
+"""How late a job may start."""
+FEWEST_GAPS = 3
+"""Between the starts of runs: with fewer of them nobody knows how often a job runs."""
+
+JobState = Literal["on_time", "overdue", "running", "paused", "unknown"]
+Basis = Literal["expected_every", "next_fire_time", "cadence"]
+
+
+@dataclass(frozen=True)
+class Punctuality:
+    """Whether the next run of a name has started in time."""
+
+    name: str
+    state: JobState
+    """``running``: its lock is held, so it is not overdue. ``unknown``: it has run too seldom to say when it is due."""
+    last_started: datetime | None
+    """When its last run started, by the store's clock; None: none is known."""
+    due: datetime | None = None
+    """When the next run is due, without the grace; None: it runs, is paused, or nobody knows."""
+    basis: Basis | None = None
+    """What ``due`` was taken from."""
+
+
+def punctuality(
+    record: LockRecord,
+    runs: Sequence[Run],
+    *,
+    expected_every: timedelta | None = None,
+    grace: timedelta = DEFAULT_GRACE,
+) -> Punctuality:
+    """Whether the job of ``record`` is overdue.
+
+    It is due ``expected_every`` after its last start, if that is given; else at the ``next_fire_time`` of its last run;
+    else after the median gap between the starts of ``runs``, if there are three at least. It is overdue ``grace``
+    later, and where the gaps decide, half of their median later, if that is longer.
+
+    :param runs: its last runs, newest first; those that were pauses do not count.
+    """
+    runs = [run for run in runs if not run.is_pause]
+    last = runs[0] if runs else None
+    started = last.started if last is not None else None
+    if record.pause is None and (started is None or started < record.locked_at):
+        started = record.locked_at  # of a run by a replica that keeps no history
+    if record.is_paused:
+        return Punctuality(record.name, "paused", started)
+    has_ended = last is not None and last.locked_by == record.locked_by and last.outcome is not None
+    if record.is_held and not has_ended:  # a lock with a minimum hold is held after the end of its run
+        return Punctuality(record.name, "running", started)
+    if started is None:
+        return Punctuality(record.name, "unknown", None)
+    since = started if record.pause is None else max(started, record.lock_until)  # nothing could run before that
+    gaps = sorted(later.started - earlier.started for later, earlier in pairwise(runs))
+    median = gaps[len(gaps) // 2] if len(gaps) >= FEWEST_GAPS else None
+    basis: Basis
+    if expected_every is not None:
+        due, basis = since + expected_every, "expected_every"
+    elif last is not None and last.next_fire_time is not None and last.next_fire_time > since:
+        due, basis = last.next_fire_time, "next_fire_time"
+    elif median is not None:
+        due, basis, grace = since + median, "cadence", max(grace, median / 2)
+    else:
+        return Punctuality(record.name, "unknown", started)
+    return Punctuality(record.name, "overdue" if record.read_at > due + grace else "on_time", started, due, basis)

@@ -1,0 +1,82 @@
+"""Pausing a lock: it is the lock itself, held by an operator until a time, so every store can do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shedlock_py._process import monotonic
+from shedlock_py._program import Program
+from shedlock_py.durations import LONGEST, Duration, parse_duration
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers.kit.operation import Operation, refused
+from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
+from shedlock_py.record import LONGEST_OPERATOR, LockRecord, Pause
+from shedlock_py.request import LockRequest, default_holder
+
+RETRY_SECONDS = 1.0
+"""How often a pause that waits for a running job tries again."""
+
+
+def default_operator() -> str:
+    """``user@host`` of this process."""
+    import getpass  # late: few programs pause a lock
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container may run under a number that has no name
+        return default_holder()[:LONGEST_OPERATOR]
+    return f"{user}@{socket.gethostname()}"[:LONGEST_OPERATOR]
+
+
+class Pausing:
+    """One call of ``pause``: what it requests, and until when it tries again.
+
+    :ivar granted: the lease that only this call has, once there is one. None after it has replaced another pause.
+    """
+
+    def __init__(
+        self, programs: StorePrograms, name: str, for_: Duration, reason: str, wait: Duration | None, by: str | None
+    ) -> None:
+        pause = Pause.validated(default_operator() if by is None else by, reason)
+        self._request = LockRequest(name, parse_duration(for_, "for_"))
+        vars(self._request)["holder"] = pause.holder  # which LockRequest refuses to jobs
+        waits_for = parse_duration(0 if wait is None else wait, "wait", zero=True)
+        self._programs = programs
+        self._gives_up_at = monotonic() + waits_for.total_seconds()
+        self._is_done = False
+        self.granted: Lease | None = None
+
+    def attempt(self) -> Program[Any, Any, LockRecord]:
+        """Acquire the lock if it is free, or replace the pause that holds it. Returns the record after that."""
+        programs, name = self._programs, self._request.name
+        operation = Operation(programs, "pause", name)
+        for _ in range(MOST_TAKE_OVERS):
+            # In this order: a claim with ``before`` fails if a job has acquired the lock since.
+            before: Any = yield from operation.carry_out(programs.read_before_take_over(name))
+            record: LockRecord | None = before
+            if not isinstance(before, LockRecord):
+                record = yield from operation.carry_out(programs.record(name))
+            is_paused = record is not None and record.is_paused
+            if record is not None and (self._is_done or (record.is_held and not is_paused)):
+                return record
+            claim = Claim(self._request, programs.clock, programs.new_claim_id)
+            lease = yield from programs.claimed(operation, claim, before, force=is_paused)
+            self._is_done = lease is not None
+            self.granted = None if is_paused else lease
+        raise refused("pause", name, "the record changed again and again; try once more")
+
+    def seconds_until_next(self) -> float | None:
+        """When to try again after an attempt; None: it is paused, or the time to wait is over."""
+        left = self._gives_up_at - monotonic()
+        return None if self._is_done or left <= 0 else min(RETRY_SECONDS, left)
+
+
+def resume(programs: StorePrograms, name: str) -> Program[Any, Any, bool]:
+    """Release exactly the pause that was read. False: ``name`` is not paused, or not any more."""
+    record = yield from programs.carry_out("resume", name, programs.record(name))
+    if record is None or not record.is_paused:
+        return False
+    lease = Lease(LockRequest(name, LONGEST), "", record.fencing_token, programs.clock, programs.clock())
+    lease.holder, lease.locked_by = record.holder, record.locked_by
+    return (yield from programs.release(lease))

@@ -1,0 +1,240 @@
+"""Pause and resume: an optional part. Every provider that is made with the kit has it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from shedlock_py import ConfigurationError, LockRequest, LockSkipped, hold
+from shedlock_py.record import Pause
+from shedlock_py.testing.contract.base import (
+    LONG,
+    LONGEST_WAIT,
+    SHORT,
+    AsyncContractBase,
+    ContractBase,
+    acquired,
+    eventually,
+    record_of,
+)
+from shedlock_py.testing.contract.threads import at_once
+from shedlock_py.testing.doubles import RecordingListener
+
+FIRE_TIME = datetime(2020, 2, 29, 2, tzinfo=UTC)
+REASONS = ['it\'s "quoted"; DROP TABLE x -- {}$name', "ünï\N{PILE OF POO}: \\ %s :name #1", "deploy: step 2: migrate"]
+
+
+class PauseContract(ContractBase):
+    """What ``pause`` and ``resume`` do."""
+
+    def test_no_job_runs_during_a_pause(self, provider: Any, other: Any, name: str, events: RecordingListener) -> None:
+        record = provider.pause(name, "1m", reason="migration", by="alice")
+        assert (record.name, record.is_held, record.is_paused) == (name, True, True)
+        assert record.pause == Pause("alice", "migration")
+        assert timedelta(seconds=30) < record.remaining <= timedelta(minutes=1)
+        assert record_of(other, name) == record
+        for replica in (provider, other):
+            assert replica.acquire(LockRequest(name, LONG)) is None
+            with hold(name, lock_at_most_for=LONG, provider=replica) as lease:
+                assert lease is None
+        assert [event.reason for event in events.of(LockSkipped)] == ["held", "held"]
+        assert other.resume(name) is True
+        assert not record_of(provider, name).is_held
+        with hold(name, lock_at_most_for=LONG, provider=provider) as lease:
+            assert lease is not None
+
+    def test_a_job_ran_before(self, provider: Any, other: Any, name: str) -> None:
+        """The record is there; a pause has no minimum hold, and its end gives the lock away at once."""
+        before = acquired(provider, LockRequest(name, LONG))
+        assert provider.release(before)
+        record = provider.pause(name, "1m")
+        assert record.is_paused
+        assert record.pause.by
+        assert record.pause.reason == ""
+        if before.fencing_token:
+            assert record.fencing_token > before.fencing_token
+        assert provider.resume(name) is True
+        after = acquired(other, LockRequest(name, LONG))
+        if before.fencing_token:
+            assert after.fencing_token > record.fencing_token
+
+    def test_a_pause_ends_by_itself(self, provider: Any, name: str) -> None:
+        provider.pause(name, SHORT)
+        eventually(lambda: not record_of(provider, name).is_held, "the end of a short pause")
+        assert record_of(provider, name).is_paused is False
+        assert provider.resume(name) is False
+        acquired(provider, LockRequest(name, LONG))
+
+    def test_i2_neither_pause_nor_resume_touches_a_running_job(self, provider: Any, other: Any, name: str) -> None:
+        lease = acquired(provider, LockRequest(name, LONG, holder="replica-1"))
+        before = record_of(provider, name)
+        record = other.pause(name, "1h", reason="migration")
+        assert (record.is_paused, record.is_held, record.holder, record.pause) == (False, True, "replica-1", None)
+        assert other.resume(name) is False
+        assert record_of(provider, name) == before
+        assert provider.extend(lease, LONG) is lease
+        assert provider.release(lease) is True
+
+    def test_resume_of_what_is_not_paused(self, provider: Any, name: str) -> None:
+        assert provider.resume(name) is False
+        assert provider.record(name) is None
+        assert provider.release(acquired(provider, LockRequest(name, LONG)))
+        assert provider.resume(name) is False
+        provider.pause(name, "1m")
+        assert [provider.resume(name) for _ in range(2)] == [True, False]
+
+    def test_a_pause_waits_for_the_end_of_a_job(self, provider: Any, other: Any, name: str) -> None:
+        lease = acquired(other, LockRequest(name, LONG))
+        timer = threading.Timer(0.2, other.release, [lease])
+        timer.start()
+        record = provider.pause(name, "1m", wait=LONGEST_WAIT)
+        timer.join()
+        assert record.is_paused
+
+    def test_a_wait_that_is_too_short(self, provider: Any, name: str) -> None:
+        lease = acquired(provider, LockRequest(name, LONG, holder="replica-1"))
+        record = provider.pause(name, "1m", wait="50ms")
+        assert (record.is_paused, record.holder) == (False, "replica-1")
+        assert provider.release(lease) is True
+
+    def test_i4_a_pause_does_not_cut_a_minimum_hold(self, provider: Any, name: str) -> None:
+        assert provider.release(acquired(provider, LockRequest(name, LONG, LONG)))
+        assert provider.pause(name, "1h").is_paused is False
+        assert record_of(provider, name).remaining <= timedelta(minutes=1)
+
+    @pytest.mark.parametrize("for_", ["30m", "10s"])
+    def test_a_pause_replaces_a_pause(self, provider: Any, other: Any, name: str, for_: str) -> None:
+        """Also by one that ends earlier."""
+        first = provider.pause(name, "1m", reason="first", by="alice")
+        second = other.pause(name, for_, reason="second", by="bob")
+        assert second.pause == Pause("bob", "second")
+        assert (second.lock_until > first.lock_until) is (for_ == "30m")
+        assert second.locked_by != first.locked_by
+        assert record_of(provider, name) == second
+        assert provider.acquire(LockRequest(name, LONG)) is None
+        assert provider.resume(name) is True
+        acquired(provider, LockRequest(name, LONG))
+
+    def test_i11_a_pause_uses_up_no_fire_time(self, provider: Any, name: str) -> None:
+        assert provider.release(acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME)))
+        assert provider.pause(name, "1m").last_fire_time == FIRE_TIME
+        later = LockRequest(name, LONG, fire_time=FIRE_TIME + timedelta(hours=1))
+        assert provider.acquire(later) is None
+        assert provider.resume(name) is True
+        assert record_of(provider, name).last_fire_time == FIRE_TIME
+        assert provider.acquire(LockRequest(name, LONG, fire_time=FIRE_TIME)) is None
+        acquired(provider, later)
+
+    @pytest.mark.parametrize("reason", REASONS)
+    def test_any_reason(self, provider: Any, name: str, reason: str) -> None:
+        name = f"{name}' \"$x {{:ä%"
+        assert provider.pause(name, "1m", reason=reason, by="al:ice@web#1").pause == Pause("al:ice@web#1", reason)
+        assert [record.is_paused for record in provider.records(name)] == [True]
+        assert provider.resume(name) is True
+
+    def test_a_long_reason_is_cut_off(self, provider: Any, name: str) -> None:
+        record = provider.pause(name, "1m", reason="x" * 1000, by="a" * 100)
+        assert len(record.holder) == 200
+        assert record.pause.by == "a" * 100
+        assert record.pause.reason.strip("x") == "..."
+        assert provider.resume(name) is True
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"for_": "0s"}, {"for_": "soon"}, {"wait": -1}, {"reason": "a\nb"}, {"reason": 7}, {"by": ""}, {"by": "a: b"}],
+    )
+    def test_what_cannot_be(self, provider: Any, name: str, options: dict[str, Any]) -> None:
+        [what] = options
+        with pytest.raises(ConfigurationError, match=what):
+            provider.pause(name, **{"for_": "1m", **options})
+        assert provider.record(name) is None
+
+    @pytest.mark.parametrize("bad", ["", " ", "x" * 65, "a\x00b", "\ud800"])
+    def test_a_name_that_cannot_be(self, provider: Any, bad: str) -> None:
+        for tool in (lambda name: provider.pause(name, "1m"), provider.resume):
+            with pytest.raises(ConfigurationError, match="lock name"):
+                tool(bad)
+
+    def test_force_release_of_a_pause(self, provider: Any, name: str) -> None:
+        provider.pause(name, "1m")
+        assert provider.force_release(name) is True
+        assert provider.resume(name) is False
+        acquired(provider, LockRequest(name, LONG))
+
+    def test_i1_pauses_and_jobs_at_once(self, provider: Any, other: Any, name: str) -> None:
+        """Either one job gets the lock and nobody has paused it, or it is paused and no job got it."""
+
+        def work(number: int) -> Any:
+            replica = (provider, other)[number % 2]
+            return replica.pause(name, "1m") if number % 4 < 2 else replica.acquire(LockRequest(name, LONG))
+
+        for round_ in range(5):
+            results = at_once(8, work)
+            records = [results[number] for number in range(8) if number % 4 < 2]
+            leases = [results[number] for number in range(8) if number % 4 >= 2 and results[number]]
+            assert [record.is_paused for record in records] == [not leases] * 4, round_
+            assert record_of(provider, name).is_paused is not bool(leases)
+            assert len(leases) <= 1
+            assert provider.release(leases[0]) if leases else provider.resume(name)
+
+    def test_i2_operators_and_jobs_at_once(self, provider: Any, other: Any, name: str) -> None:
+        """While some resume a pause and others replace it, no job loses the lock that it was granted."""
+
+        def work(number: int) -> Any:
+            replica = (provider, other)[number % 2]
+            if number >= 5:
+                return replica.acquire(LockRequest(name, LONG))
+            if number >= 3:
+                replica.resume(name)
+            else:
+                replica.pause(name, "1m")
+            return None
+
+        for _ in range(5):
+            provider.pause(name, "1m")
+            leases = [lease for lease in at_once(8, work) if lease is not None]
+            assert len(leases) <= 1
+            if leases:
+                assert record_of(provider, name).locked_by == leases[0].locked_by
+                assert provider.extend(leases[0], LONG) is leases[0]
+                assert provider.release(leases[0])
+
+
+class AsyncPauseContract(PauseContract, AsyncContractBase):
+    """What only async providers can show."""
+
+    def test_i12_a_cancelled_pause_is_undone(self, provider: Any, other: Any, name: str) -> None:
+        moments = 30
+
+        async def cancel_each() -> list[int]:
+            undone = []
+            for moment in range(moments):
+                work = asyncio.ensure_future(provider.async_provider.pause(f"{name}/{moment}", "1m"))
+                for _ in range(moment):
+                    await asyncio.sleep(0)
+                work.cancel()
+                await asyncio.wait([work])
+                if work.cancelled():
+                    undone.append(moment)
+            return undone
+
+        def is_free(moment: int) -> bool:
+            return other.acquire(LockRequest(f"{name}/{moment}", LONG)) is not None
+
+        for moment in provider.run(cancel_each()):
+            eventually(partial(is_free, moment), "the undo of a pause")
+
+    def test_a_wait_can_be_cancelled(self, provider: Any, name: str) -> None:
+        lease = acquired(provider, LockRequest(name, LONG))
+
+        async def wait_and_cancel() -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(provider.async_provider.pause(name, "1m", wait="1h"), 0.1)
+
+        provider.run(wait_and_cancel())
+        assert provider.release(lease) is True

@@ -1,0 +1,257 @@
+"""``shedlock history`` and ``shedlock overdue``."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider, LockProvider, LockRequest
+from shedlock_py.testing import FakeClock
+from tests.cli.harness import run
+
+FIRE_TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+RED, GREEN, YELLOW = "\x1b[31m", "\x1b[32m", "\x1b[33m"
+
+clock = FakeClock()
+provider = InMemoryLockProvider(clock=clock, history=10)
+"""The store of these tests: ``--store tests.cli.test_history:provider``. Its time passes as a test says."""
+without_history = InMemoryLockProvider(shared_with=provider)
+STORE = f"{__name__}:provider"
+
+
+@pytest.fixture(autouse=True)
+def _empty() -> None:
+    for record in provider.records():
+        provider.force_release(record.name)
+    provider.prune(0)
+
+
+def ran(name: str, seconds: float = 1.5, error: Exception | None = None, **values: Any) -> None:
+    lease = provider.acquire(LockRequest(name, "1h", holder="web-1:7", **values))
+    assert lease is not None
+    clock.advance(seconds)
+    if error is not None:
+        lease.outcome, lease.error = "failed", f"ValueError: {error}"
+    provider.release(lease)
+
+
+def every(name: str, gap: str, times: int, **values: Any) -> None:
+    for _ in range(times):
+        ran(name, 0, **values)
+        clock.advance(gap)
+
+
+# history
+
+
+def test_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran("job", fire_time=FIRE_TIME)
+    ran("job", 90, ValueError("no such file"))
+    provider.acquire(LockRequest("job", "1m", holder="web-2:8"))
+    clock.advance("1m")
+    provider.pause("job", "5m", "migration", by="alice")
+    clock.advance("2m")
+    provider.resume("job")
+    provider.acquire(LockRequest("job", "1h", holder="web-3:9"))
+    clock.advance("42s")
+    done = run("history", "job", store=STORE)
+    assert (done.exit_code, done.stderr) == (0, "")
+    title, *lines = done.stdout.splitlines()
+    assert title.split() == ["STARTED", "DURATION", "OUTCOME", "HOLDER", "TOKEN", "FIRE_TIME", "ERROR"]
+    runs = provider.runs("job")
+    assert [line.split()[0] for line in lines] == [
+        run.started.astimezone().isoformat(timespec="seconds") for run in runs
+    ]
+    assert [" ".join(line.split()[1:]) for line in lines] == [
+        f"42s running web-3:9 {runs[0].fencing_token} - -",
+        f"2m paused paused by alice: migration {runs[1].fencing_token} - -",
+        f"- vanished web-2:8 {runs[2].fencing_token} - -",
+        f"1m 30s failed web-1:7 {runs[3].fencing_token} - ValueError: no such file",
+        f"1.5s ok web-1:7 {runs[4].fencing_token} {FIRE_TIME.astimezone().isoformat()} -",
+    ]
+    done = run("history", "job", "--limit", "2", store=STORE)
+    assert [line.split()[:3] for line in done.stdout.splitlines()[1:]] == [line.split()[:3] for line in lines[:2]]
+
+
+def test_a_run_whose_holder_died_has_no_end() -> None:
+    provider.acquire(LockRequest("job", "1m", holder="web-2:8"))
+    clock.advance("1m")
+    assert run("history", "job", store=STORE).stdout.splitlines()[1].split()[1:4] == ["-", "no", "end"]
+
+
+def test_history_as_json() -> None:
+    next_fire_time = FIRE_TIME + timedelta(hours=1)
+    ran("job", error=ValueError("x"), fire_time=FIRE_TIME, next_fire_time=next_fire_time)
+    provider.pause("job", "5m", "migration", by="alice")
+    pause, failed = json.loads(run("history", "job", "--json", store=STORE).stdout)
+    [record] = provider.runs("job")[1:]
+    assert record.ended is not None
+    assert failed == {
+        "name": "job", "fencing_token": record.fencing_token, "holder": "web-1:7", "locked_by": record.locked_by,
+        "started": record.started.isoformat(timespec="microseconds"),
+        "ended": record.ended.isoformat(timespec="microseconds"), "duration": 1.5, "outcome": "failed",
+        "running": False, "pause": False, "error": "ValueError: x", "fire_time": "2026-01-02T03:04:05.000000+00:00",
+        "next_fire_time": "2026-01-02T04:04:05.000000+00:00",
+    }  # fmt: skip
+    assert (pause["holder"], pause["pause"], pause["running"]) == ("paused by alice: migration", True, True)
+    assert (pause["ended"], pause["duration"], pause["outcome"], pause["error"]) == (None, None, None, None)
+
+
+def test_a_lock_without_runs() -> None:
+    without_history.acquire(LockRequest("job", "1m"))
+    done = run("history", "job", store=STORE)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no runs of 'job' in the history\n")
+    assert run("history", "job", "--json", store=STORE).stdout == "[]\n"
+    done = run("history", "jbo", store=STORE)
+    assert (done.exit_code, done.stderr) == (1, "shedlock: the store has no lock 'jbo'; did you mean 'job'?\n")
+
+
+class WithoutRuns:
+    """A provider that was not made with the kit."""
+
+    def __init__(self) -> None:
+        for name in (name for name in dir(LockProvider) if not name.startswith("_")):
+            setattr(self, name, getattr(provider, name))
+
+    def __repr__(self) -> str:
+        return "<their provider>"
+
+
+@pytest.mark.parametrize("arguments", [("history", "job"), ("overdue",)])
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("without_history", "this provider keeps no run history: open it with history=50, in the URL ?history=50"),
+        ("WithoutRuns", "<their provider> keeps no run history: it has no runs()"),
+    ],
+)
+def test_without_history(arguments: tuple[str, ...], store: str, message: str) -> None:
+    ran("job")
+    done = run(*arguments, store=f"{__name__}:{store}")
+    assert (done.exit_code, done.stdout, done.stderr) == (78, "", f"shedlock: {message}\n")
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "many"])
+def test_a_limit_that_cannot_be(limit: str) -> None:
+    done = run("history", "job", "--limit", limit, store=STORE)
+    assert (done.exit_code, done.stdout) == (64, "")
+    assert "--limit" in done.stderr
+
+
+def test_hostile_errors_control_no_terminal() -> None:
+    ran("job", error=ValueError("\x1b[2J[red]x[/red]\u202e"))
+    done = run("history", "job", store=STORE)
+    assert all(line.isprintable() for line in done.stdout.split("\n"))
+    assert "\\x1b[2J[red]x[/red]\\u202e" in done.stdout
+
+
+def test_history_in_colour() -> None:
+    ran("job")
+    ran("job", error=ValueError("x"))
+    provider.pause("job", "1m", by="alice")
+    shown = run("history", "job", store=STORE, FORCE_COLOR="1", TERM="xterm", COLUMNS="200").stdout
+    assert [colour in shown for colour in (f"{GREEN}ok", f"{RED}failed", f"{YELLOW}paused")] == [True] * 3
+
+
+# overdue
+
+
+def test_nothing_is_overdue() -> None:
+    every("report", "10m", 4)
+    ran("new")
+    done = run("overdue", store=STORE)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "no job is overdue: 2 locks, 1 of them with too few runs to know\n"
+
+
+def test_a_job_that_is_overdue() -> None:
+    every("report", "10m", 4)
+    ran("hourly", 1, next_fire_time=provider.runs("report")[0].started + timedelta(hours=5))
+    clock.advance("6m")
+    done = run("overdue", store=STORE)
+    assert (done.exit_code, done.stderr) == (1, "")
+    title, line = done.stdout.splitlines()
+    assert title.split() == ["LOCK", "STATE", "LAST_STARTED", "DUE", "LATE", "BY"]
+    name, state, last, due, *rest = line.split()
+    assert (name, state, rest) == ("report", "overdue", ["6m", "1s", "usual", "gap"])
+    assert datetime.fromisoformat(due) - datetime.fromisoformat(last) == timedelta(minutes=10)
+    assert run("overdue", "--grace", "10m", store=STORE).exit_code == 0
+    assert run("overdue", "hour", store=STORE).exit_code == 0
+    assert run("overdue", "rep", store=STORE).exit_code == 1
+    assert run("overdue", store=STORE, SHEDLOCK_OVERDUE_GRACE="10m").exit_code == 0
+
+
+def test_by_its_scheduler() -> None:
+    ran("report", 1, next_fire_time=clock_now() + timedelta(hours=1))
+    clock.advance("1h")
+    assert run("overdue", store=STORE).exit_code == 0
+    clock.advance("1m")
+    done = run("overdue", store=STORE)
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[1].split()[-3:] == ["1m", "1s", "scheduler"]
+
+
+def clock_now() -> datetime:
+    """The time of the store."""
+    store = provider.programs.store
+    return store.epoch + timedelta(seconds=store.clock())
+
+
+def test_a_paused_job_is_listed_as_paused_and_is_not_overdue() -> None:
+    every("report", "10m", 4)
+    provider.pause("report", "5h", "migration", by="alice")
+    clock.advance("4h")
+    done = run("overdue", store=STORE)
+    assert (done.exit_code, done.stderr) == (0, "")
+    name, state, *_ = done.stdout.splitlines()[1].split()
+    assert (name, state) == ("report", "paused")
+    assert done.stdout.rstrip("\n").endswith(" by alice: migration")
+    every("other", "10m", 4)
+    clock.advance("6m")
+    done = run("overdue", store=STORE)
+    assert done.exit_code == 1
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [["other", "overdue"], ["report", "paused"]]
+
+
+def test_a_running_job_is_not_overdue() -> None:
+    every("report", "10m", 4)
+    provider.acquire(LockRequest("report", "5h"))
+    clock.advance("4h")
+    assert run("overdue", store=STORE).exit_code == 0
+
+
+def test_overdue_as_json() -> None:
+    every("late", "10m", 4)
+    clock.advance("10m")
+    ran("new")
+    provider.pause("paused", "5h", "migration", by="alice")
+    done = run("overdue", "--json", store=STORE)
+    assert done.exit_code == 1
+    late, new, paused = json.loads(done.stdout)
+    started = provider.runs("late")[0].started
+    assert late == {
+        "name": "late", "state": "overdue", "basis": "cadence", "late": 601.5,
+        "last_started": started.isoformat(timespec="microseconds"),
+        "due": (started + timedelta(minutes=10)).isoformat(timespec="microseconds"),
+        "paused_by": None, "pause_reason": None, "paused_until": None,
+    }  # fmt: skip
+    assert (new["state"], new["due"], new["basis"], new["late"]) == ("unknown", None, None, None)
+    assert (paused["state"], paused["paused_by"], paused["pause_reason"]) == ("paused", "alice", "migration")
+    assert paused["paused_until"] is not None
+
+
+def test_overdue_in_an_empty_store() -> None:
+    done = run("overdue", store=STORE)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no job is overdue: 0 locks\n")
+
+
+def test_overdue_in_colour() -> None:
+    every("report", "10m", 4)
+    clock.advance("6m")
+    provider.pause("paused", "5h", by="alice")
+    shown = run("overdue", store=STORE, FORCE_COLOR="1", TERM="xterm", COLUMNS="200").stdout
+    assert f"{RED}overdue" in shown
+    assert f"{YELLOW}paused" in shown

@@ -1,0 +1,163 @@
+"""Which jobs are overdue: decided without a store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockRecord
+from shedlock_py.history import Run
+from shedlock_py.overdue import Punctuality, punctuality
+
+START = datetime(2026, 11, 23, 9, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+
+
+def run(minutes: float, holder: str = "web-1", **values: Any) -> Run:
+    """A run of a second that started ``minutes`` after :data:`START`."""
+    started = START + minutes * MINUTE
+    number = int(minutes * 60) + 1
+    ended = {"ended": started + SECOND, "outcome": "ok"}
+    return Run("job", number, f"{holder}#{number:032x}", started, **{**ended, **values})
+
+
+def runs_at(*minutes: float, **values: Any) -> list[Run]:
+    """The newest first; ``values`` are those of the newest."""
+    newest, *others = sorted(minutes, reverse=True)
+    return [run(newest, **values), *map(run, others)]
+
+
+def record_of(last: Run, now: float, until: float | None = None) -> LockRecord:
+    """The record that ``last`` has left, read ``now`` minutes after :data:`START`."""
+    lock_until = (last.ended or last.started) if until is None else START + until * MINUTE
+    return LockRecord(
+        last.name, last.locked_by, last.started, lock_until, last.fencing_token, None, read_at=START + now * MINUTE
+    )
+
+
+def judged(runs: list[Run], now: float, **options: Any) -> Punctuality:
+    return punctuality(record_of(runs[0], now), runs, **options)
+
+
+# What is due
+
+
+@pytest.mark.parametrize(("now", "state"), [(61, "on_time"), (61.01, "overdue")])
+def test_expected_every(now: float, state: str) -> None:
+    job = judged(runs_at(0), now, expected_every=timedelta(hours=1))
+    assert (job.state, job.due, job.basis) == (state, START + 60 * MINUTE, "expected_every")
+    assert job.last_started == START
+
+
+@pytest.mark.parametrize(("now", "state"), [(46, "on_time"), (46.01, "overdue")])
+def test_the_next_fire_time(now: float, state: str) -> None:
+    """However often it has run before."""
+    job = judged(runs_at(0, 10, 20, 30, 40, next_fire_time=START + 45 * MINUTE), now)
+    assert (job.state, job.due, job.basis) == (state, START + 45 * MINUTE, "next_fire_time")
+
+
+@pytest.mark.parametrize(("now", "state"), [(45, "on_time"), (45.01, "overdue")])
+def test_the_cadence_with_a_grace_of_half_the_median(now: float, state: str) -> None:
+    job = judged(runs_at(0, 10, 20, 30), now)
+    assert (job.state, job.due, job.basis) == (state, START + 40 * MINUTE, "cadence")
+
+
+@pytest.mark.parametrize(("now", "state"), [(5, "on_time"), (5.01, "overdue")])
+def test_the_grace_of_a_cadence_is_a_minute_at_least(now: float, state: str) -> None:
+    assert judged(runs_at(0, 1, 2, 3), now).state == state
+
+
+def test_the_grace_can_be_longer() -> None:
+    for now, state in ((70, "on_time"), (70.1, "overdue")):
+        assert judged(runs_at(0, 10, 20, 30), now, grace=30 * MINUTE).state == state
+        next_fire_time = START + 40 * MINUTE
+        assert judged(runs_at(30, next_fire_time=next_fire_time), now, grace=30 * MINUTE).state == state
+        assert judged(runs_at(30), now, expected_every=10 * MINUTE, grace=30 * MINUTE).state == state
+
+
+def test_one_late_run_does_not_change_the_cadence() -> None:
+    assert judged(runs_at(0, 10, 20, 90, 100), 111).due == START + 110 * MINUTE
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_three_gaps_at_least(number: int) -> None:
+    job = judged(runs_at(*range(0, 10 * number, 10)), 10_000)
+    assert (job.state, job.due, job.basis) == ("unknown", None, None)
+    assert job.last_started == START + 10 * (number - 1) * MINUTE
+
+
+def test_what_was_declared_counts_most() -> None:
+    runs = runs_at(0, 10, 20, 30, next_fire_time=START + 40 * MINUTE)
+    assert judged(runs, 100, expected_every=timedelta(hours=3)).basis == "expected_every"
+    assert judged(runs, 100).basis == "next_fire_time"
+
+
+# What runs
+
+
+def test_a_job_that_runs_is_not_overdue() -> None:
+    runs = runs_at(0, 10, 20, 30, ended=None, outcome=None, next_fire_time=START + 40 * MINUTE)
+    job = punctuality(record_of(runs[0], 500, until=600), runs)
+    assert (job.state, job.due, job.last_started) == ("running", None, START + 30 * MINUTE)
+    assert punctuality(record_of(runs[0], 700, until=600), runs).state == "overdue"  # its holder has died
+
+
+def test_a_minimum_hold_is_no_run() -> None:
+    runs = runs_at(0, next_fire_time=START + 10 * MINUTE)
+    assert punctuality(record_of(runs[0], 100, until=600), runs).state == "overdue"
+
+
+def test_a_run_by_a_replica_without_history() -> None:
+    """Only the record shows it."""
+    runs, newest = runs_at(0, 10, 20, 30, next_fire_time=START + 40 * MINUTE), run(40, "web-2")
+    assert punctuality(record_of(newest, 44, until=50), runs).state == "running"
+    job = punctuality(record_of(newest, 54), runs)
+    assert (job.state, job.last_started, job.due, job.basis) == (
+        "on_time", START + 40 * MINUTE, START + 50 * MINUTE, "cadence",
+    )  # fmt: skip
+    assert punctuality(record_of(newest, 56), runs).state == "overdue"
+    assert punctuality(record_of(newest, 102), [], expected_every=60 * MINUTE).state == "overdue"
+
+
+# Pauses
+
+
+def paused(minutes: float, **values: Any) -> Run:
+    return run(minutes, "paused by alice: migration", **values)
+
+
+def test_a_paused_job_is_not_overdue() -> None:
+    runs = [paused(35, ended=None, outcome=None), *runs_at(0, 10, 20, 30, next_fire_time=START + 40 * MINUTE)]
+    job = punctuality(record_of(runs[0], 500, until=600), runs, expected_every=MINUTE)
+    assert (job.state, job.due, job.last_started) == ("paused", None, START + 30 * MINUTE)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_after_a_pause_it_is_due_a_gap_later(ended: bool) -> None:
+    """Nothing could run before; its scheduler has the times that it meant to run at, and they were skipped."""
+    end: dict[str, Any] = {} if ended else {"ended": None, "outcome": None}
+    runs = [paused(35, **end), *runs_at(0, 10, 20, 30, next_fire_time=START + 40 * MINUTE)]
+    for now, state in ((605, "on_time"), (615.1, "overdue")):
+        job = punctuality(record_of(runs[0], now, until=600), runs)
+        assert (job.state, job.due, job.basis) == (state, START + 610 * MINUTE, "cadence")
+    assert punctuality(record_of(runs[0], 605, until=600), runs, expected_every=10 * MINUTE).state == "on_time"
+
+
+def test_a_next_run_that_is_after_the_pause_stays_due() -> None:
+    runs = [paused(35), *runs_at(30, next_fire_time=START + 900 * MINUTE)]
+    job = punctuality(record_of(runs[0], 901.1, until=600), runs)
+    assert (job.state, job.basis) == ("overdue", "next_fire_time")
+
+
+def test_pauses_are_no_runs_of_a_cadence() -> None:
+    runs = [run(41), paused(35), paused(33), run(30), paused(25), run(20)]
+    assert judged(runs, 1000).state == "unknown"
+
+
+def test_what_was_paused_before_it_ever_ran() -> None:
+    only = [paused(0)]
+    assert punctuality(record_of(only[0], 10, until=20), only) == Punctuality("job", "paused", None)
+    assert punctuality(record_of(only[0], 30, until=20), only) == Punctuality("job", "unknown", None)
