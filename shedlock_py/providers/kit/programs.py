@@ -168,8 +168,8 @@ class StorePrograms(ABC):
     def free(self, record: LockRecord) -> Program[Any, Any, object]:
         """Free the lock at once if the store still has this acquisition, so that a late copy frees no successor.
 
-        Its holder's release must then return False, and its run stays in the history. A store where a release after
-        ``undo_claim`` returns True, because it looks like a retry, or where ``undo_claim`` deletes the run replaces this.
+        Its holder's release must then return False, and its run stays in the history. A store replaces this where
+        ``undo_claim`` deletes the run, or where a release after it looks like a retry, and returns True.
         """
         return self.undo_claim(record.name, record.locked_by, None)
 

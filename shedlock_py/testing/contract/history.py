@@ -122,6 +122,13 @@ class HistoryContract(ContractBase):
         assert keeper.undo(acquired(keeper, LockRequest(name, LONG)))
         assert [run.outcome for run in keeper.runs(name)] == ["ok"]
 
+    def test_a_lock_that_is_freed_by_force_while_its_task_runs(self, keeper: Any, name: str) -> None:
+        lease = acquired(keeper, LockRequest(name, LONG))
+        assert keeper.force_release(name)
+        assert [run.outcome for run in keeper.runs(name)] == [None]
+        assert keeper.release(lease) is False
+        assert [run.outcome for run in keeper.runs(name)] == ["lost"]
+
     def test_extending_and_the_minimum_hold_change_nothing(self, keeper: Any, name: str) -> None:
         lease = acquired(keeper, LockRequest(name, LONG, "30s"))
         before = keeper.runs(name)
