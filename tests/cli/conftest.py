@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tests.cli.runs import Runs
 def _closed_providers() -> Iterator[None]:
     yield
     close_providers()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert not blocked, "`shedlock run` in this process: the servers and commands that later tests start would not end"
 
 
 @pytest.fixture

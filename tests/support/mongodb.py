@@ -81,6 +81,8 @@ class PrivateMongoServer(ServerProcess, MongoServer):
     def command(self, port: int) -> list[str]:
         program = str(Path(__file__).with_name("secantus_server.py"))
         options = [f"--host={LOOPBACK}", f"--port={port}", f"--storage-path={self.data}", "--enable-test-commands"]
+        # Otherwise it confirms a write for a majority before it writes its journal, and forgets it after kill -9.
+        options.append("--sync-on-commit")
         return [self.interpreter, program, *options, *self.arguments]
 
     def answers(self) -> bool:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymongo import WriteConcern
 from sqlalchemy import text
 
 from tests.support import server_process
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import ExternalServer
+from tests.support.mongodb import PrivateMongoServer
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
 from tests.support.processes import is_running
@@ -25,6 +27,8 @@ from tests.support.server_process import ServerError, remove_leftovers
 from tests.support.servers import MariaDbServer, PostgresServer, PrivateServer
 
 ROOT = Path(__file__).parents[2]
+ROUNDS = 3
+"""Of writes and kill -9. Servers that forget do so in nearly every one."""
 
 
 class Data:
@@ -78,6 +82,18 @@ def test_it_leaves_no_process_and_comes_back_with_its_data(server: Any, data: Da
         socket.create_connection(address, timeout=5)
     server.start()
     assert (server.address, data.count()) == (address, 1)
+
+
+def test_mongodb_keeps_what_it_has_confirmed_for_a_majority() -> None:
+    """The faults rely on it: a server that forgets a lease grants another, as a MongoDB would not."""
+    with private_server("mongodb", PrivateMongoServer) as server, server.connect() as client:
+        confirmed = client["scratch"].get_collection("t", write_concern=WriteConcern("majority"))
+        for number in range(1, ROUNDS + 1):
+            confirmed.find_one_and_update({"_id": number}, {"$set": {"n": 1}}, upsert=True)
+            confirmed.update_one({"_id": number}, {"$set": {"n": 2}})
+            server.kill()
+            server.start()
+            assert [document["n"] for document in confirmed.find()] == [2] * number
 
 
 def test_a_paused_server_is_silent_until_it_is_resumed(server: Any, data: Data) -> None:

@@ -100,13 +100,13 @@ def judge(history: History, rules: Rules, off: frozenset[str]) -> Report:
     return report
 
 
-def _outages(name: str, stores: tuple[str, ...], outage: Outage) -> Run:
-    return scenario(3, name, stores=stores, least=2)(partial(outages, outage=outage))
+def _outages(name: str, stores: tuple[str, ...], outage: Outage, holds: Behaviour = HOLDER) -> Run:
+    return scenario(3, name, stores=stores, least=2)(partial(outages, outage=outage, holds=holds))
 
 
 stopped = _outages("server stands still (SIGSTOP)", (*DURABLE, "redis"), stand_still)
 restarted = _outages("server restarted", DURABLE, restart)
-killed = _outages("server killed (kill -9)", DURABLE, kill)
+killed = _outages("server killed (kill -9)", DURABLE, kill, replace(LONG, extends=0.5, keeps_alive=0.5))
 
 
 # Redis, by what it keeps
