@@ -39,7 +39,7 @@ class Run:
     fire_time: datetime | None = None
     """The scheduled time, if the run had one."""
     next_fire_time: datetime | None = None
-    """When its scheduler meant to run it next."""
+    """When the next run was to start: from ``expected_every``, or from its scheduler."""
 
     @property
     def holder(self) -> str:

@@ -140,8 +140,9 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
 def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> None:
     """Show the jobs that have not started when they should, of the locks whose names start with PREFIX.
 
-    A job is due when its scheduler meant to run it next, if that is known (under APScheduler); else after the usual
-    time between its last runs, of which there must be four. One that runs is not overdue, nor is one that is paused;
+    A job is due when its last run said that the next one would start: from expected_every of its lock, or from its
+    scheduler (under APScheduler). If it said nothing, after the usual time between its last runs, of which there must
+    be four. One that runs is not overdue, nor is one that is paused;
     paused ones are shown. With --json all jobs are.
 
     Needs run history, as: shedlock history.
@@ -174,7 +175,7 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     sys.exit(NO if late else UNAVAILABLE if has_failed else 0)
 
 
-BASES = {"next_fire_time": "scheduler", "cadence": "usual gap", "expected_every": "expected", None: tables.NOTHING}
+BASES = {"next_fire_time": "planned", "cadence": "usual gap", "expected_every": "expected", None: tables.NOTHING}
 
 
 def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ def test_by_its_scheduler() -> None:
     clock.advance("1m")
     done = run("overdue", store=STORE)
     assert done.exit_code == 1
-    assert done.stdout.splitlines()[1].split()[-3:] == ["1m", "1s", "scheduler"]
+    assert done.stdout.splitlines()[1].split()[-3:] == ["1m", "1s", "planned"]
 
 
 def clock_now() -> datetime:
