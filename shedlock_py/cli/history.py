@@ -35,7 +35,7 @@ from shedlock_py.record import LockRecord
 
 STYLES = {
     "ok": "green", "running": "green", "failed": "red", "cancelled": "magenta", "lost": "red", "vanished": "red",
-    "paused": "yellow", "overdue": "red", "on_time": "green",
+    "paused": "yellow", "demoted": "magenta", "overdue": "red", "on_time": "green",
 }  # fmt: skip
 """Colours that are readable on white as on black."""
 
@@ -87,6 +87,8 @@ def _is_running(run: Run, record: LockRecord) -> bool:
 def _outcome(run: Run, record: LockRecord) -> str:
     if run.is_pause:
         return "paused"
+    if run.is_demotion:
+        return "demoted"
     return run.outcome or ("running" if _is_running(run, record) else "no end")
 
 
@@ -119,6 +121,7 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
         "outcome": run.outcome,
         "running": _is_running(run, record),
         "pause": run.is_pause,
+        "demotion": run.is_demotion,
         "error": run.error,
         "fire_time": tables.utc(run.fire_time),
         "next_fire_time": tables.utc(run.next_fire_time),
