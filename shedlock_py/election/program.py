@@ -101,7 +101,7 @@ class Election:
         self._reply_timeout = max(self._lease_seconds / 6, 0.001)
         self._term: _Term | None = None
         self._lost: Lease | None = None
-        """Of a term that ended without a release, until a release that changes nothing has ended its run in the history."""
+        """Of a term that ended without a release, until its run in the history is ended as lost."""
         self._failures = 0
         self._rests_until = float("-inf")
         self._leader: str | None = None

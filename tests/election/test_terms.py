@@ -19,7 +19,7 @@ from tests.election.test_observed import World
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
-HOURS = {"lease": 900.0, "deadline": 600.0, "retry": 60.0}
+HOURS: dict[str, Any] = {"lease": 900.0, "deadline": 600.0, "retry": 60.0}
 
 
 @pytest.fixture
