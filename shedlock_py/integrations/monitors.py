@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
-from shedlock_py import ConfigurationError, Event, Lease, LeaseLost, LockAcquired, LockEvent, TaskFinished, __version__
+import shedlock_py
+from shedlock_py import ConfigurationError, Event, Lease, LeaseLost, LockAcquired, LockEvent, TaskFinished
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.history import describe_error
 from shedlock_py.integrations import Label, label_of, missing_extra, slug_of
@@ -229,7 +230,7 @@ def _http_outbox(name: str, timeout: Duration) -> Outbox[_Post]:
             timeout=seconds,
             # A connection that waits for the next run is closed by the service or by a firewall before it is used.
             limits=httpx.Limits(max_keepalive_connections=0),
-            headers={"User-Agent": f"shedlock_py/{__version__}"},
+            headers={"User-Agent": f"shedlock_py/{shedlock_py.__version__}"},
         )
         return partial(_send, client)
 

@@ -360,7 +360,12 @@ class TestEdges:
 
     @pytest.mark.parametrize(
         ("module", "package", "extra"),
-        [("prometheus", "prometheus_client", "prometheus"), ("opentelemetry", "opentelemetry", "opentelemetry")],
+        [
+            ("prometheus", "prometheus_client", "prometheus"),
+            ("opentelemetry", "opentelemetry", "opentelemetry"),
+            ("monitors", "httpx", "monitors"),
+            ("sentry", "sentry_sdk", "sentry"),
+        ],
     )
     def test_a_missing_package(self, module: str, package: str, extra: str) -> None:
         script = f"import sys; sys.modules[{package!r}] = None; import shedlock_py.integrations.{module}"

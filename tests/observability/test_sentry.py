@@ -30,11 +30,11 @@ def sentry(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     """The service, with a client of the SDK; without its integrations, which patch the standard library."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    before = sentry_sdk.get_global_scope().client
+    before = sentry_sdk.Scope.get_global_scope().client
     start(service.port)
     yield service
     sentry_sdk.get_client().close(timeout=1.0)
-    sentry_sdk.get_global_scope().set_client(before)
+    sentry_sdk.Scope.get_global_scope().set_client(before)
 
 
 def start(port: int) -> None:
