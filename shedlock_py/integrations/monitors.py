@@ -45,14 +45,14 @@ class _Post:
 class HealthchecksListener:
     """Checks in at ping URLs of Healthchecks (healthchecks.io, or a server of your own), or of what works alike.
 
-    ``configure(…, listeners=[HealthchecksListener({"nightly-report": "https://hc-ping.com/<uuid>"})])``
+    ``configure(…, listeners=[HealthchecksListener({"nightly-report": "https://hc-ping.com/c2f5…"})])``
 
     The replica that runs a job sends ``<url>/start``, and at its end ``<url>``, or ``<url>/fail`` if the task raised or
     was cancelled. A skip sends nothing, and a job that nobody runs is missed by the service. Requests are sent by a
     thread of their own: a service that is dead or slow delays no job, and a message that it does not take is dropped.
 
     :param urls: the ping URL of each lock name; other locks send nothing. Or one URL for all of them, in which
-        ``{name}`` stands for the lock name as a slug: ``"https://hc-ping.com/<ping key>/{name}?create=1"``.
+        ``{name}`` stands for the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``.
     :param label: makes the name of a check from a lock name. By default names that were filled from a template
         ("sync-{tenant}") share the check of their template; ``label=str`` gives each its own.
     :param timeout: how long a request may wait for the service, for each of: connecting, sending, its reply.
@@ -68,7 +68,7 @@ class HealthchecksListener:
         if isinstance(urls, str):
             if PLACEHOLDER not in urls:
                 raise ConfigurationError(
-                    "urls: one URL for all jobs needs {name}, as in https://hc-ping.com/<ping key>/{name}; "
+                    "urls: one URL for all jobs needs {name}, as in https://hc-ping.com/ping-key/{name}; "
                     "or give a URL for each lock name: {'nightly-report': 'https://…'}"
                 )
             check_url(urls.replace(PLACEHOLDER, "name"), "urls")
@@ -146,7 +146,7 @@ class WebhookListener:
         try:
             httpx.Headers(self._headers)
         except Exception:
-            raise ConfigurationError("headers must be a mapping of texts to texts") from None
+            raise ConfigurationError("headers must be a mapping of names to values, both of ASCII characters") from None
         self._outbox = _http_outbox("webhook", timeout)
 
     @property
