@@ -213,7 +213,7 @@ def test_a_service_that_never_replies_delays_no_job(
     service.is_silent = True
     listener = HealthchecksListener({"job": f"{service.url}/{KEY}"}, timeout="300ms")
     assert timed(listener, store) < 5  # 40 messages, of which each would wait for 1.6 s
-    wait_until(lambda: listener.dropped >= 2, what="a second message that was dropped")  # the line of the first is there
+    wait_until(lambda: listener.dropped >= 2, what="the second drop")  # so its line is logged
     assert warnings_of(caplog) == ["check-ins: a message is dropped, jobs are not affected: 127.0.0.1: ReadTimeout"]
     assert not listener.flush("10ms")
     service.is_silent = False
