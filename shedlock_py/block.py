@@ -103,7 +103,7 @@ class Guard:
         )
         skip = decide_skip(self.name, process_gates)
         if skip is None:
-            return request
+            return options.with_next_run(request)
         self.skipped(skip)
         return None
 

@@ -139,6 +139,7 @@ def scheduler_lock(
     provider: LockProvider | AsyncLockProvider | None = None,
     keep_alive: bool | None = None,
     on_lost: OnLost = "continue",
+    expected_every: Duration | None = None,
     on_skip: Any = None,
 ) -> Any:
     """Run the function only where its lock is free; skip the call where it is held elsewhere.
@@ -161,6 +162,8 @@ def scheduler_lock(
     :param on_lost: what happens when the lease is lost while the task runs: "continue" (a ``LeaseLost`` event and a
         warning, as always), or a callable that gets the event; for ``async def`` also "cancel": the task is cancelled
         and the call raises :class:`LeaseLostError`.
+    :param expected_every: how often it is expected to start, at the latest, on all replicas together: with run history
+        ``shedlock overdue`` finds a job that does not. By default it judges by the scheduler, or by the last runs.
     :param on_skip: what a skipped call returns; a callable is called with the :class:`Skipped` (and awaited, if it
         is a coroutine function); an exception is raised, a class of them is called with a message first.
     :raises ConfigurationError: a name or duration that cannot work.
@@ -177,6 +180,7 @@ def scheduler_lock(
         "provider": provider,
         "keep_alive": keep_alive,
         "on_lost": on_lost,
+        "expected_every": expected_every,
     }
     return functools.partial(_decorate, LockSpec(name, LockOptions.parse("scheduler_lock", options)), on_skip)
 

@@ -7,6 +7,7 @@ when the runs are read, because it has no end and a successor.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,6 +19,8 @@ LONGEST_ERROR = 200
 """Characters of an error that history keeps."""
 MOST_RUNS = 1000
 """The most runs of one name that a store may be told to keep."""
+_DEMOTION = re.compile("demoted [0-9]+ms ")
+"""How the holder of a record begins that keeps an election without a leader: ``election.demotion``."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Run:
     fire_time: datetime | None = None
     """The scheduled time, if the run had one."""
     next_fire_time: datetime | None = None
-    """When its scheduler meant to run it next."""
+    """When the next run was to start: from ``expected_every``, or from its scheduler."""
 
     @property
     def holder(self) -> str:
@@ -52,6 +55,11 @@ class Run:
         return Pause.from_holder(self.holder) is not None
 
     @property
+    def is_demotion(self) -> bool:
+        """Whether it is no term of a leader: an operator had demoted one, and nobody led for this time."""
+        return _DEMOTION.match(self.holder) is not None
+
+    @property
     def duration(self) -> timedelta | None:
         """From start to end; None while there is no end, and for a run that vanished: nobody knows how long it ran."""
         return None if self.ended is None or self.outcome == "vanished" else self.ended - self.started
@@ -60,12 +68,12 @@ class Run:
 def newest_first(runs: Iterable[Run], limit: int) -> list[Run]:
     """The newest ``limit`` of ``runs``. Those without an end that have a successor have vanished.
 
-    Not a pause: it ends by itself, and at the latest when its successor starts.
+    Not a pause or a demotion: they end by themselves, and at the latest when their successor starts.
     """
     ordered = sorted(runs, key=lambda run: run.fencing_token, reverse=True)
     for number, run in enumerate(ordered):
         if number and run.outcome is None:
-            outcome: RunOutcome = "ok" if run.is_pause else "vanished"
+            outcome: RunOutcome = "ok" if run.is_pause or run.is_demotion else "vanished"
             ordered[number] = replace(run, outcome=outcome, ended=ordered[number - 1].started)
     return ordered[:limit]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from datetime import timedelta
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 from reprlib import repr as short_repr
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -17,7 +17,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import LeaseLost
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.request import check_hold_times
+from shedlock_py.request import LockRequest, check_hold_times
 
 OnLost = str | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a callable."""
@@ -31,6 +31,7 @@ class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
     provider: ProviderT | None
     keep_alive: bool | None
     on_lost: OnLost
+    expected_every: Duration | None
 
 
 class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
@@ -49,6 +50,7 @@ class LockOptions:
     provider: LockProvider | AsyncLockProvider | None = None
     keep_alive: bool | None = None
     on_lost: OnLost = "continue"
+    expected_every: timedelta | None = None
 
     @classmethod
     def parse(cls, function: str, given: Mapping[str, Any], *, is_async: bool = True) -> LockOptions:
@@ -70,11 +72,23 @@ class LockOptions:
             at_least = parse_duration(at_least, "lock_at_least_for", zero=True)
         if at_most is not None:
             check_hold_times(at_most, at_least or timedelta(0))
-        options = cls(**{**given, "lock_at_most_for": at_most, "lock_at_least_for": at_least})
+        every = given.get("expected_every")
+        if every is not None:
+            every = parse_duration(every, "expected_every")
+        options = cls(**{**given, "lock_at_most_for": at_most, "lock_at_least_for": at_least, "expected_every": every})
         check_provider(options.provider)
         check_keep_alive(options.keep_alive)
         check_on_lost(options.on_lost, is_async=is_async)
         return options
+
+    def with_next_run(self, request: LockRequest) -> LockRequest:
+        """``request``, which says when the next run is expected, if these options do: history keeps it with the run.
+
+        By the clock of this replica, as the fire times of a scheduler are. No lock depends on it.
+        """
+        if self.expected_every is None:
+            return request
+        return replace(request, next_fire_time=datetime.now(UTC) + self.expected_every)
 
 
 def check_keep_alive(keep_alive: object) -> None:

@@ -48,9 +48,9 @@ def punctuality(
     else after the median gap between the starts of ``runs``, if there are three at least. It is overdue ``grace``
     later, and where the gaps decide, half of their median later, if that is longer.
 
-    :param runs: its last runs, newest first; those that were pauses do not count.
+    :param runs: its last runs, newest first; those that were pauses or demotions do not count.
     """
-    runs = [run for run in runs if not run.is_pause]
+    runs = [run for run in runs if not (run.is_pause or run.is_demotion)]
     last = runs[0] if runs else None
     started = last.started if last is not None else None
     if record.pause is None and (started is None or started < record.locked_at):

@@ -78,7 +78,7 @@ class LockRequest:
     :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
         newer than the newest one granted before: one fire time, one run.
     :param template: what ``name`` was filled from ("sync-{tenant}"), if anything: for metrics.
-    :param next_fire_time: when the scheduler means to run it next (aware); kept in run history only.
+    :param next_fire_time: when the next run is to start (aware); kept in run history only.
     :raises ConfigurationError: for any value that cannot work.
     """
 

@@ -35,7 +35,7 @@ from shedlock_py.record import LockRecord
 
 STYLES = {
     "ok": "green", "running": "green", "failed": "red", "cancelled": "magenta", "lost": "red", "vanished": "red",
-    "paused": "yellow", "overdue": "red", "on_time": "green",
+    "paused": "yellow", "demoted": "magenta", "overdue": "red", "on_time": "green",
 }  # fmt: skip
 """Colours that are readable on white as on black."""
 
@@ -87,6 +87,8 @@ def _is_running(run: Run, record: LockRecord) -> bool:
 def _outcome(run: Run, record: LockRecord) -> str:
     if run.is_pause:
         return "paused"
+    if run.is_demotion:
+        return "demoted"
     return run.outcome or ("running" if _is_running(run, record) else "no end")
 
 
@@ -119,6 +121,7 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
         "outcome": run.outcome,
         "running": _is_running(run, record),
         "pause": run.is_pause,
+        "demotion": run.is_demotion,
         "error": run.error,
         "fire_time": tables.utc(run.fire_time),
         "next_fire_time": tables.utc(run.next_fire_time),
@@ -140,8 +143,9 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
 def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> None:
     """Show the jobs that have not started when they should, of the locks whose names start with PREFIX.
 
-    A job is due when its scheduler meant to run it next, if that is known (under APScheduler); else after the usual
-    time between its last runs, of which there must be four. One that runs is not overdue, nor is one that is paused;
+    A job is due when its last run said that the next one would start: from expected_every of its lock, or from its
+    scheduler (under APScheduler). If it said nothing, after the usual time between its last runs, of which there must
+    be four. One that runs is not overdue, nor is one that is paused;
     paused ones are shown. With --json all jobs are.
 
     Needs run history, as: shedlock history.
@@ -174,7 +178,7 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     sys.exit(NO if late else UNAVAILABLE if has_failed else 0)
 
 
-BASES = {"next_fire_time": "scheduler", "cadence": "usual gap", "expected_every": "expected", None: tables.NOTHING}
+BASES = {"next_fire_time": "planned", "cadence": "usual gap", "expected_every": "expected", None: tables.NOTHING}
 
 
 def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:

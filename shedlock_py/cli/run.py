@@ -17,6 +17,7 @@ from shedlock_py.context import Skipped
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
+from shedlock_py.options import LockOptions
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import LockRequest
 
@@ -86,6 +87,13 @@ class RunCommand(click.Command):
     help="Run once in each period, on all hosts together, however short the command is: 1h, 1d. Periods are counted "
     "from 1970 in UTC and begin half a minute early, so that full minutes are far from where they begin.",
 )
+@duration_option(
+    "--expected-every",
+    envvar="SHEDLOCK_EXPECTED_EVERY",
+    metavar="PERIOD",
+    help="How often the command is to start, at the latest, on all hosts together: 25h. With run history, shedlock "
+    "overdue finds one that does not.",
+)
 @option(
     "--skip-exit-code",
     envvar="SHEDLOCK_SKIP_EXIT_CODE",
@@ -114,6 +122,7 @@ def run(
     keep_alive: bool,
     wait: timedelta,
     once_per: timedelta | None,
+    expected_every: timedelta | None,
     skip_exit_code: int,
     grace: timedelta,
     holder: str | None,
@@ -142,8 +151,10 @@ def run(
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock run needs Linux, macOS or another Unix")
     fire_time = None if once_per is None else period_of(datetime.now(UTC), once_per)
+    expected = LockOptions(expected_every=expected_every)
     try:
         request = LockRequest(name, at_most if is_active() else LONGEST, at_least, holder or None, fire_time)
+        request = expected.with_next_run(request)
     except ConfigurationError as error:
         raise click.UsageError(_with_options(str(error)), ctx) from error
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have

@@ -10,6 +10,7 @@ The clock and the random numbers are arguments, so that tests can simulate an el
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -99,6 +100,8 @@ class Election:
         self._deadline = self.settings.renew_deadline.total_seconds()
         self._reply_timeout = max(self._lease_seconds / 6, 0.001)
         self._term: _Term | None = None
+        self._lost: Lease | None = None
+        """Of a term that ended without a release, until its run in the history is ended as lost."""
         self._failures = 0
         self._rests_until = float("-inf")
         self._leader: str | None = None
@@ -185,7 +188,7 @@ class Election:
 
     def _end(self, term: _Term, reason: StopReason) -> None:
         """Stop leading without a release: the lease is lost, or is left to expire."""
-        self._term = None
+        self._term, self._lost = None, term.lease
         term.lease.lose()
         if term.is_leading:
             self.notify(LeadershipStopped(self._name, self.holder, term.lease.fencing_token, reason))
@@ -249,6 +252,11 @@ class Election:
         before = self.observation.record
         record: LockRecord | None = yield Do("record", (self._name,))
         self.observation.update(record, requested_at)
+        lost = self._lost
+        if lost is not None and not (record is not None and record.is_held and record.locked_by == lost.locked_by):
+            self._lost = None
+            with suppress(Exception):  # the store does not have this lease any more, so that only its run can change
+                yield Do("release", (lost,), self._reply_timeout)
         if record is None or not record.is_held or record.is_paused:
             return
         demotion = Demotion.from_record(record)

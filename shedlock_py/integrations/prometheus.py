@@ -5,6 +5,7 @@ Every metric is described in ``docs/observability/index.md``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import get_args
@@ -21,12 +22,15 @@ from shedlock_py import (
     LockAcquired,
     LockEvent,
     LockExtended,
+    LockProvider,
     LockSkipped,
     ProviderFailed,
     TaskFinished,
 )
 from shedlock_py.events import LostReason, Outcome, SkipReason, logger
 from shedlock_py.integrations import Label, label_of, missing_extra
+from shedlock_py.options import is_async_provider
+from shedlock_py.request import validate_prefix
 from shedlock_py.spec import declared_lock_names
 
 try:
@@ -178,3 +182,57 @@ class PrometheusListener:
     def describe(self) -> Iterable[Metric]:
         """The names of the metrics, so that a registry refuses a second listener."""
         return self._metrics.collect()
+
+
+class PausedCollector:
+    """The metric ``shedlock_paused``: 1 for each lock that an operator has paused. ``PausedCollector(provider)``
+
+    A replica skips a paused lock as one that is held, so no listener knows of pauses: each scrape reads the records of
+    the store. One process that is scraped is enough for all replicas. While the store fails, a scrape has no such
+    series, and everything else.
+
+    :param provider: the store, with methods for ordinary code. A scrape waits for it, for ``timeout`` at most if the
+        provider was made of a URL: choose one that is shorter than Prometheus' ``scrape_timeout``.
+    :param registry: as for :class:`PrometheusListener`.
+    :param prefix: which locks: those whose names start with it. All by default.
+    :param label: makes the label ``lock`` of a lock name; the whole name by default. Only paused locks have a series.
+    :raises ConfigurationError: an async provider; or the registry has this metric already.
+    """
+
+    def __init__(
+        self,
+        provider: LockProvider,
+        registry: CollectorRegistry | None = None,
+        *,
+        prefix: str = "",
+        label: Label | None = None,
+    ) -> None:
+        if is_async_provider(provider):
+            raise ConfigurationError("PausedCollector needs a provider for ordinary code: a scrape awaits nothing")
+        self._provider = provider
+        self._prefix = validate_prefix(prefix)
+        self._label = label
+        self._has_failed = False
+        try:
+            (REGISTRY if registry is None else registry).register(self)
+        except ValueError as error:
+            raise ConfigurationError("this registry has a PausedCollector already: one is enough") from error
+
+    def collect(self) -> Iterator[Metric]:
+        """The metric, from what the store has now."""
+        try:
+            records = self._provider.records(self._prefix)
+            paused = {label_of(record.name, None, self._label) for record in records if record.is_paused}
+        except Exception as error:  # a scrape must not fail because of the store
+            logger.log(logging.DEBUG if self._has_failed else logging.WARNING, "no shedlock_paused: %s", error)
+            self._has_failed = True
+            return
+        self._has_failed = False
+        for metric in self.describe():
+            for lock in sorted(paused):
+                metric.add_sample(metric.name, {"lock": lock}, 1)
+            yield metric
+
+    def describe(self) -> Iterable[Metric]:
+        """The name of the metric, without a request to the store."""
+        return [Metric("shedlock_paused", "1: an operator has paused the lock; absent: nobody has.", "gauge")]

@@ -76,6 +76,14 @@ def test_history(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.split()[:3] for line in done.stdout.splitlines()[1:]] == [line.split()[:3] for line in lines[:2]]
 
 
+def test_a_demotion_is_no_term_of_a_leader() -> None:
+    for holder in ("node-1", "demoted 0ms node-1", "node-2"):
+        provider.acquire(LockRequest("election", "1m", holder=holder))
+        clock.advance("1m")
+    shown = [line.split()[2] for line in run("history", "election", store=STORE).stdout.splitlines()[1:]]
+    assert shown == ["no", "demoted", "vanished"]
+
+
 def test_a_run_whose_holder_died_has_no_end() -> None:
     provider.acquire(LockRequest("job", "1m", holder="web-2:8"))
     clock.advance("1m")
@@ -93,8 +101,8 @@ def test_history_as_json() -> None:
         "name": "job", "fencing_token": record.fencing_token, "holder": "web-1:7", "locked_by": record.locked_by,
         "started": record.started.isoformat(timespec="microseconds"),
         "ended": record.ended.isoformat(timespec="microseconds"), "duration": 1.5, "outcome": "failed",
-        "running": False, "pause": False, "error": "ValueError: x", "fire_time": "2026-01-02T03:04:05.000000+00:00",
-        "next_fire_time": "2026-01-02T04:04:05.000000+00:00",
+        "running": False, "pause": False, "demotion": False, "error": "ValueError: x",
+        "fire_time": "2026-01-02T03:04:05.000000+00:00", "next_fire_time": "2026-01-02T04:04:05.000000+00:00",
     }  # fmt: skip
     assert (pause["holder"], pause["pause"], pause["running"]) == ("paused by alice: migration", True, True)
     assert (pause["ended"], pause["duration"], pause["outcome"], pause["error"]) == (None, None, None, None)
@@ -191,7 +199,7 @@ def test_by_its_scheduler() -> None:
     clock.advance("1m")
     done = run("overdue", store=STORE)
     assert done.exit_code == 1
-    assert done.stdout.splitlines()[1].split()[-3:] == ["1m", "1s", "scheduler"]
+    assert done.stdout.splitlines()[1].split()[-3:] == ["1m", "1s", "planned"]
 
 
 def clock_now() -> datetime:

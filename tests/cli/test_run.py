@@ -205,7 +205,7 @@ def test_help_and_the_page_name_every_variable_and_every_exit_code() -> None:
     page = PAGE.read_text()
     options = {option for param in run_command.params for option in param.opts if option.startswith("--")}
     names = {str(param.envvar) for param in run_command.params if param.envvar}
-    assert len(names) == 10
+    assert len(names) == 11
     done = shedlock_command("run", "--help")
     for text in (done.stdout, page):
         assert [name for name in options | names if name not in text] == []

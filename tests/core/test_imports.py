@@ -29,7 +29,7 @@ LAYERS = [
     ["events"],
     ["provider", "_program", "_process"],
     ["_timers"],
-    ["urls", "_aio"],
+    ["urls", "_aio", "outbox"],
     ["options"],
     ["config"],
     ["context", "spec"],

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from shedlock_py import InMemoryLockProvider, LeadershipStarted, LockRequest, ProviderFailed, TaskFinished
-from shedlock_py.integrations.prometheus import PrometheusListener
+from shedlock_py.integrations.prometheus import PausedCollector, PrometheusListener
 from tests.guides.examples.scripts import PROJECT
 from tests.observability.scraping import Scrape, serving
 
@@ -36,6 +36,9 @@ def scrape() -> Scrape:
     listener(LeadershipStarted("feed", "me", 1))
     for operation in ("record", "take_over"):
         listener(ProviderFailed("feed", operation, OSError()))
+    store = InMemoryLockProvider()
+    assert store.pause("job", "1m").is_paused
+    PausedCollector(store, registry)
     with serving(registry) as server:
         return server.scrape()
 

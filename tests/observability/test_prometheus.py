@@ -18,6 +18,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from prometheus_client import CollectorRegistry, generate_latest
 
 from shedlock_py import (
+    AsyncInMemoryLockProvider,
     ConfigurationError,
     InMemoryLockProvider,
     LeaderElector,
@@ -35,12 +36,13 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.integrations.apscheduler import ShedLockExecutor
-from shedlock_py.integrations.prometheus import PrometheusListener
+from shedlock_py.integrations.prometheus import PausedCollector, PrometheusListener
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.contract.base import failing
 from tests.guides.examples.scripts import run_python
 from tests.observability.scraping import Scrape, Server, serving
 from tests.observability.ways import ELECTION
+from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
 
@@ -360,13 +362,78 @@ class TestEdges:
 
     @pytest.mark.parametrize(
         ("module", "package", "extra"),
-        [("prometheus", "prometheus_client", "prometheus"), ("opentelemetry", "opentelemetry", "opentelemetry")],
+        [
+            ("prometheus", "prometheus_client", "prometheus"),
+            ("opentelemetry", "opentelemetry", "opentelemetry"),
+            ("monitors", "httpx", "monitors"),
+            ("sentry", "sentry_sdk", "sentry"),
+        ],
     )
     def test_a_missing_package(self, module: str, package: str, extra: str) -> None:
         script = f"import sys; sys.modules[{package!r}] = None; import shedlock_py.integrations.{module}"
         done = run_python("-c", script)
         assert done.returncode == 1
         assert f"pip install 'shedlock_py[{extra}]'" in done.stderr.splitlines()[-1]
+
+
+class TestPaused:
+    def test_a_pause_from_its_start_to_its_end(self, registry: CollectorRegistry, server: Server) -> None:
+        clock = FakeClock()
+        store = InMemoryLockProvider(clock=clock)
+        PausedCollector(store, registry)
+        assert store.acquire(LockRequest("held", "10h"))
+        assert "shedlock_paused" not in server.scrape().labels()
+        assert store.pause("resumed", "1h").is_paused
+        assert store.pause("ends", "1h", "migration").is_paused
+        scrape = server.scrape()
+        assert scrape.values("shedlock_paused", "lock") == {"resumed", "ends"}
+        assert scrape("shedlock_paused", lock="ends") == 1
+        assert store.resume("resumed")
+        assert server.scrape().values("shedlock_paused", "lock") == {"ends"}
+        clock.advance("1h")
+        assert "shedlock_paused" not in server.scrape().labels()
+
+    def test_which_locks_and_under_which_label(self, registry: CollectorRegistry) -> None:
+        store = InMemoryLockProvider()
+        PausedCollector(store, registry, prefix="sync-", label=lambda name: name.partition("-")[0])
+        for name in ("sync-a", "sync-b", "other"):
+            store.pause(name, "1h")
+        assert scrape_of(registry).values("shedlock_paused", "lock") == {"sync"}
+
+    def test_a_store_that_fails_takes_nothing_else_from_a_scrape(
+        self, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = InMemoryLockProvider()
+        store.pause("job", "1h")
+        PrometheusListener(registry, lock_names=["job"])
+        provider: Any = FaultyProvider(store)
+        PausedCollector(provider, registry)
+        for is_down in (True, True, False, True):
+            if is_down:
+                provider.fail("records")
+            else:
+                provider.recover()
+            scrape = scrape_of(registry)
+            assert scrape("shedlock_running", lock="job") == 0
+            assert scrape("shedlock_paused", lock="job") == (None if is_down else 1)
+        assert [record.getMessage() for record in caplog.records] == ["no shedlock_paused: down"] * 2  # of each outage
+
+    def test_registering_sends_no_request(self, registry: CollectorRegistry) -> None:
+        provider = FaultyProvider()
+        PausedCollector(provider, registry)
+        assert provider.calls["records"] == 0
+
+    def test_what_cannot_work_is_refused(self, registry: CollectorRegistry) -> None:
+        store = InMemoryLockProvider()
+        PausedCollector(store, registry)
+        for options, words in (
+            ({"provider": store, "registry": registry}, "already"),
+            ({"provider": AsyncInMemoryLockProvider()}, "ordinary code"),
+            ({"provider": "sqlite:///x.db"}, "not a lock provider"),
+            ({"provider": store, "prefix": 7}, "prefix"),
+        ):
+            with pytest.raises(ConfigurationError, match=words):
+                PausedCollector(**options)
 
 
 MULTIPROCESS = """

@@ -18,7 +18,7 @@ from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.config import emit
 from shedlock_py.context import add_alias, decide_skip, not_leader
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
-from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
+from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of
 from shedlock_py.integrations.apscheduler.options import find_lock_spec
 from shedlock_py.options import LockOptions
 from shedlock_py.urls import provider_from_text
@@ -132,9 +132,11 @@ class JobProxy:
         """What to acquire for a run; None: it needs no lock."""
         if isinstance(self.lock, Exception):
             raise self.lock
-        if self.lock is None or not self.once_per_fire_time:
-            return self.lock
-        return replace(self.lock, fire_time=fire_time_of(self.job.trigger, run_time))
+        if self.lock is None:
+            return None
+        trigger = self.job.trigger
+        request = replace(self.lock, next_fire_time=next_fire_time_of(trigger, run_time))  # for run history
+        return replace(request, fire_time=fire_time_of(trigger, run_time)) if self.once_per_fire_time else request
 
     def _guard_options(self) -> LockOptions:
         """The options of the guard. Those of a decorator are read in the worker, so they need not be pickled.

@@ -1,6 +1,7 @@
 """The types that users see. ``make check`` proves them; running the tests only proves that the lines execute."""
 
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, assert_type
 
 import pytest
@@ -35,7 +36,7 @@ async def plain_async(number: int) -> str:
     return str(number)
 
 
-@scheduler_lock("types-value", "1m", on_skip="skipped")
+@scheduler_lock("types-value", "1m", on_skip="skipped", expected_every="1h")
 def with_value() -> int:
     return 1
 
@@ -187,7 +188,7 @@ def test_guarded_functions_fit_where_the_function_did() -> None:
 @pytest.mark.anyio
 async def test_attempt_and_hold() -> None:
     assert_type(attempt("types", lambda: 1, lock_at_most_for="1m", provider=sync_provider), Executed[int] | Skipped)
-    with hold("types", lock_at_most_for="1m", provider=sync_provider) as lease:
+    with hold("types", lock_at_most_for="1m", provider=sync_provider, expected_every=timedelta(hours=1)) as lease:
         assert_type(lease, Lease | None)
 
     async def task() -> str:
@@ -212,6 +213,8 @@ def wrong_calls_are_errors() -> None:
     Service.method.attempt(1)  # type: ignore[call-arg, arg-type]  # on purpose
     Service.static.attempt("one")  # type: ignore[arg-type]  # on purpose
     Service.of_class.attempt(Service, 1)  # type: ignore[call-arg, arg-type]  # on purpose
+    hold("job", expected_every=1j)  # type: ignore[arg-type]  # on purpose
+    scheduler_lock("job", expected_every=1j)  # type: ignore[call-overload]  # on purpose
     scheduler_lock("job", 1j)  # type: ignore[call-overload]  # on purpose
     attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]  # on purpose
     configure(provider=async_provider)  # type: ignore[arg-type]  # on purpose

@@ -318,6 +318,11 @@ ROWS: dict[str, Row] = {
             )
         ),
     ],
+    "an `expected_every` that is zero, negative or no duration": [
+        Refused(lambda: guard(expected_every=0), "expected_every=0 is zero"),
+        Refused(lambda: sl.hold("job", expected_every=-1, provider=STORE), "expected_every"),
+        Refused(lambda: guard(expected_every="often"), "expected_every"),
+    ],
     "an unknown URL scheme, a package that is missing": [
         Refused(lambda: sl.provider_from_url("redid://host"), "unknown scheme 'redid'; known are memory"),
         Refused(lambda: sl.provider_from_url("postgresql+pg8000://host/db"), "pip install"),
@@ -347,12 +352,20 @@ ROWS: dict[str, Row] = {
     "a Redis quorum that is new, or whose servers were restarted": [
         "tests/stores/redis_quorum/test_emptied_servers.py::test_a_new_quorum_votes_after_start_new_quorum_only",
     ],
+    "a holder that begins with `paused by `": [
+        Refused(lambda: sl.LockRequest("job", "1m", holder="paused by alice"), "holder must not begin with"),
+    ],
     "a lease released twice, or extended after its release": [a_lease_that_was_released],
     "a naive `fire_time`": [
         Refused(lambda: sl.LockRequest("job", "1m", fire_time=datetime(2026, 1, 1)), "an aware datetime"),
     ],
     "a listener that raises, also `SystemExit`": [
         "tests/core/keepalive/test_callbacks.py::test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised",
+    ],
+    "a monitoring service that is dead, slow or refuses what a listener sends": [
+        "tests/observability/test_monitors.py::test_a_service_that_never_replies_delays_no_job",
+        "tests/observability/test_monitors.py::test_a_service_that_refuses_connections",
+        "tests/observability/test_monitors.py::test_a_service_that_replies_an_error",
     ],
     "Ctrl-C or SIGTERM while a listener or `on_lost` runs in the main thread": [
         "tests/core/keepalive/test_callbacks.py::test_a_signal_during_a_listener_ends_the_process_after_all_were_notified_and_the_lock_is_free"

@@ -14,6 +14,7 @@ from sqlalchemy import create_engine
 
 import shedlock_py as sl
 from shedlock_py.integrations.apscheduler import ShedLockExecutor
+from shedlock_py.integrations.monitors import HealthchecksListener
 from tests.guides.documents import DOCS
 from tests.guides.pages.test_bad_input import (
     Task,
@@ -24,6 +25,7 @@ from tests.guides.pages.test_bad_input import (
     with_tenant,
     without_table,
 )
+from tests.support.ports import free_port
 
 
 def provoke_overrun() -> None:
@@ -44,6 +46,13 @@ def provoke_process_pool() -> None:
 def provoke_inactive() -> None:
     sl.set_active(False)
     sl.attempt("nightly", lambda: None, lock_at_most_for="1m")
+
+
+def provoke_a_dropped_message() -> None:
+    listener = HealthchecksListener({"nightly": f"http://127.0.0.1:{free_port()}/"})
+    with sl.configure(provider=sl.InMemoryLockProvider(), listeners=[listener]), sl.hold("nightly"):
+        pass
+    assert listener.flush("20s")
 
 
 PROVOKED: dict[str, Callable[[], Any]] = {
@@ -68,6 +77,7 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "not inside a live lease": lambda: sl.extend_lock("1m"),
     "the workers of a process pool": provoke_process_pool,
     "LOCKING IS SWITCHED OFF": provoke_inactive,
+    "a message is dropped, jobs are not affected": provoke_a_dropped_message,
 }
 
 

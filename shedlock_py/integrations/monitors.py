@@ -1,0 +1,260 @@
+"""Listeners that report over HTTP: to Healthchecks-style ping URLs, and to a webhook. Needs the extra ``monitors``.
+
+What they send, and when, is described in ``docs/how-to/overdue-jobs.md``. URLs are secrets here, because everybody who
+has one can check in: logs and errors name the host only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID
+
+import shedlock_py
+from shedlock_py import ConfigurationError, Event, Lease, LeaseLost, LockAcquired, LockEvent, TaskFinished
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.history import describe_error
+from shedlock_py.integrations import Label, label_of, missing_extra, slug_of
+from shedlock_py.outbox import DeliveryFailed, Outbox
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise missing_extra("monitors", "httpx", error) from error
+
+DEFAULT_TIMEOUT = "5s"
+PLACEHOLDER = "{name}"
+
+
+@dataclass(frozen=True)
+class _Post:
+    """One request."""
+
+    url: str = field(repr=False)
+    body: str
+    headers: Mapping[str, str] = field(repr=False)
+
+
+class HealthchecksListener:
+    """Checks in at ping URLs of Healthchecks (healthchecks.io, or a server of your own), or of what works alike.
+
+    ``configure(…, listeners=[HealthchecksListener({"nightly-report": "https://hc-ping.com/c2f5…"})])``
+
+    The replica that runs a job sends ``<url>/start``, and at its end ``<url>``, or ``<url>/fail`` if the task raised or
+    was cancelled. A skip sends nothing, and a job that nobody runs is missed by the service. Requests are sent by a
+    thread of their own: a service that is dead or slow delays no job, and a message that it does not take is dropped.
+
+    :param urls: the ping URL of each lock name; other locks send nothing. Or one URL for all of them, in which
+        ``{name}`` stands for the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``.
+    :param label: makes the name of a check from a lock name. By default names that were filled from a template
+        ("sync-{tenant}") share the check of their template; ``label=str`` gives each its own.
+    :param timeout: how long a request may wait for the service, for each of: connecting, sending, its reply.
+    :raises ConfigurationError: an URL that cannot be one. It is not quoted.
+    """
+
+    def __init__(
+        self, urls: Mapping[str, str] | str, *, label: Label | None = None, timeout: Duration = DEFAULT_TIMEOUT
+    ) -> None:
+        self._label = label
+        self._urls: dict[str, str] = {}
+        self._template: str | None = None
+        if isinstance(urls, str):
+            if PLACEHOLDER not in urls:
+                raise ConfigurationError(
+                    "urls: one URL for all jobs needs {name}, as in https://hc-ping.com/ping-key/{name}; "
+                    "or give a URL for each lock name: {'nightly-report': 'https://…'}"
+                )
+            check_url(urls.replace(PLACEHOLDER, "name"), "urls")
+            self._template = urls
+        elif isinstance(urls, Mapping):
+            self._urls = {name: check_url(url, f"urls[{name!r}]") for name, url in urls.items()}
+        else:
+            raise ConfigurationError(f"urls must be a URL with {PLACEHOLDER}, or a URL for each lock name")
+        self._outbox = _http_outbox("check-ins", timeout)
+
+    @property
+    def dropped(self) -> int:
+        """How many check-ins could not be delivered by this process."""
+        return self._outbox.dropped
+
+    def flush(self, timeout: Duration = "2s") -> bool:
+        """Wait until all check-ins have been sent or dropped. False: they were not within ``timeout``.
+
+        A normal exit of the interpreter does so by itself, for two seconds at most.
+        """
+        return self._outbox.flush(timeout)
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case LockAcquired(_, lease):
+                self._check_in(event, lease, "/start")
+            case TaskFinished(_, lease, _, outcome, error):
+                self._check_in(event, lease, "" if outcome == "succeeded" else "/fail", error)
+
+    def _check_in(self, event: LockEvent, lease: Lease, suffix: str, error: BaseException | None = None) -> None:
+        url = self._url_of(event)
+        if url is not None:
+            lines = [f"{lease.holder}, fencing token {lease.fencing_token}"]
+            if error is not None:
+                lines.append(describe_error(error))
+            self._outbox.put(_Post(_ping_url(url, suffix, lease.claim_id), "\n".join(lines), _TEXT))
+
+    def _url_of(self, event: LockEvent) -> str | None:
+        label = label_of(event.lock_name, event.template, self._label)
+        if self._template is not None:
+            slug = slug_of(label)
+            return self._template.replace(PLACEHOLDER, slug) if slug else None
+        return self._urls.get(event.lock_name) or self._urls.get(label)
+
+
+class WebhookListener:
+    """Posts events as JSON: ``configure(…, listeners=[WebhookListener("https://example.com/hooks/jobs")])``
+
+    By default the start and the end of each run, and a lost lease. Skips are events of the replicas that did *not*
+    run, so they are not among them. Sent as those of :class:`HealthchecksListener` are.
+
+    :param events: which events; a base class stands for all of its own, ``Event`` for all.
+    :param headers: further headers of the requests, such as ``{"Authorization": "Bearer …"}``.
+    :param timeout: as for :class:`HealthchecksListener`.
+    :raises ConfigurationError: for a value that cannot work. The URL is not quoted.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        events: Iterable[type[Event]] = (LockAcquired, TaskFinished, LeaseLost),
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: Duration = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._url = check_url(url, "url")
+        kinds: Any = (events,) if isinstance(events, type) else events
+        if not isinstance(kinds, Iterable) or isinstance(kinds, str):
+            raise ConfigurationError(f"events must be a list of classes of events, not {kinds!r}")
+        self._events = tuple(kinds)
+        for kind in self._events:
+            if not (isinstance(kind, type) and issubclass(kind, Event)):
+                raise ConfigurationError(f"events must be classes of events, such as TaskFinished, not {kind!r}")
+        self._headers = {**_JSON, **(headers or {})}
+        try:
+            httpx.Headers(self._headers)
+        except Exception:
+            raise ConfigurationError("headers must be a mapping of names to values, both of ASCII characters") from None
+        self._outbox = _http_outbox("webhook", timeout)
+
+    @property
+    def dropped(self) -> int:
+        """How many events could not be delivered by this process."""
+        return self._outbox.dropped
+
+    def flush(self, timeout: Duration = "2s") -> bool:
+        """See :meth:`HealthchecksListener.flush`."""
+        return self._outbox.flush(timeout)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, self._events):
+            self._outbox.put(_Post(self._url, json.dumps(event_to_json(event)), self._headers))
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """``event`` as an object of JSON: its fields, durations in seconds, and when it was made into one."""
+    found: dict[str, Any] = {"event": type(event).__name__, "at": datetime.now(UTC).isoformat()}
+    if isinstance(event, LockEvent):
+        found["template"] = event.template
+    for each in fields(event):
+        value = getattr(event, each.name)
+        match value:
+            case Lease():
+                found["holder"], found["fencing_token"], found["claim_id"] = (
+                    value.holder,
+                    value.fencing_token,
+                    value.claim_id,
+                )
+                found["fire_time"] = None if value.fire_time is None else value.fire_time.isoformat()
+            case timedelta():
+                found[each.name] = value.total_seconds()
+            case datetime():
+                found[each.name] = value.isoformat()
+            case BaseException():
+                found[each.name] = describe_error(value)
+            case None | bool() | int() | float() | str():
+                found[each.name] = value
+            case _:
+                found[each.name] = str(value)
+    return found
+
+
+# Sending
+
+_TEXT = {"Content-Type": "text/plain; charset=utf-8"}
+_JSON = {"Content-Type": "application/json"}
+_is_sending: ContextVar[bool] = ContextVar("shedlock_is_sending", default=False)
+
+
+def check_url(url: object, what: str) -> str:
+    """``url``, if a request can be sent to it. Errors do not quote it."""
+    try:
+        parsed = httpx.URL(url) if isinstance(url, str) and " " not in url else None
+    except httpx.InvalidURL:
+        parsed = None
+    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigurationError(f"{what} must be a URL that begins with https:// or http://")
+    assert isinstance(url, str)
+    return url
+
+
+def _ping_url(url: str, suffix: str, claim_id: str) -> str:
+    """``url`` of a check with "/start" or "/fail" after its path, and the id of the run, so that it pairs the two."""
+    parts = urlsplit(url)
+    try:
+        run_id = f"rid={UUID(hex=claim_id)}"
+    except ValueError:  # of a provider that makes other claim ids
+        run_id = ""
+    query = "&".join(filter(None, (parts.query, run_id)))
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + suffix, query=query, fragment=""))
+
+
+def _http_outbox(name: str, timeout: Duration) -> Outbox[_Post]:
+    seconds = parse_duration(timeout, "timeout").total_seconds()
+
+    def open_sender() -> Callable[[_Post], None]:
+        logging.getLogger("httpx").addFilter(_is_of_the_application)
+        client = httpx.Client(
+            timeout=seconds,
+            # A connection that waits for the next run is closed by the service or by a firewall before it is used.
+            limits=httpx.Limits(max_keepalive_connections=0),
+            headers={"User-Agent": f"shedlock_py/{shedlock_py.__version__}"},
+        )
+        return partial(_send, client)
+
+    return Outbox(name, open_sender)
+
+
+def _send(client: httpx.Client, post: _Post) -> None:
+    host = urlsplit(post.url).hostname
+    body = post.body.encode(errors="replace")
+    token = _is_sending.set(True)
+    try:
+        # The body of the reply is not read: it could be endless.
+        with client.stream("POST", post.url, content=body, headers=post.headers) as response:
+            status = response.status_code
+    except httpx.ConnectError as error:
+        raise DeliveryFailed(f"{host}: {error}") from None
+    except httpx.HTTPError as error:  # the text may quote a header
+        raise DeliveryFailed(f"{host}: {type(error).__name__}") from None
+    finally:
+        _is_sending.reset(token)
+    if not 200 <= status < 300:
+        raise DeliveryFailed(f"{host} replied {status}", is_final=status < 500 and status != 429)
+
+
+def _is_of_the_application(record: logging.LogRecord) -> bool:
+    """A log filter: httpx writes each URL to its log, at level INFO."""
+    return not _is_sending.get()

@@ -1,0 +1,82 @@
+"""Check-ins at Sentry's cron monitors. Needs the extra ``sentry``; ``sentry_sdk.init()`` is the application's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from shedlock_py import ConfigurationError, Event, LockAcquired, LockEvent, TaskFinished
+from shedlock_py.integrations import Label, label_of, missing_extra, slug_of
+
+try:
+    from sentry_sdk.crons import capture_checkin
+except ModuleNotFoundError as error:
+    raise missing_extra("sentry", "sentry-sdk", error) from error
+
+if TYPE_CHECKING:
+    from sentry_sdk.types import MonitorConfig
+
+LONGEST_SLUG = 50
+"""Characters of a monitor's slug that Sentry takes."""
+
+
+class SentryCronListener:
+    """Checks in at Sentry's cron monitors: ``configure(…, listeners=[SentryCronListener()])``
+
+    The replica that runs a job reports ``in_progress``, and at its end ``ok``, or ``error`` if the task raised or was
+    cancelled, with its duration. A skip reports nothing, and a job that nobody runs is missed by Sentry. The SDK sends
+    in a thread of its own, so that no job waits for Sentry.
+
+    :param slugs: the monitor's slug for each lock name; other locks report nothing. None: all locks do, each to the
+        monitor whose slug is the lock name in lower case, with "-" for other characters than letters, digits and "_".
+    :param configs: the configuration of monitors by lock name, as ``capture_checkin`` takes it; Sentry creates or
+        updates the monitor: ``{"nightly-report": {"schedule": {"type": "crontab", "value": "0 2 * * *"}}}``.
+    :param label: makes the name of a monitor from a lock name. By default names that were filled from a template
+        ("sync-{tenant}") share the monitor of their template; ``label=str`` gives each its own.
+    :raises ConfigurationError: ``slugs`` or ``configs`` is no mapping, or a slug cannot be one.
+    """
+
+    def __init__(
+        self,
+        slugs: Mapping[str, str] | None = None,
+        *,
+        configs: Mapping[str, MonitorConfig] | None = None,
+        label: Label | None = None,
+    ) -> None:
+        for what, given in (("slugs", slugs), ("configs", configs)):
+            if given is not None and not isinstance(given, Mapping):
+                raise ConfigurationError(f"{what} must be a mapping by lock name, not {given!r}")
+        given_slugs: Mapping[str, Any] = slugs or {}
+        for name, slug in given_slugs.items():
+            if not isinstance(slug, str) or not re.fullmatch(f"[a-z0-9_-]{{1,{LONGEST_SLUG}}}", slug):
+                raise ConfigurationError(
+                    f"slugs[{name!r}] must be 1 to {LONGEST_SLUG} lower-case letters, digits, '-' and '_', not {slug!r}"
+                )
+        self._slugs = slugs
+        self._configs = configs or {}
+        self._label = label
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case LockAcquired(_, lease):
+                self._check_in(event, "in_progress", lease.claim_id, monitor_config=self._config_of(event))
+            case TaskFinished(_, lease, duration, outcome):
+                status = "ok" if outcome == "succeeded" else "error"
+                self._check_in(event, status, lease.claim_id, duration=duration.total_seconds())
+
+    def _check_in(self, event: LockEvent, status: str, claim_id: str, **more: Any) -> None:
+        slug = self._slug_of(event)
+        if slug:
+            # The claim id is the id of the check-in: 32 hexadecimal digits, and a new one for each run.
+            capture_checkin(monitor_slug=slug, check_in_id=claim_id, status=status, **more)
+
+    def _slug_of(self, event: LockEvent) -> str | None:
+        label = label_of(event.lock_name, event.template, self._label)
+        if self._slugs is None:
+            return slug_of(label)[:LONGEST_SLUG]
+        return self._slugs.get(event.lock_name) or self._slugs.get(label)
+
+    def _config_of(self, event: LockEvent) -> MonitorConfig | None:
+        label = label_of(event.lock_name, event.template, self._label)
+        return self._configs.get(event.lock_name) or self._configs.get(label)
