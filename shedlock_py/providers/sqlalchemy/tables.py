@@ -65,7 +65,7 @@ class SqlTables(StorePrograms):
         self._schema = schema
         self._given_table = self._table = lock_table(MetaData(), table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
-        self._runs = RunStatements(self._sql) if self.history else None
+        self._runs = self._run_statements()
         self.table_name = self._sql.table_name
         """As the user wrote it."""
         if dialect.name == "sqlite":
@@ -95,7 +95,12 @@ class SqlTables(StorePrograms):
     def _use_schema(self, schema: str) -> None:
         self._table = lock_table(MetaData(), self._table.name, schema)
         self._sql = Statements(self.dialect, self._table, self.extra_columns)
-        self._runs = RunStatements(self._sql) if self.history else None
+        self._runs = self._run_statements()
+
+    def _run_statements(self) -> RunStatements | None:
+        if not self.history:
+            return None
+        return RunStatements(self._sql, None if self.timeout is None else self.timeout / 2)
 
     def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
         """Before the first time is written or compared: locate the table, and check the types of its time columns."""
