@@ -311,9 +311,9 @@ class StorePrograms(ABC):
         self._has_warned_of_history = True
         logger.log(level, "the run history is not written, locks are not affected: %s", error)
 
-    def rest_from_history(self) -> None:
+    def rest_from_history(self, seconds: float = HISTORY_PAUSE) -> None:
         """Write none for a while."""
-        self._history_resumes_at = self.clock() + HISTORY_PAUSE
+        self._history_resumes_at = self.clock() + seconds
 
     def noted(self, program: Program[Any, Any, object]) -> Program[Any, Any, None]:
         """Carry out ``program``, which writes history only, after the operation itself."""

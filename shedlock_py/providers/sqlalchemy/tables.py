@@ -11,7 +11,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py._program import Program
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.providers.kit import Failure, StorePrograms
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
@@ -132,6 +132,7 @@ class SqlTables(StorePrograms):
         yield from self._create(self._table, self._sql.probe)
         if self._runs is not None:
             yield from self._create(self._runs.table, self._runs.probe)
+            self.rest_from_history(0)  # it may have rested because the table was missing
 
     def _create(self, table: Table, probe: Statement) -> SqlProgram[None]:
         """Probe, create, probe again: several processes may do it at once, and some may not create tables at all."""
@@ -140,7 +141,7 @@ class SqlTables(StorePrograms):
             return
         except ProviderError as error:
             if missing(error.__cause__) is not Missing.TABLE:
-                raise
+                raise self._not_created(error, table) from error.__cause__
         failure: ProviderError | None = None
         try:
             yield SqlCommand(Statement(create_schema_sql(table, self._make_dialect()), "count"))
@@ -151,7 +152,15 @@ class SqlTables(StorePrograms):
         except ProviderError:
             if failure is None:
                 raise
-            raise failure from failure.__cause__
+            raise self._not_created(failure, table) from failure.__cause__
+
+    def _not_created(self, error: ProviderError, table: Table) -> ProviderError:
+        """``error``, with what to do about it."""
+        if isinstance(error, ProviderUnreachable) or error.hint is not None:
+            return error
+        name = self.dialect.identifier_preparer.format_table(table)
+        hint = f"let a user who may do so create {name}, or grant its use: shedlock schema prints the SQL"
+        return ProviderError(error.message, operation=error.operation, hint=hint)
 
     # The meaning of errors
 
