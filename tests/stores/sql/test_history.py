@@ -4,15 +4,18 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import make_url, text
 
-from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.lease import random_claim_id
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, acquired, record_of
+from shedlock_py.providers.kit import ProgramProvider
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, acquired, carry_out, record_of
 from tests.stores.sql.test_round_trips import costs
 from tests.support.polling import wait_until
 
@@ -342,3 +345,36 @@ def test_i12_a_lost_reply_changes_no_run(driver: str, store: Store, table: str, 
         [run] = provider.runs(lease.name)
         assert (run.locked_by, run.outcome) == (lease.locked_by, "ok")
         assert proxy.replies_dropped == 2 * (lost + 1)
+
+
+class Interrupted:
+    """Carries commands out for ``provider``; SIGTERM comes at one of them, before or after it has reached the store."""
+
+    def __init__(self, provider: LockProvider, at: int, *, is_done: bool) -> None:
+        self.provider, self.at, self.is_done = provider, at, is_done
+
+    def execute(self, command: SqlCommand, timeout: float | None) -> Any:
+        self.at -= 1
+        if self.at != 0 or self.is_done:
+            reply = carry_out(self.provider, command)
+        if self.at == 0:
+            raise SystemExit
+        return reply
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql", "sqlite"])
+def test_i8_a_release_that_is_interrupted_ends_its_run(
+    driver: str, at: int, is_done: bool, store: Store, table: str, name: str
+) -> None:
+    provider: Any = store.provider(table_name=table, history=3)
+    provider.create_schema()
+    lease = acquired(provider, name)
+    lease.outcome = "failed"
+    interrupted = ProgramProvider(provider.programs, Interrupted(provider, at, is_done=is_done))
+    with nullcontext() if store.is_postgres and at == 2 else pytest.raises(SystemExit):  # there is no second command
+        interrupted.release(lease)
+    assert not record_of(provider, name).is_held
+    [run] = provider.runs(name)
+    assert (run.outcome, run.ended is not None) == ("failed", True)
