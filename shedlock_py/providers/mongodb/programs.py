@@ -44,6 +44,8 @@ from shedlock_py.providers.mongodb.commands import (
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LONGEST_NAME
 
+KEPT_WITH_RUNS = timedelta(days=3652)
+"""How long a record is kept with its runs: ten years, for jobs that run once a month or once a year."""
 MOST_INDEX_TRIES = 6
 """For processes that create the index at the same time."""
 
@@ -79,6 +81,8 @@ class MongoPrograms(StorePrograms):
         expiry = parse_duration(expire_after, "expire_after")
         if expiry < timedelta(seconds=1):
             raise ConfigurationError(f"expire_after={expire_after!r} is less than a second, which MongoDB counts in")
+        if self.history:
+            expiry = max(expiry, KEPT_WITH_RUNS)
         self._expire_after_seconds = -(-expiry // timedelta(seconds=1))
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Any, Any, int | None]:
