@@ -196,24 +196,25 @@ class PauseContract(ContractBase):
 
     def test_i2_operators_and_jobs_at_once(self, provider: Any, other: Any, name: str) -> None:
         """While some resume a pause and others replace it, no job loses the lock that it was granted."""
+        for round_ in range(5):
+            lock = f"{name}/{round_}"
+            provider.pause(lock, "1m")
 
-        def work(number: int) -> Any:
-            replica = (provider, other)[number % 2]
-            with suppress(ProviderUnreachable):  # on a busy machine
-                if number >= 5:
-                    return replica.acquire(LockRequest(name, LONG))
-                if number >= 3:
-                    replica.resume(name)
-                else:
-                    replica.pause(name, "1m")
-            return None
+            def work(number: int, lock: str = lock) -> Any:
+                replica = (provider, other)[number % 2]
+                with suppress(ProviderUnreachable):  # on a busy machine
+                    if number >= 5:
+                        return replica.acquire(LockRequest(lock, LONG))
+                    if number >= 3:
+                        replica.resume(lock)
+                    else:
+                        replica.pause(lock, "1m")
+                return None
 
-        for _ in range(5):
-            provider.pause(name, "1m")
             leases = [lease for lease in at_once(8, work) if lease is not None]
             assert len(leases) <= 1
             if leases:
-                assert record_of(provider, name).locked_by == leases[0].locked_by
+                assert record_of(provider, lock).locked_by == leases[0].locked_by
                 assert provider.extend(leases[0], LONG) is leases[0]
                 assert provider.release(leases[0])
 
