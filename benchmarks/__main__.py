@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks import cost, growth, inprocess, latency, life, machine, report, wire, workers
+from benchmarks import cost, growth, history, inprocess, latency, life, machine, report, wire, workers
 from benchmarks.contenders import CONTENDERS, US, of_group
 from benchmarks.machine import ROOT
 from benchmarks.plan import Absent, Plan
@@ -28,6 +28,7 @@ FIGURES = {
     "latency": "acquire and release, and skip, of one client; processor time",
     "wire": "round trips and bytes",
     "cost": "what the server writes and locks",
+    "history": "what run history adds to all of these",
     "contention": "skips per second of many processes",
     "clients": "growth with the number of clients",
     "names": "growth with the number of names",
@@ -37,7 +38,7 @@ FIGURES = {
     "imports": "import time and modules",
     "memory": "memory of 10,000 names",
 }
-OF_STORES = ("latency", "wire", "cost", "contention", "clients", "names", "records", "life")
+OF_STORES = ("latency", "wire", "cost", "history", "contention", "clients", "names", "records", "life")
 LAST = ROOT / "benchmarks" / "results" / "last.json"
 """The last full run: what the documentation shows."""
 PART = ROOT / "build" / "benchmarks.json"
@@ -162,6 +163,9 @@ def _measure_store(
     if "cost" in plan.figures and store.pid is not None:
         with plan.reported(name, "server cost"):
             results["cost"][name] = cost.measure(store, plain, plan)
+    if "history" in plan.figures:
+        with plan.reported(name, "run history"):
+            results["history"][name] = history.measure(store, plan, rng)
     if "contention" in plan.figures and processes is not None:
         with plan.reported(name, f"{plan.contending} processes after one lock"):
             contenders = [one for one in plain if one.skips]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import charts, simulate
+from benchmarks import charts, history, simulate
 from benchmarks.contenders import US
 from benchmarks.machine import ROOT
 from benchmarks.targets import TARGETS, Figure, Results
@@ -57,6 +57,7 @@ def tables(results: Results, *, pictures: bool = False) -> str:
     parts += _contention(results, pictures)
     parts += _work(results)
     parts += _costs(results)
+    parts += _history(results)
     parts += _grows(results, pictures)
     parts += _without_a_store(results)
     parts += _life(results)
@@ -263,6 +264,28 @@ def _costs(results: Results) -> list[str]:
         ]
         parts += table(header, rows)
     return parts
+
+
+def _history(results: Results) -> list[str]:
+    found = results.get("history", {})
+    if not found:
+        return []
+    rows = []
+    for store, entries in _in_order(found):
+        before, after = (entries.get(name, {}) for name in (history.WITHOUT, history.WITH))
+        log = next((key for key in ("cycle_wal_bytes", "cycle_log_bytes") if key in after), "")
+        pairs = [
+            f"{_number(before, key)} → {_number(after, key)}" if key in after else NOTHING
+            for key in ("p50_us", "cycle_round_trips", log)
+        ]
+        rows.append([TITLES[store], _ratio(after, "ratio"), *pairs])
+    return [
+        "## What run history adds",
+        "",
+        f"To an acquire and release of a name that has all its {history.KEPT} runs.",
+        "",
+        *table(["", "ratio to that without", "p50 µs", "round trips", "bytes of log"], rows),
+    ]
 
 
 def _grows(results: Results, pictures: bool) -> list[str]:

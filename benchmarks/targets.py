@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.charts import STORES
 from benchmarks.contenders import US
+from benchmarks.history import WITH
 
 Results = dict[str, Any]
 
@@ -87,6 +88,11 @@ def _latency(what: str, limit: float, group: str) -> Target:
     )
 
 
+def _history(store: str) -> Target:
+    what = f"{STORES[store]}: acquire + release with run history, to that without"
+    return Target(what, 1.3, lambda results: _figure(_in("history", store)(results).get(WITH), "ratio"))
+
+
 def _skips(store: str, limit: float) -> Target:
     what = f"{STORES[store]}: skips per second of 16 processes, share of the floor's"
     found = _in("contention", store)
@@ -112,6 +118,7 @@ TARGETS = [
     _latency("MySQL, from a URL", 1.6, "mysql"),
     _latency("SQLite, from a URL", 2, "sqlite"),
     _latency("MongoDB", 1.2, "mongodb"),
+    *(_history(store) for store in ("postgres", "redis", "mongodb")),
     _skips("postgres", 0.4),
     _skips("redis", 0.75),
     Target("a guarded call in memory", 25, _guarded_call, unit=" µs", digits=1),

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import click
 from rich.text import Text
 
 from shedlock_py.cli.common import NO, console, json_option, one_line, open_store, print_json, printable, store_option
 from shedlock_py.cli.tables import future_fire_time, in_words
-from shedlock_py.errors import ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
@@ -57,7 +57,8 @@ class Check:
 def doctor(store: str | None, as_json: bool) -> None:
     """Check the store: whether it replies, its schema and clock, and all that is done to a lock.
 
-    Tries it on the lock "shedlock-doctor", whose record stays, and changes no other.
+    Also the run history, if the store is opened with it (?history=50 in the URL, or SHEDLOCK_HISTORY). Tries it on the
+    lock "shedlock-doctor", whose record stays, and changes no other.
 
     Exit code 1: a check failed. A warning, marked with "!", does not change the exit code.
     """
@@ -128,6 +129,7 @@ def _checks(provider: LockProvider) -> Iterator[Check]:
         finally:
             with suppress(ProviderError):
                 provider.release(lease)  # does nothing if that was done
+        yield from _history(provider)
         check = "round trip"
         yield _round_trip(provider)
         check = "fire times"
@@ -224,6 +226,29 @@ def _tokens(provider: LockProvider, lease: Lease) -> Check:
     if second.fencing_token <= lease.fencing_token:
         return Check("fencing tokens", "failed", f"{second.fencing_token} came after {lease.fencing_token}")
     return Check("fencing tokens", "ok", "they grow")
+
+
+def _history(provider: Any) -> Iterator[Check]:
+    """Try a run, where the provider keeps runs."""
+    check = "history"
+    try:
+        provider.runs(NAME)
+        lease = provider.acquire(REQUEST)
+        if lease is None:
+            yield Check(check, "warning", BUSY)
+            return
+        provider.release(lease)
+        runs = provider.runs(NAME)
+    except (AttributeError, ConfigurationError):  # it has no runs(), or is opened without history
+        return
+    except ProviderError as error:
+        yield _failed(check, error)
+        return
+    if any(run.locked_by == lease.locked_by and run.outcome == "ok" for run in runs):
+        yield Check(check, "ok", "the last runs are kept")
+    else:
+        hint = "locks are not affected; another check, or the log, has the reason"
+        yield Check(check, "failed", "a run that was tried is not in it", hint)
 
 
 def _round_trip(provider: LockProvider) -> Check:

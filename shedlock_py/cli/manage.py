@@ -120,13 +120,14 @@ def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool
     click.echo(f"{done} {number} lock record{'' if number == 1 else 's'}", err=dry_run)
 
 
-@click.command(short_help="Print the SQL of the lock table, or run it.")
-@option("--create", envvar="SHEDLOCK_SCHEMA_CREATE", is_flag=True, help="Create it, if it is missing.")
+@click.command(short_help="Print the SQL of the tables, or run it.")
+@option("--create", envvar="SHEDLOCK_SCHEMA_CREATE", is_flag=True, help="Create what is missing.")
 @store_option
 def schema(create: bool, store: str | None) -> None:
     """Print the SQL that creates the lock table, without connecting to the database.
 
-    For another table name or schema, let --store name a provider of your application: pkg.module:provider.
+    With run history (?history=50 in the URL, or SHEDLOCK_HISTORY) also that of the table of runs. For another table
+    name or schema, let --store name a provider of your application: pkg.module:provider.
     """
     with open_store(store, may_be_missing=True) as provider:
         create_table_sql = getattr(provider, "create_table_sql", None)

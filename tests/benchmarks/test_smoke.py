@@ -11,6 +11,7 @@ import pytest
 from benchmarks import charts, inprocess
 from benchmarks.__main__ import FIGURES, OF_STORES
 from benchmarks.contenders import US
+from benchmarks.history import WITH, WITHOUT
 from benchmarks.machine import ROOT
 from benchmarks.targets import TARGETS, Figure
 from tests.support.availability import private_server
@@ -42,6 +43,7 @@ def test_every_figure_of_a_store(store: str, tmp_path: Path) -> None:
     assert set(results["clients"][store]) == {"1", "2"}
     for figure in ("names", "records"):
         assert all({"floor", US} <= set(found) for found in results[figure][store].values())
+    assert set(results["history"][store]) == {WITH, WITHOUT}
     assert results["life"][store]["leader_per_minute"] > 0
     if store == "redis":
         assert results["wire"]["redis"][US]["cycle_round_trips"] == 2

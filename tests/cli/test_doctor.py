@@ -57,6 +57,27 @@ def test_all_is_well(store: str) -> None:
     assert [(record.name, record.is_held) for record in records] == [("another", True), ("shedlock-doctor", False)]
 
 
+@pytest.mark.parametrize("kept", [1, 50])
+def test_run_history(store: str, kept: int) -> None:
+    with_history = [*CHECKS[:-1], "history", CHECKS[-1]]
+    code, checks = check(f"{store}?history={kept}")
+    assert (code, list(checks)) == (1, with_history)
+    assert not_ok(checks) == {"schema": "warning", "history": "failed"}
+    for name in ("schema", "history"):
+        assert "no such table" in checks[name]["message"]
+        assert "shedlock schema --create" in (checks[name]["hint"] or checks[name]["message"])
+    assert run("schema", "--create", store=f"{store}?history={kept}").exit_code == 0
+    code, checks = check(f"{store}?history={kept}")
+    assert (code, list(checks), not_ok(checks)) == (0, with_history, {})
+    with create_engine(store).begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER full BEFORE INSERT ON shedlock_runs BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+        )
+    code, checks = check(f"{store}?history={kept}&timeout=4s")  # another URL, so a new provider, which warns
+    assert (code, not_ok(checks)) == (1, {"schema": "warning", "history": "failed"})
+    assert "disk is full" in checks["schema"]["message"]
+
+
 @pytest.mark.parametrize(
     ("url", "names", "message", "hint"),
     [

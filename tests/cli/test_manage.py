@@ -212,6 +212,26 @@ def test_the_ddl_of_a_server(fixture: str, driver: str, request: pytest.FixtureR
         engine.dispose()
 
 
+@pytest.mark.parametrize("query", ["?history=50", ""])
+def test_the_ddl_of_the_table_of_runs(query: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With history in the URL, or in the variable; ``--create`` makes it, and so does the SQL."""
+    if not query:
+        monkeypatch.setenv("SHEDLOCK_HISTORY", "50")
+    for number, scheme in enumerate(("postgresql", "mysql", "mariadb")):
+        done = run("schema", store=f"{scheme}://nobody:s3cret-pw@127.0.0.1:{number + 1}/none{query}")
+        assert done.stdout.count("CREATE TABLE IF NOT EXISTS shedlock_runs (") == 1
+    printed, created = (f"sqlite:///{tmp_path}/{name}.db" for name in ("printed", "created"))
+    done = run("schema", store=f"{printed}{query}")
+    with closing(sqlite3.connect(tmp_path / "printed.db")) as connection:
+        connection.executescript(done.stdout)
+    assert run("schema", "--create", store=f"{created}{query}").exit_code == 0
+    engines = create_engine(printed), create_engine(created)
+    assert [inspect(engine).get_table_names() for engine in engines] == [["shedlock", "shedlock_runs"]] * 2
+    assert _columns(engines[0], "shedlock_runs") == _columns(engines[1], "shedlock_runs")
+    for engine in engines:
+        engine.dispose()
+
+
 def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "app_for_cli.py").write_text(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"

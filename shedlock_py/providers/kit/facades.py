@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from traceback import clear_frames
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
@@ -15,6 +15,7 @@ from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient
 from shedlock_py.providers.kit.operation import TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pausing import Pausing, resume
@@ -26,35 +27,6 @@ T = TypeVar("T")
 
 _UNDO_WORKERS = 4
 _NO_TIME_LEFT = "the requests before the next one"
-
-
-class StoreClient(Protocol):
-    """Carries a command out for :class:`ProgramProvider`.
-
-    It may also have ``close()``, and ``shown``: what the provider's ``repr`` shows of the store.
-    """
-
-    def execute(self, command: Any, timeout: float | None, /) -> Any:
-        """The reply, within ``timeout`` seconds (None: as long as the user's client takes), or :class:`TimedOut`."""
-
-
-class AsyncStoreClient(Protocol):
-    """Carries a command out for :class:`AsyncProgramProvider`."""
-
-    async def execute(self, command: Any, timeout: float | None, /) -> Any:  # noqa: ASYNC109 (what is left of the operation's)
-        """See :class:`StoreClient`."""
-
-
-class ThreadedClient:
-    """A client for :class:`AsyncProgramProvider` that calls a blocking one in a worker thread."""
-
-    def __init__(self, client: StoreClient) -> None:
-        self._client = client
-
-    async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (see AsyncStoreClient)
-        import asyncio  # late: sync programs do without
-
-        return await asyncio.to_thread(self._client.execute, command, timeout)
 
 
 class _AnyProvider:

@@ -112,6 +112,8 @@ class Operation:
                     if plain is not None and isinstance(explained, Exception):
                         self.was_repeated = self.was_repeated or failure not in _OUTCOME_KNOWN
                         command, history_error = plain, explained
+                        if failure is Failure.UNREACHABLE:  # perhaps because of history, also if the plain one fails
+                            self._programs.rest_from_history()
                     else:
                         command, history_error = program.throw(explained), None
                 else:
@@ -132,7 +134,7 @@ class Operation:
         is_in_time = self._programs.timeout is None or self._programs.clock() < self._until
         if failure is Failure.NOT_A_STORE_ERROR or not is_in_time:
             return None
-        return self._programs.without_history(command)
+        return self._programs.without_history(command, failure)
 
     def _classify(self, error: BaseException) -> Failure:
         match error:

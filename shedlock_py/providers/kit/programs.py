@@ -173,10 +173,10 @@ class StorePrograms(ABC):
         """
         return self.undo_claim(record.name, record.locked_by, None)
 
-    def without_history(self, command: Any) -> Any | None:
-        """The command to send if ``command``, which writes history as well, fails; None: it writes none.
+    def without_history(self, command: Any, failure: Failure) -> Any | None:
+        """The command to send now that ``command``, which writes history as well, has failed; None: no other.
 
-        It is sent after an error, and after no reply: a claim must be idempotent across the two.
+        A claim must be idempotent across the two, if ``failure`` says that the first may have been carried out.
         """
         return None
 
@@ -271,17 +271,23 @@ class StorePrograms(ABC):
     def release(self, lease: Lease) -> Program[Any, Any, bool]:
         if lease.has_ended():
             return False
-        was_trusted = lease.is_trusted()
-        operation = Operation(self, "release", lease.name)
+        operation, was_trusted = Operation(self, "release", lease.name), lease.is_trusted()
         lock_for = lease.begin_release()
         try:
-            is_done = yield from operation.carry_out(self.hold(lease, lock_for, releasing=True))
+            return (yield from self._released(operation, lease, lock_for, was_trusted))
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # SIGTERM's SystemExit, for example: the process ends, and should free its lock
-            program = self.carry_out("release", lease.name, self.hold(lease, lock_for, releasing=True))
+            again = Operation(self, "release", lease.name)
+            again.was_repeated = True  # it may have been carried out
+            program = self._released(again, lease, lock_for, was_trusted)
             yield Undo(program, useful_for=lease.lock_at_most_for.total_seconds())
             raise
+
+    def _released(
+        self, operation: Operation, lease: Lease, lock_for: timedelta, was_trusted: bool
+    ) -> Program[Any, Any, bool]:
+        is_done = yield from operation.carry_out(self.hold(lease, lock_for, releasing=True))
         if not is_done and operation.was_repeated and not self.recognises_retries:
             is_done = was_trusted  # the first copy of the command released it, and the second found nothing to do
         if is_done:
@@ -300,10 +306,14 @@ class StorePrograms(ABC):
 
     def history_failed(self, error: Exception) -> None:
         """History could not be written: one warning, and no further attempt for a while. The lease counts."""
-        self._history_resumes_at = self.clock() + HISTORY_PAUSE
+        self.rest_from_history()
         level = logging.DEBUG if self._has_warned_of_history else logging.WARNING
         self._has_warned_of_history = True
         logger.log(level, "the run history is not written, locks are not affected: %s", error)
+
+    def rest_from_history(self, seconds: float = HISTORY_PAUSE) -> None:
+        """Write none for a while."""
+        self._history_resumes_at = self.clock() + seconds
 
     def noted(self, program: Program[Any, Any, object]) -> Program[Any, Any, None]:
         """Carry out ``program``, which writes history only, after the operation itself."""
@@ -315,15 +325,12 @@ class StorePrograms(ABC):
     def read_runs(self, name: str, limit: int) -> Program[Any, Any, list[Run]]:
         """The newest ``limit`` runs of ``name``, newest first."""
         if not self.history:
-            raise ConfigurationError(self._no_history())
-        if limit < 1:
+            how = "provider keeps no run history: open it with history=50, in the URL ?history=50"
+            raise ConfigurationError(f"this {how if self.keeps_history else 'store keeps no run history'}")
+        given: object = limit
+        if not isinstance(given, int) or given < 1:
             raise ConfigurationError(f"limit must be how many runs to read, at least 1, not {short_repr(limit)}")
         return newest_first((yield from self.runs(name, limit)), min(limit, self.history))
-
-    def _no_history(self) -> str:
-        if self.keeps_history:
-            return "this provider keeps no run history: open it with history=50, in the URL ?history=50"
-        return "this store keeps no run history"
 
     def carry_out(self, operation: str, lock_name: str | None, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
         """A program of the store with retries, and with errors that name the ``operation``."""

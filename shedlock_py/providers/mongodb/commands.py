@@ -36,6 +36,8 @@ class Command:
     arguments: Mapping[str, Any]
     is_history: bool = False
     """It writes run history and nothing else."""
+    plain: Command | None = None
+    """The same command without history, if this one writes history as well."""
 
 
 NOW = "$$NOW"

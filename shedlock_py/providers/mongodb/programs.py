@@ -7,6 +7,7 @@ command follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Unpack, get_args
 
@@ -15,7 +16,7 @@ from pymongo.errors import DuplicateKeyError
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease, RunOutcome
@@ -43,6 +44,8 @@ from shedlock_py.providers.mongodb.commands import (
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LONGEST_NAME
 
+KEPT_WITH_RUNS = timedelta(days=3652)
+"""How long a record is kept with its runs: ten years, for jobs that run once a month or once a year."""
 MOST_INDEX_TRIES = 6
 """For processes that create the index at the same time."""
 
@@ -78,13 +81,15 @@ class MongoPrograms(StorePrograms):
         expiry = parse_duration(expire_after, "expire_after")
         if expiry < timedelta(seconds=1):
             raise ConfigurationError(f"expire_after={expire_after!r} is less than a second, which MongoDB counts in")
+        if self.history:
+            expiry = max(expiry, KEPT_WITH_RUNS)
         self._expire_after_seconds = -(-expiry // timedelta(seconds=1))
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Any, Any, int | None]:
         make, operation = (take_over, "take_over") if force else (acquire, "acquire")
         kept, tolerance = self.history, self.fire_time_tolerance
         try:
-            document = yield from self._sent(
+            document = yield self._with_history(
                 lambda has_history: make(claim, before, tolerance, kept if has_history else 0)
             )
         except ProviderError as error:
@@ -106,7 +111,7 @@ class MongoPrograms(StorePrograms):
         if not releasing:
             result = yield extend(lease, lock_for)
             return bool(result.matched_count)
-        result = yield from self._sent(
+        result = yield self._with_history(
             lambda has_history: release(lease.name, lease.locked_by, lock_for, lease if has_history else None)
         )
         is_released = bool(result.matched_count)
@@ -115,7 +120,7 @@ class MongoPrograms(StorePrograms):
         return is_released
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
-        result = yield from self._sent(lambda has_history: undo(name, locked_by, former_fire_time, has_history))
+        result = yield self._with_history(lambda has_history: undo(name, locked_by, former_fire_time, has_history))
         return bool(result.matched_count)
 
     def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
@@ -196,19 +201,13 @@ class MongoPrograms(StorePrograms):
 
     # Run history
 
-    def _sent(self, make: Callable[[bool], Command]) -> Program[Command, Any, Any]:
-        """Send the command that writes history as well, or the plain one."""
-        if not self.is_history_on():
-            return (yield make(False))
-        try:
-            return (yield make(True))
-        except ProviderUnreachable:
-            raise
-        except ProviderError as error:  # the server replied: it has changed nothing
-            refusal = error
-        reply = yield make(False)
-        self.history_failed(refusal)
-        return reply
+    def _with_history(self, make: Callable[[bool], Command]) -> Command:
+        """The command that writes history as well, or the plain one."""
+        return replace(make(True), plain=make(False)) if self.is_history_on() else make(False)
+
+    def without_history(self, command: Any, failure: Failure) -> Command | None:
+        # Only after a reply: both are on the same document, so history is not why there is none.
+        return command.plain if failure is Failure.REFUSED and isinstance(command, Command) else None
 
     def runs(self, name: str, limit: int) -> Program[Command, Any, list[Run]]:
         documents = yield read_runs(name, min(limit, self.history))

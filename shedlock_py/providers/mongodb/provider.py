@@ -24,11 +24,12 @@ class MongoLockProvider(ProgramProvider):
         which is never closed; or a ``mongodb://`` URL, for which a small client is opened. The URL's own options win;
         without a database in it, the locks are in ``shedlock``.
     :param collection: the collection of the lock records.
-    :param expire_after: :meth:`create_schema` lets MongoDB remove records that were not held for so long.
+    :param expire_after: :meth:`create_schema` lets MongoDB remove records that were not held for so long; with
+        ``history``, whose runs go with their record, ten years at least.
     :param timeout: how long an operation may take in all, with a URL; 5 s by default, or the URL's ``timeout`` or
         ``timeoutMS``. PyMongo's limits for parts of it (``socketTimeoutMS``, …) count instead if the URL names them.
     :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock; 5 minutes by default.
-    :param history: how many runs of each lock name to keep, for :meth:`runs`; none by default.
+    :param history: how many runs of each lock name to keep, in its record, for :meth:`runs`; none by default.
     :raises ConfigurationError: a URL or an object that cannot work.
     """
 

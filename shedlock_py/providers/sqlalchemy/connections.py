@@ -104,12 +104,10 @@ class SqlConnections:
             cursor.execute(statement.sql, values if names is None else tuple(map(values.__getitem__, names)))
             match statement.reply:
                 case "rows":
-                    reply = SqlReply(cursor.fetchall())
+                    rows = cursor.fetchall()
+                    reply = SqlReply(rows, len(rows))
                 case "count":
                     reply = SqlReply(changed=cursor.rowcount)
-                case "number":
-                    [[number]] = cursor.fetchall()
-                    reply = SqlReply(changed=number)
                 case "id":
                     reply = SqlReply(id=cursor.lastrowid)
         except BaseException:

@@ -1,7 +1,7 @@
 """The SQL of run history: a table beside the lock table, with one row for each run.
 
 PostgreSQL writes it in the statement of the operation itself, as further subqueries of it. The other databases have no
-such statements: there, one more statement follows.
+such statements: there, one more statement follows. So it does everywhere after ``prune``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,25 @@ _THIS_RUN = "name = :name AND locked_by = :locked_by"
 _NO_ROW_YET = f"NOT EXISTS (SELECT 1 FROM {{runs}} WHERE {_THIS_RUN})"
 
 
+def _unlocked(condition: str) -> str:
+    """The runs of the name with ``condition``, but for rows that another session has locked.
+
+    PostgreSQL would wait for these in the middle of a statement that has locked the record: jobs would wait, too.
+    """
+    found = f"SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} AND {condition} FOR UPDATE SKIP LOCKED"
+    return f"{_THIS_NAME} AND fencing_token = ANY (ARRAY({found}))"
+
+
 class RunStatements:
     """The statements on the table of runs.
 
+    :param patience: PostgreSQL: in seconds, for how long a claim may wait for the table; None: the caller waits, too.
     :ivar combined: PostgreSQL: by the text of a statement without history, the one that writes history as well.
-    :ivar following: the other databases: by the same, the one to be sent after it.
+    :ivar trimming: PostgreSQL: by the text of one of these, the one that also deletes the oldest runs of the name.
+    :ivar following: by the text of a statement without history, the one to be sent after it.
     """
 
-    def __init__(self, plain: Statements) -> None:
+    def __init__(self, plain: Statements, patience: float | None) -> None:
         lock_table, dialect = plain.table, plain.dialect
         table = runs_table(MetaData(), lock_table.name, lock_table.schema)
         if len(table.name.encode()) > dialect.max_identifier_length:
@@ -56,14 +67,19 @@ class RunStatements:
         )
         self.probe = self._compile(f"SELECT {columns} FROM {{runs}} WHERE 1 = 0", "rows")
         self.combined: dict[str, Statement] = {}
+        self.trimming: dict[str, Statement] = {}
         self.following: dict[str, Statement] = {}
         if dialect.name == "postgresql":
-            self._combine()
+            self._combine(patience)
         else:
             self._follow()
-        self.texts = {
-            statement.sql for statement in (self.read, self.probe, *self.combined.values(), *self.following.values())
-        }
+        # A name may have another collation in a lock table of MySQL that ShedLock for Java made.
+        same = "CONVERT(name USING utf8mb4) COLLATE utf8mb4_bin" if dialect.name in ("mysql", "mariadb") else "name"
+        self.following[plain.prune.sql] = self._compile(
+            f"DELETE FROM {{runs}} WHERE {same} NOT IN (SELECT {same} FROM {{table}})", "count"
+        )
+        made = (self.combined, self.trimming, self.following)
+        self.texts = {self.read.sql, self.probe.sql, *(each.sql for some in made for each in some.values())}
         """Errors of these are about history."""
 
     def _compile(self, sql: str, reply: Any) -> Statement:
@@ -78,43 +94,44 @@ class RunStatements:
     # PostgreSQL. All parts of a statement see the tables as they were before it, so none sees what another one writes.
     # A skip writes nothing, and locks no row: each part depends on the rows of the first one.
 
-    def _combine(self) -> None:
+    def _combine(self, patience: float | None) -> None:
         plain, now = self._plain, self._clock.now
         # The server waits for a locked table before it executes. By then the caller has sent the plain statement.
-        waited = (
-            f"({self._clock.now} > timezone('utc', transaction_timestamp()) "
-            "+ CAST(:patience_ms AS bigint) * interval '1 ms')"
-        )
-        moment, text = self._clock.moment, self._clock.text
+        waited = ""
+        if patience is not None:
+            waited = f"(clock_timestamp() > transaction_timestamp() + interval '{int(patience * 1000)} ms')"
+        moment, text, number = self._clock.moment, self._clock.text, self._clock.number
         token = "fencing_token" if plain.extra_columns else self._next_token()
-        values = [text.format("name"), token, text.format("locked_by"), "locked_at"]
-        values += [moment.format("fire_time"), moment.format("next_fire_time")]
+        values = ["name", token, "locked_by", "locked_at", moment.format("fire_time"), moment.format("next_fire_time")]
         # A claim that is carried out twice has the same token both times.
         is_new = "" if plain.extra_columns else f" AND {_NO_ROW_YET}"
         begin = (
             # A late copy of a claim may find its record, but neither a lease nor its run any more.
             f", begun AS (INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM granted "
             f"WHERE lock_until > {now}{is_new} ON CONFLICT DO NOTHING)"
-            f", trimmed AS (DELETE FROM {{runs}} WHERE {_THIS_NAME} AND EXISTS (SELECT 1 FROM granted) "
-            f"AND fencing_token <= (SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} AND locked_by <> :locked_by "
-            f"ORDER BY fencing_token DESC OFFSET CAST(:kept AS bigint) - 1 LIMIT 1))"
         )
+        newest = f"SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} ORDER BY fencing_token DESC"
+        oldest = (
+            f"fencing_token <= ({newest} OFFSET {number.format('kept')} LIMIT 1) AND EXISTS (SELECT 1 FROM granted)"
+        )
+        trim = f", trimmed AS (DELETE FROM {{runs}} WHERE {_unlocked(oldest)})"
         for (kind, has_fire_time), claim in plain.claims.items():
-            sql = returning_claim(plain.claim_sql(kind, has_fire_time), checks_first=True, history=begin, waited=waited)
-            self.combined[claim.sql] = self._compile(sql, "rows")
+            claim_sql = plain.claim_sql(kind, has_fire_time)
+            for made, history in ((self.combined, begin), (self.trimming, begin + trim)):
+                sql = returning_claim(claim_sql, checks_first=True, history=history, waited=waited)
+                made[claim.sql] = self._compile(sql, "rows")
         outcome = f"CASE WHEN EXISTS (SELECT 1 FROM done) THEN {text.format('outcome')} ELSE 'lost' END"
-        self._combine_change(
-            plain.release,
-            f"UPDATE {{runs}} SET ended = {now}, outcome = {outcome}, error = {text.format('error')} "
-            f"WHERE {_THIS_RUN} AND ended IS NULL",
-        )
-        self._combine_change(plain.undo, f"DELETE FROM {{runs}} WHERE {_THIS_RUN} AND EXISTS (SELECT 1 FROM done)")
-        gone = "name IN (SELECT name FROM done) OR name NOT IN (SELECT name FROM {table})"
-        self._combine_change(plain.prune, f"DELETE FROM {{runs}} WHERE {gone}")
+        this_run = "locked_by = :locked_by AND ended IS NULL"
+        if plain.extra_columns:  # the index then finds it at once; a late copy of its claim has a later token
+            this_run = f"fencing_token >= {number.format('fencing_token')} AND {this_run}"
+        end = f"UPDATE {{runs}} SET ended = {now}, outcome = {outcome}, error = {text.format('error')}"
+        self._combine_change(plain.release, f"{end} WHERE {_unlocked(this_run)}")
+        is_undone = "locked_by = :locked_by AND EXISTS (SELECT 1 FROM done)"
+        self._combine_change(plain.undo, f"DELETE FROM {{runs}} WHERE {_unlocked(is_undone)}")
 
     def _combine_change(self, plain: Statement, history: str) -> None:
-        sql = f"WITH done AS ({plain.template} RETURNING name), noted AS ({history}) SELECT count(*) FROM done"
-        self.combined[plain.sql] = self._compile(sql, "number")
+        sql = f"WITH done AS ({plain.template} RETURNING 1), noted AS ({history}) SELECT 1 FROM done"
+        self.combined[plain.sql] = self._compile(sql, "rows")
 
     # MySQL, MariaDB and SQLite
 
@@ -128,11 +145,6 @@ class RunStatements:
             "count",
         )
         self.following[plain.undo.sql] = self._compile(f"DELETE FROM {{runs}} WHERE {_THIS_RUN}", "count")
-        # A name may have another collation in a lock table that ShedLock for Java made.
-        same = "name" if plain.dialect.name == "sqlite" else "CONVERT(name USING utf8mb4) COLLATE utf8mb4_bin"
-        self.following[plain.prune.sql] = self._compile(
-            f"DELETE FROM {{runs}} WHERE {same} NOT IN (SELECT {same} FROM {{table}})", "count"
-        )
 
     def _begin_run(self) -> str:
         """Insert the run of the claim that the record has now; in place of the oldest, if there are enough."""

@@ -13,8 +13,8 @@ from shedlock_py.providers.sqlalchemy.claims import ClaimKind, ClaimSql, mysql_i
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.schema import COLUMN_TYPES, EXTRA_COLUMNS
 
-ReplyKind = Literal["rows", "count", "number", "id"]
-"""All rows; the number of changed rows; the same, as a row with one value; or the number in MySQL's OK packet."""
+ReplyKind = Literal["rows", "count", "id"]
+"""All rows; the number of changed rows; or the number in MySQL's OK packet."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SqlCommand(NamedTuple):
 
 
 class SqlReply(NamedTuple):
-    """The rows; or how many rows were found or changed; or the number in MySQL's OK packet."""
+    """The rows; how many rows were found or changed; or the number in MySQL's OK packet."""
 
     rows: Sequence[Sequence[Any]] = ()
     changed: int = 0

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py._program import Program
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.providers.kit import Failure, StorePrograms
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
@@ -65,7 +65,7 @@ class SqlTables(StorePrograms):
         self._schema = schema
         self._given_table = self._table = lock_table(MetaData(), table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
-        self._runs = RunStatements(self._sql) if self.history else None
+        self._runs = self._run_statements()
         self.table_name = self._sql.table_name
         """As the user wrote it."""
         if dialect.name == "sqlite":
@@ -95,7 +95,12 @@ class SqlTables(StorePrograms):
     def _use_schema(self, schema: str) -> None:
         self._table = lock_table(MetaData(), self._table.name, schema)
         self._sql = Statements(self.dialect, self._table, self.extra_columns)
-        self._runs = RunStatements(self._sql) if self.history else None
+        self._runs = self._run_statements()
+
+    def _run_statements(self) -> RunStatements | None:
+        if not self.history:
+            return None
+        return RunStatements(self._sql, None if self.timeout is None else self.timeout / 2)
 
     def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
         """Before the first time is written or compared: locate the table, and check the types of its time columns."""
@@ -127,6 +132,7 @@ class SqlTables(StorePrograms):
         yield from self._create(self._table, self._sql.probe)
         if self._runs is not None:
             yield from self._create(self._runs.table, self._runs.probe)
+            self.rest_from_history(0)  # it may have rested because the table was missing
 
     def _create(self, table: Table, probe: Statement) -> SqlProgram[None]:
         """Probe, create, probe again: several processes may do it at once, and some may not create tables at all."""
@@ -135,7 +141,7 @@ class SqlTables(StorePrograms):
             return
         except ProviderError as error:
             if missing(error.__cause__) is not Missing.TABLE:
-                raise
+                raise self._not_created(error, table) from error.__cause__
         failure: ProviderError | None = None
         try:
             yield SqlCommand(Statement(create_schema_sql(table, self._make_dialect()), "count"))
@@ -146,7 +152,15 @@ class SqlTables(StorePrograms):
         except ProviderError:
             if failure is None:
                 raise
-            raise failure from failure.__cause__
+            raise self._not_created(failure, table) from failure.__cause__
+
+    def _not_created(self, error: ProviderError, table: Table) -> ProviderError:
+        """``error``, with what to do about it."""
+        if isinstance(error, ProviderUnreachable) or error.hint is not None:
+            return error
+        name = self.dialect.identifier_preparer.format_table(table)
+        hint = f"let a user who may do so create {name}, or grant its use: shedlock schema prints the SQL"
+        return ProviderError(error.message, operation=error.operation, hint=hint)
 
     # The meaning of errors
 

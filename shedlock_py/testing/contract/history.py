@@ -202,7 +202,7 @@ class HistoryContract(ContractBase):
             assert more.release(acquired(more, LockRequest(name, LONG)))
         assert len(more.runs(name)) == KEPT + 2
 
-    @pytest.mark.parametrize("limit", [0, -1])
+    @pytest.mark.parametrize("limit", [0, -1, "5", 1.5, None])
     def test_a_limit_that_cannot_be(self, keeper: Any, name: str, limit: int) -> None:
         with pytest.raises(ConfigurationError, match="limit must be"):
             keeper.runs(name, limit)

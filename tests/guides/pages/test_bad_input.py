@@ -353,7 +353,10 @@ ROWS: dict[str, Row] = {
         "tests/stores/redis_quorum/test_emptied_servers.py::test_a_new_quorum_votes_after_start_new_quorum_only",
     ],
     "a holder that begins with `paused by `": [
-        Refused(lambda: sl.LockRequest("job", "1m", holder="paused by alice"), "holder must not begin with"),
+        Refused(
+            lambda: sl.LockRequest("job", "1m", holder="paused by alice"), "holder must not begin with 'paused by '"
+        ),
+        Refused(lambda: elector(holder="paused by alice"), "holder must not begin with 'paused by '"),
     ],
     "a lease released twice, or extended after its release": [a_lease_that_was_released],
     "a naive `fire_time`": [

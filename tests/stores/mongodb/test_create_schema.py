@@ -58,6 +58,15 @@ def test_an_index_that_was_there_before(store: Store, existing: dict[str, Any]) 
         assert expiry(store) == seconds
 
 
+def test_records_with_runs_are_kept_for_ten_years(store: Store) -> None:
+    """The runs go with their record, and a job may run once a month."""
+    provider_of(store).create_schema()
+    store.provider(history=3).create_schema()
+    assert expiry(store) == 3652 * DAY
+    store.provider(history=3, expire_after="3653d").create_schema()
+    assert expiry(store) == 3653 * DAY
+
+
 @pytest.mark.parametrize("expire_after", [0, "999ms", -1, "10", None, "11 years"])
 def test_times_that_cannot_be(store: Store, expire_after: Any) -> None:
     with pytest.raises(ConfigurationError, match="expire_after"):

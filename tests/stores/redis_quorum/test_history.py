@@ -110,6 +110,23 @@ def test_runs_are_kept_for_ten_years(quorum: Quorum) -> None:
 
 
 @pytest.mark.usefixtures("long_grace")
+@pytest.mark.parametrize("history", [0, 3])
+def test_a_force_release_leaves_the_runs_where_they_are(quorum: Quorum, kind: str, history: int) -> None:
+    """Also one by a tool that is opened without history. The records do not expire earlier either."""
+    keeper: Any = quorum.provider(kind=kind, history=3)
+    lease = acquired(keeper)
+    assert quorum.provider(history=history).force_release(NAME)
+    assert outcomes(keeper) == [None]
+    assert keeper.release(lease) is False
+    assert outcomes(keeper) == ["lost"]
+    assert keeper.release(acquired(keeper))
+    assert outcomes(keeper) == ["ok", "lost"]
+    for number in range(quorum.size):
+        assert round(quorum.send(number, "PTTL", quorum.key()) / 86_400_000) == 3652
+        assert quorum.send(number, "HGET", quorum.key(), "run:0").endswith(b"\nlost\n")
+
+
+@pytest.mark.usefixtures("long_grace")
 def test_i8_a_server_that_cannot_write_history(quorum: Quorum, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     keeper: Any = quorum.provider(kind=kind, history=3)
     lost = acquired(keeper)

@@ -4,14 +4,18 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
-from shedlock_py import ConfigurationError, LockRequest, ProviderError
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, acquired, record_of
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.lease import random_claim_id
+from shedlock_py.providers.kit import ProgramProvider
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, acquired, carry_out, record_of
 from tests.stores.sql.test_round_trips import costs
 from tests.support.polling import wait_until
 
@@ -29,16 +33,42 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def add_triggers(store: Store, table: str, body: str) -> None:
+    """Let each insert, update and delete carry out ``body`` first."""
+    if store.is_postgres:
+        store.execute(
+            f"CREATE FUNCTION {table}_f() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {body}; RETURN coalesce(NEW, OLD); END $$"
+        )
+        body = f"EXECUTE FUNCTION {table}_f()"
+    else:
+        body = f"BEGIN {body}; END"
+    for event in ("INSERT", "UPDATE", "DELETE"):
+        store.execute(f"CREATE TRIGGER {table}_{event} BEFORE {event} ON {table} FOR EACH ROW {body}")
+
+
+def full_of(store: Store) -> str:
+    """Raises what the server replies when its disk is full."""
+    if store.is_sqlite:
+        return "SELECT RAISE(ABORT, 'database or disk is full')"
+    if store.is_postgres:
+        return "RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'"
+    return "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1114, MESSAGE_TEXT = 'The table is full'"
+
+
+@pytest.mark.parametrize("digit", ["0", "1"], ids=["trims", ""])
 @pytest.mark.parametrize("driver", ONE)
-def test_round_trips(driver: str, store: Store, table: str, proxy: Any, name: str) -> None:
-    provider = store.provider(proxy.address, table_name=table, history=3)
+def test_round_trips(driver: str, digit: str, store: Store, table: str, proxy: Any, name: str) -> None:
+    provider: Any = store.provider(proxy.address, table_name=table, history=3)
     provider.create_schema()
+    programs = getattr(provider, "async_provider", provider).programs
+    programs.new_claim_id = lambda: f"{random_claim_id()[:-1]}{digit}"
     more = 0 if store.is_postgres else 1
     expected = {"acquire": {1 + more}, "skip": {1}, "extend": {1}, "release": {1 + more}}
     assert costs(provider, proxy, name) == expected
 
 
-@pytest.mark.parametrize("fault", ["missing", "a column is missing", "read-only"])
+@pytest.mark.parametrize("fault", ["missing", "a column is missing", "read-only", "full"])
 @pytest.mark.parametrize("driver", [*ONE, *SQLITE_DRIVERS])
 def test_i8_jobs_run_where_history_cannot_be_written(
     driver: str, fault: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
@@ -56,6 +86,8 @@ def test_i8_jobs_run_where_history_cannot_be_written(
             store.execute(
                 f"ALTER TABLE {runs} RENAME TO {runs}_x", f"CREATE VIEW {runs} AS SELECT DISTINCT * FROM {runs}_x"
             )
+        case "full":
+            add_triggers(store, runs, full_of(store))
     with caplog.at_level(logging.WARNING, "shedlock_py"):
         assert provider.release(broken)
         for each in (name, f"{name}-2"):
@@ -79,7 +111,7 @@ def test_i8_jobs_run_where_history_cannot_be_written(
 def test_i8_a_claim_where_history_cannot_be_written(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And a new provider, after the table was created, writes history again."""
+    """After ``create_schema()`` it is written again, at once."""
     store.provider(table_name=table).create_schema()
     provider: Any = store.provider(table_name=table, history=3)
     with caplog.at_level(logging.WARNING, "shedlock_py"):
@@ -89,11 +121,102 @@ def test_i8_a_claim_where_history_cannot_be_written(
     assert len(warnings_of(caplog)) == 1
     with pytest.raises(ProviderError, match=f"create the table .*{table}_runs"):
         provider.runs(name)
-    after: Any = store.provider(table_name=table, history=3)
-    after.create_schema()
-    assert after.force_release(name)
-    assert after.release(acquired(after, name))
-    assert [run.outcome for run in after.runs(name)] == ["ok"]
+    provider.create_schema()
+    assert provider.force_release(name)
+    assert provider.release(acquired(provider, name))
+    assert [run.outcome for run in provider.runs(name)] == ["ok"]
+
+
+@pytest.mark.parametrize("driver", ONE)
+def test_i8_a_user_who_may_use_the_lock_table_only(
+    driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor create one: ``create_schema()`` says who can."""
+    store.provider(table_name=table).create_schema()
+    user, grants = ("jobs", "jobs") if store.is_postgres else ("jobs", "jobs@'%'")
+    make = "CREATE ROLE jobs LOGIN PASSWORD 'pw'" if store.is_postgres else f"CREATE USER {grants} IDENTIFIED BY 'pw'"
+    store.execute(make, f"GRANT SELECT, INSERT, UPDATE ON {table} TO {grants}")
+    if store.is_postgres:
+        store.execute("REVOKE CREATE ON SCHEMA public FROM public")
+    url = make_url(store.url()).set(username=user, password="pw").render_as_string(hide_password=False)
+    try:
+        provider: Any = store.provider(url=url, table_name=table, history=3)
+        with pytest.raises(ProviderError, match=rf"(?i)denied.* — let a user .* create \S*{table}_runs, or grant"):
+            provider.create_schema()
+        for is_there in (False, True):
+            if is_there:
+                store.provider(table_name=table, history=3).create_schema()
+                provider = store.provider(url=url, table_name=table, history=3)
+            caplog.clear()
+            with caplog.at_level(logging.WARNING, "shedlock_py"):
+                for _ in range(2):
+                    assert provider.release(acquired(provider, name))
+            [warning] = warnings_of(caplog)
+            assert "locks are not affected: acquire of lock" in warning
+            assert re.search("(?i)denied" if is_there else "create the table|denied", warning)
+    finally:
+        if store.is_postgres:
+            store.execute("DROP OWNED BY jobs")
+        store.execute(f"DROP {'ROLE' if store.is_postgres else 'USER'} {grants}")
+
+
+@pytest.mark.parametrize("driver", ONE)
+def test_i8_a_slow_table(driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A job waits for it for a second, or half of the time limit on PostgreSQL, and then not again for a minute."""
+    provider: Any = store.provider(table_name=table, history=3, timeout="4s")
+    provider.create_schema()
+    add_triggers(store, f"{table}_runs", "PERFORM pg_sleep(2.5)" if store.is_postgres else "DO SLEEP(1.5)")
+    with caplog.at_level(logging.WARNING, "shedlock_py"):
+        started = time.monotonic()
+        lease = acquired(provider, name)
+        after_first = time.monotonic()
+        assert 1 <= after_first - started < 4
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        assert provider.release(lease)
+        for number in range(3):
+            assert provider.release(acquired(provider, f"{name}-{number}"))
+        assert time.monotonic() - after_first < 4, "it has waited again"
+    [warning] = warnings_of(caplog)
+    assert "locks are not affected: acquire of lock" in warning
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
+def test_i8_a_table_that_is_slower_than_the_time_limit(driver: str, store: Store, table: str, name: str) -> None:
+    """The first claim fails with it. Those that follow do not."""
+    provider: Any = store.provider(table_name=table, history=3, timeout="1s")
+    provider.create_schema()
+    add_triggers(store, f"{table}_runs", "PERFORM pg_sleep(4)")
+    with pytest.raises(ProviderUnreachable):
+        provider.acquire(LockRequest(name, "1m"))
+    for number in range(3):
+        assert provider.release(acquired(provider, f"{name}-{number}"))
+
+
+@pytest.mark.parametrize("driver", [*ONE, "postgresql+psycopg2"])
+def test_i8_rows_that_somebody_has_locked(
+    driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator's transaction that deletes or corrects runs, and is left open."""
+    provider: Any = store.provider(table_name=table, history=2, timeout="20s")
+    provider.create_schema()
+    programs = getattr(provider, "async_provider", provider).programs
+    programs.new_claim_id = lambda: f"{random_claim_id()[:-1]}0"  # one that deletes the oldest runs
+    for _ in range(3):
+        assert provider.release(acquired(provider, name))
+    lease, undone = acquired(provider, name), acquired(provider, f"{name}-2")
+    with store.connect() as connection, connection.execution_options(isolation_level="READ COMMITTED").begin():
+        connection.execute(text(f"SELECT * FROM {table}_runs FOR UPDATE"))
+        with caplog.at_level(logging.WARNING, "shedlock_py"):
+            started = time.monotonic()
+            assert provider.release(lease)
+            assert provider.undo(undone)
+            assert provider.release(acquired(provider, name))
+            assert time.monotonic() - started < 5
+    assert len(warnings_of(caplog)) == (0 if store.is_postgres else 1)
+    if store.is_postgres:
+        assert [run.outcome for run in provider.runs(name)] == ["ok", "vanished"], "its end could not be written"
+        assert provider.release(acquired(provider, name))
+        assert store.query(f"SELECT count(*) FROM {table}_runs WHERE name = :name", name=name) == 3
 
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
@@ -150,6 +273,7 @@ def test_on_a_table_of_shedlock_for_java(driver: str, store: Store, table: str, 
     store.execute(*(f"ALTER TABLE {table} DROP COLUMN {each}" for each in ("fencing_token", "last_fire_time")))
     provider: Any = store.provider(table_name=table, history=2, extra_columns=False)
     provider.create_schema()
+    provider.programs.new_claim_id = lambda: f"{random_claim_id()[:-1]}0"  # one that trims on PostgreSQL
     for _ in range(4):
         lease = acquired(provider, name)
         assert lease.fencing_token is None
@@ -157,7 +281,7 @@ def test_on_a_table_of_shedlock_for_java(driver: str, store: Store, table: str, 
         assert provider.release(lease)
     assert [run.locked_by == lease.locked_by for run in provider.runs(name)] == [True, False]
     assert [run.outcome for run in provider.runs(name)] == ["ok", "ok"]
-    assert store.query(f"SELECT count(*) FROM {table}_runs") == 2
+    assert store.query(f"SELECT count(*) FROM {table}_runs") == (3 if store.is_postgres else 2)
 
 
 @pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])
@@ -221,3 +345,36 @@ def test_i12_a_lost_reply_changes_no_run(driver: str, store: Store, table: str, 
         [run] = provider.runs(lease.name)
         assert (run.locked_by, run.outcome) == (lease.locked_by, "ok")
         assert proxy.replies_dropped == 2 * (lost + 1)
+
+
+class Interrupted:
+    """Carries commands out for ``provider``; SIGTERM comes at one of them, before or after it has reached the store."""
+
+    def __init__(self, provider: LockProvider, at: int, *, is_done: bool) -> None:
+        self.provider, self.at, self.is_done = provider, at, is_done
+
+    def execute(self, command: SqlCommand, timeout: float | None) -> Any:
+        self.at -= 1
+        if self.at != 0 or self.is_done:
+            reply = carry_out(self.provider, command)
+        if self.at == 0:
+            raise SystemExit
+        return reply
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql", "sqlite"])
+def test_i8_a_release_that_is_interrupted_ends_its_run(
+    driver: str, at: int, is_done: bool, store: Store, table: str, name: str
+) -> None:
+    provider: Any = store.provider(table_name=table, history=3)
+    provider.create_schema()
+    lease = acquired(provider, name)
+    lease.outcome = "failed"
+    interrupted = ProgramProvider(provider.programs, Interrupted(provider, at, is_done=is_done))
+    with nullcontext() if store.is_postgres and at == 2 else pytest.raises(SystemExit):  # there is no second command
+        interrupted.release(lease)
+    assert not record_of(provider, name).is_held
+    [run] = provider.runs(name)
+    assert (run.outcome, run.ended is not None) == ("failed", True)

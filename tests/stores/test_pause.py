@@ -61,10 +61,11 @@ def attempts(log: Path) -> list[Attempt]:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("store_name", ["postgres", "redis"])
 def test_sixteen_processes_run_nothing_during_a_pause_and_the_next_tick_after_it(
-    make_store: Callable[..., Store], tmp_path: Path
+    store_name: str, make_store: Callable[..., Store], tmp_path: Path
 ) -> None:
-    store, log = make_store("postgres"), tmp_path / "log"
+    store, log = make_store(store_name), tmp_path / "log"
     provider = store.open()
     group = multiprocessing.get_context("spawn").Process(target=replicas, args=(store.arguments(), log))
     group.start()
