@@ -14,13 +14,8 @@ into the program where it is not::
 """
 
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, within
-from shedlock_py.providers.kit.facades import (
-    AsyncProgramProvider,
-    AsyncStoreClient,
-    ProgramProvider,
-    StoreClient,
-    ThreadedClient,
-)
+from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient, ThreadedClient
+from shedlock_py.providers.kit.facades import AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.kit.operation import (
     MOST_RETRIES,
     Failure,

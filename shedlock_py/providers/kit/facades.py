@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from traceback import clear_frames
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
@@ -15,10 +15,12 @@ from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient
 from shedlock_py.providers.kit.operation import TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pausing import Pausing, resume
 from shedlock_py.providers.kit.programs import HISTORY_SECONDS, StorePrograms
+from shedlock_py.providers.kit.reading import read_recent_runs, read_runs
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name, validate_prefix
 
@@ -26,35 +28,6 @@ T = TypeVar("T")
 
 _UNDO_WORKERS = 4
 _NO_TIME_LEFT = "the requests before the next one"
-
-
-class StoreClient(Protocol):
-    """Carries a command out for :class:`ProgramProvider`.
-
-    It may also have ``close()``, and ``shown``: what the provider's ``repr`` shows of the store.
-    """
-
-    def execute(self, command: Any, timeout: float | None, /) -> Any:
-        """The reply, within ``timeout`` seconds (None: as long as the user's client takes), or :class:`TimedOut`."""
-
-
-class AsyncStoreClient(Protocol):
-    """Carries a command out for :class:`AsyncProgramProvider`."""
-
-    async def execute(self, command: Any, timeout: float | None, /) -> Any:  # noqa: ASYNC109 (what is left of the operation's)
-        """See :class:`StoreClient`."""
-
-
-class ThreadedClient:
-    """A client for :class:`AsyncProgramProvider` that calls a blocking one in a worker thread."""
-
-    def __init__(self, client: StoreClient) -> None:
-        self._client = client
-
-    async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (see AsyncStoreClient)
-        import asyncio  # late: sync programs do without
-
-        return await asyncio.to_thread(self._client.execute, command, timeout)
 
 
 class _AnyProvider:
@@ -119,7 +92,14 @@ class ProgramProvider(_AnyProvider, LockProvider):
 
         :raises ConfigurationError: this provider keeps no history.
         """
-        return self.run(self.programs.read_runs(validate_name(name), limit), "runs", name)
+        return self.run(read_runs(self.programs, validate_name(name), limit), "runs", name)
+
+    def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
+        """:meth:`runs` of each of ``names``, in few requests: for a view of many jobs, a few hundred names at a time.
+
+        Runs with odd values are left out, with a warning. On a cluster or a quorum, one request for each name.
+        """
+        return self.run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
     def force_release(self, name: str) -> bool:
         return self.run(self.programs.force_release(validate_name(name)), "force_release", name)
@@ -247,7 +227,11 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
 
     async def runs(self, name: str, limit: int = 50) -> list[Run]:
         """See :meth:`ProgramProvider.runs`."""
-        return await self.run(self.programs.read_runs(validate_name(name), limit), "runs", name)
+        return await self.run(read_runs(self.programs, validate_name(name), limit), "runs", name)
+
+    async def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
+        """See :meth:`ProgramProvider.recent_runs`."""
+        return await self.run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
     async def force_release(self, name: str) -> bool:
         return await self.run(self.programs.force_release(validate_name(name)), "force_release", name)

@@ -22,6 +22,9 @@ from shedlock_py.providers.sqlalchemy.schema import runs_table
 if TYPE_CHECKING:
     from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 
+NAMES_AT_ONCE = 50
+"""Whose runs one statement reads. With fewer names, the last one fills the other parameters."""
+
 _OUTCOMES = get_args(RunOutcome)
 _COLUMNS = ("name", "fencing_token", "locked_by", "started", "fire_time", "next_fire_time")
 _THIS_NAME = "name = :name"
@@ -54,6 +57,12 @@ class RunStatements:
         self.read = self._compile(
             f"SELECT {columns} FROM {{runs}} WHERE {_THIS_NAME} ORDER BY fencing_token DESC LIMIT {size}", "rows"
         )
+        place = "ROW_NUMBER() OVER (PARTITION BY name ORDER BY fencing_token DESC)"
+        ranked = f"SELECT runs.*, {place} AS place FROM {{runs}} AS runs"
+        some = ", ".join(f":name_{number}" for number in range(NAMES_AT_ONCE))
+        self.read_recent = self._compile(
+            f"SELECT {columns} FROM ({ranked} WHERE name IN ({some})) AS newest WHERE place <= {size}", "rows"
+        )
         self.probe = self._compile(f"SELECT {columns} FROM {{runs}} WHERE 1 = 0", "rows")
         self.combined: dict[str, Statement] = {}
         self.following: dict[str, Statement] = {}
@@ -62,7 +71,14 @@ class RunStatements:
         else:
             self._follow()
         self.texts = {
-            statement.sql for statement in (self.read, self.probe, *self.combined.values(), *self.following.values())
+            statement.sql
+            for statement in (
+                self.read,
+                self.read_recent,
+                self.probe,
+                *self.combined.values(),
+                *self.following.values(),
+            )
         }
         """Errors of these are about history."""
 
