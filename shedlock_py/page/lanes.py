@@ -113,7 +113,7 @@ def _end_of(run: Run, record: LockRecord) -> datetime:
 def _ticks(begin: datetime, now: datetime, span: timedelta) -> Iterator[tuple[datetime, str]]:
     """Each sixth hour of a day, each midnight of a week, in this machine's time zone."""
     moment = display.in_local_zone(begin).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-    while moment < now - span * 0.04:  # the label of "now" needs room
+    while moment < now - span * 0.1:  # the label of "now" needs room
         local = display.in_local_zone(moment)
         if local.hour % (24 if span > DAY else 6) == 0:
             yield moment, f"{local:%a %d}" if span > DAY else f"{local:%H:%M}"

@@ -126,7 +126,7 @@ class Guard:
         if len(scope["path"]) + len(scope["query_string"]) > LONGEST_ADDRESS:
             raise Refusal(414, f"This address is longer than {LONGEST_ADDRESS} characters.")
         if self._hosts and _host_of(headers.get("host", "")) not in self._hosts:
-            raise Refusal(421, "This page is not served under this host name.")
+            raise Refusal(421, "This page is served to this machine only. Behind a proxy, start it with a token.")
         is_open = scope["path"].removeprefix(scope.get("root_path", "")) in OPEN_TO_ALL
         user = "" if is_open or self._token is None else self._user(headers)
         if scope["method"] not in ("GET", "HEAD", "POST"):
