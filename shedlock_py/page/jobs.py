@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -114,20 +115,20 @@ class Job:
             return f"{display.in_words(-self.next_in)} late"
         return f"in {display.in_words(self.next_in)}"
 
-    def sort_key(self, column: str) -> tuple[bool, Any]:
-        """Names without a value come last."""
-        values: dict[str, Any] = {
-            "name": self.record.name,
-            "state": ("paused", "demoted", "held", "free").index(self.state),
-            "holder": self.holder,
-            "since": self.record.locked_at,
-            "until": self.record.remaining if self.record.is_held else None,
-        }
-        if column in FROM_RUNS:
-            values["outcome"] = (not self.has_failed, self.outcome) if self.outcome else None
-            values |= {"took": self.took, "usual": self.usual, "next": self.next_in}
-        value = values[column]
-        return value is None, value if value is not None else 0
+
+_STATES = ("paused", "demoted", "held", "free")
+_SORT_KEYS: dict[str, Callable[[Job], Any]] = {
+    "name": lambda job: job.record.name,
+    "state": lambda job: _STATES.index(job.state),
+    "holder": lambda job: job.holder,
+    "since": lambda job: job.record.locked_at,
+    "until": lambda job: job.record.remaining if job.record.is_held else None,
+    "outcome": lambda job: (not job.has_failed, job.outcome) if job.outcome else None,
+    "took": lambda job: job.took,
+    "usual": lambda job: job.usual,
+    "next": lambda job: job.next_in,
+}
+"""None: the job has no such value."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,9 @@ class Query:
         return True
 
     def selected(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those that are shown, sorted. Those of the same value by name; without a value, last."""
-        shown = sorted((job for job in jobs if self.shows(job)), key=lambda job: job.record.name)
-        with_value = [job for job in shown if not job.sort_key(self.sort)[0]]
-        without = [job for job in shown if job.sort_key(self.sort)[0]]
-        return sorted(with_value, key=lambda job: job.sort_key(self.sort), reverse=self.is_reversed) + without
+        """Those of ``jobs``, which are sorted by name, that are shown. Those without a value come last."""
+        key = _SORT_KEYS[self.sort]
+        keyed = [(key(job), job) for job in jobs if self.shows(job)]
+        with_value = [each for each in keyed if each[0] is not None]
+        with_value.sort(key=itemgetter(0), reverse=self.is_reversed)
+        return [job for _, job in with_value] + [job for value, job in keyed if value is None]
