@@ -184,10 +184,12 @@ def _demote(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
 def _prune_confirmation(store: Store, values: Mapping[str, str]) -> Confirmation:
     unused_for = values.get("unused_for", "90d")
     names = _unused(store, parse_duration(unused_for, "unused for", zero=True))
+    number = "1 record" if len(names) == 1 else f"{len(names)} records"
     return Confirmation(
         "Prune",
-        f"Delete {len(names)} record{'' if len(names) == 1 else 's'}",
-        f"{len(names)} lock records are free and were not held for {unused_for}. Their runs and their last fire times "
+        f"Delete {number}",
+        f"{number.replace('record', 'lock record')} {'is' if len(names) == 1 else 'are'} free and "
+        f"{'was' if len(names) == 1 else 'were'} not held for {unused_for}. Runs and last fire times "
         f"go with them. Jobs are not harmed: the next run makes a new record. Not for a table that ShedLock for Java "
         f"uses, too: it makes no new record until it is restarted.",
         (Field("unused_for", "Not held for", unused_for, "change it, and count again before you delete"),),
@@ -204,9 +206,8 @@ def _prune(store: Store, values: Mapping[str, str]) -> str:
     if values.get("unused_for") != values.get("seen"):
         raise NotDone("Another time than the one that was counted: count again before you delete.")
     deleted = store.locks.prune(parse_duration(values.get("unused_for", ""), "unused for", zero=True))
-    return f"{deleted} record{'' if deleted == 1 else 's'} that {'was' if deleted == 1 else 'were'} not held for " + (
-        values.get("unused_for", "")
-    )
+    records = "record of a lock" if deleted == 1 else "records of locks"
+    return f"{deleted} {records} that {'was' if deleted == 1 else 'were'} not held for {values['unused_for']}"
 
 
 # Common to all

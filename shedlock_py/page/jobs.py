@@ -94,7 +94,7 @@ class Job:
         record = self.record
         return {
             "key": record.name,
-            "name": display.printable(record.name),
+            "name": display.printable(record.name) or '""',  # another program may have written it
             "state": self.state,
             "holder": self.holder,
             "since": f"{display.in_words(display.age(record))} ago",

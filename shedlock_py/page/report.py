@@ -12,7 +12,6 @@ from shedlock_py.page.jobs import COLUMNS, FROM_RUNS, Job, Query
 from shedlock_py.page.reading import Store
 from shedlock_py.page.rendering import render, static_text
 from shedlock_py.page.views import (
-    NO_HISTORY,
     clock_now,
     counts_of,
     job_values,
@@ -53,7 +52,7 @@ def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
         elections=[leader_values(by_name[name], store.runs(name, MOST_RUNS)) for name in leaders],
         detailed={job.record.name for job in detailed},
         left_out=len(jobs) - len(detailed) if runs is not None else 0,
-        no_history=NO_HISTORY if runs is None else "",
+        no_history=store.why_no_history if runs is None else "",
         now=clock_now(),
         version=__version__,
         **{key: value for key, value in store_values(store).items() if key != "no_history"},

@@ -21,10 +21,6 @@ from shedlock_py.record import LockRecord
 
 MOST_ROWS_OF_RUNS = 200
 TERMS = 10
-NO_HISTORY = (
-    "This provider keeps no run history: open it with history=50, in the URL ?history=50 or SHEDLOCK_HISTORY=50. "
-    "Without it, the page knows the present and not the past."
-)
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Views:
                 "page": page,
                 "pages": pages,
                 "counts": counts_of(records, jobs if runs_of_all is not None else None),
-                "no_history": "" if has_history else NO_HISTORY,
+                "no_history": "" if has_history else store.why_no_history,
             },
         )
 
@@ -97,7 +93,7 @@ class Views:
                 "title": display.printable(name),
                 "done": values.get("done") if values.get("done") in changes.ACTIONS else "",
                 "can": self._can(store, record),
-                "no_history": NO_HISTORY if runs is None else "",
+                "no_history": store.why_no_history if runs is None else "",
             },
         )
 
@@ -258,7 +254,7 @@ def store_values(store: Store, checks: Any = None) -> dict[str, Any]:
             }
             for check in found
         ],
-        "no_history": "" if has_history else NO_HISTORY,
+        "no_history": "" if has_history else store.why_no_history,
     }
 
 

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -54,7 +55,7 @@ def fill_redis(url: str, names: int, runs: int) -> None:
     client = redis.Redis.from_url(url)
     pipeline = client.pipeline(transaction=False)
     for number in range(names):
-        record: dict[str, str | int] = {}
+        record: dict[Any, Any] = {}
         for run in range(runs):
             started = now - (3600 * (runs - run) + number) * 1_000_000
             holder = f"{HOLDERS[(number + run) % 6]}#{CLAIM_ID}"
@@ -64,7 +65,8 @@ def fill_redis(url: str, names: int, runs: int) -> None:
             record[f"run:{run}"] = "\n".join(map(str, lines))
         until = now + 600_000_000 if number % 10 == 0 else started + 42_000_000
         record |= {"locked_by": holder, "locked_at": started, "lock_until": until, "fencing_token": started}
-        pipeline.hset(f"shedlock:{{{name_of(number)}}}", mapping={**record, "run_slot": runs - 1})
+        record["run_slot"] = runs - 1
+        pipeline.hset(f"shedlock:{{{name_of(number)}}}", mapping=record)
         if number % 500 == 499:
             pipeline.execute()
     pipeline.execute()
