@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 from shedlock_py import LockRecord, LockRequest
 from shedlock_py.page.report import report
 from tests.page.browser import axe_findings, chromium, served, tab
-from tests.page.picture import HEIGHT, WIDTH, draw
-from tests.page.sample import ELECTION, Sample
+from tests.page.picture import HEIGHT, WIDTH, draw, week
+from tests.page.sample import Sample
 
 VIEWS = {
     "jobs": "/",
@@ -27,11 +27,18 @@ VIEWS = {
     "prune": "/change/prune?unused_for=0s",
     "problem": "/job?name=nosuch",
 }
-LOOKS = [
-    pytest.param(width, scheme, marks=[] if (width, scheme) in ((400, "dark"), (1280, "light")) else pytest.mark.matrix)
-    for width in (400, 800, 1280, 2000)
-    for scheme in ("light", "dark")
-]
+
+
+def looks(*in_make_test: tuple[int, str]) -> pytest.MarkDecorator:
+    """Widths and colours; those that `make test` leaves out show the same."""
+    return pytest.mark.parametrize(
+        ("width", "scheme"),
+        [
+            pytest.param(width, scheme, marks=[] if (width, scheme) in in_make_test else pytest.mark.matrix)
+            for width in (400, 800, 1280, 2000)
+            for scheme in ("light", "dark")
+        ],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,7 @@ def record_of(sample: Sample, name: str) -> LockRecord:
     return record
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@looks((1280, "light"))
 def test_it_fits_and_complains_about_nothing(
     browser: Browser, address: str, tmp_path: Path, width: int, scheme: Any
 ) -> None:
@@ -68,22 +75,33 @@ def test_it_fits_and_complains_about_nothing(
         assert found.complaints == ["Failed to load resource: the server responded with a status of 404 (Not Found)"]
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
-def test_axe_finds_nothing_serious(
-    browser: Browser, address: str, sample: Sample, tmp_path: Path, width: int, scheme: Any
-) -> None:
-    (tmp_path / "report.html").write_text(report(sample.provider, [ELECTION]))
+@looks((400, "dark"))
+def test_axe_finds_nothing_serious(browser: Browser, address: str, width: int, scheme: Any) -> None:
     options = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme, "bypass_csp": True}
     with tab(browser, address, **options) as found:
         for path in VIEWS.values():
             found.go(path)
             assert axe_findings(found.page) == [], path
-        found.page.goto((tmp_path / "report.html").as_uri())
-        assert axe_findings(found.page) == []
+            assert not found.has_overflow(), path
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("width", [400, 1280])
+def test_axe_finds_nothing_serious_in_a_report(browser: Browser, tmp_path: Path, width: int) -> None:
+    (tmp_path / "report.html").write_text(report(week().provider, ["sync-orders"]))
+    with tab(browser, tmp_path.as_uri(), viewport={"width": width, "height": 800}) as found:
+        found.go("/report.html")
         assert not found.has_overflow()
+        assert found.complaints == []
+    with tab(browser, tmp_path.as_uri(), viewport={"width": width, "height": 800}, bypass_csp=True) as found:
+        found.go("/report.html")
+        assert axe_findings(found.page) == []
 
 
-@pytest.mark.parametrize("has_scripts", [True, False], ids=["with JavaScript", "without JavaScript"])
+@pytest.mark.parametrize(
+    "has_scripts",
+    [pytest.param(True, id="with JavaScript", marks=pytest.mark.matrix), pytest.param(False, id="without JavaScript")],
+)
 def test_every_button(browser: Browser, address: str, sample: Sample, has_scripts: bool) -> None:
     with tab(browser, address, java_script_enabled=has_scripts) as found:
         page = found.page
