@@ -53,7 +53,7 @@ def page_app(
     :param provider: sync (called in worker threads) or async (called on the event loop that serves the page).
     :param allow_changes: also pause, resume, free by force, demote, prune; otherwise the page changes nothing.
     :param token: what each request must have, as the password of HTTP's basic authentication or as a bearer token;
-        16 characters at least.
+        of 16 characters or more.
     :param elections: the lock names that are elections; their leaders have a view of their own.
     :param operator: the name of who makes a request, for pauses, events and the log; by default the user name that came
         with the token, else ``user@host`` of this process.
