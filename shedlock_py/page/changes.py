@@ -131,6 +131,11 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
         raise NotDone(f"{name} is not held.")
     if record.is_paused:
         consequence = f"{name} is {display.pause_in_words(record)}. Jobs start again at once. Better resume it."
+    elif (demotion := Demotion.from_record(record)) is not None:
+        consequence = (
+            f"{display.printable(demotion.leader)} was demoted, and may trust its lease for another "
+            f"{display.in_words(record.remaining)}. If another node leads before that, two can lead at the same time."
+        )
     else:
         consequence = (
             f"{_running(record)}. If its task still runs, it goes on, and a second one can start beside it at once. It "

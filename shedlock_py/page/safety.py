@@ -165,7 +165,10 @@ def _host_of(value: str) -> str:
 def _check_origin(headers: Headers) -> None:
     """:raises Refusal: another site sends this form. Browsers say so in one header or the other."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    is_same = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    try:
+        is_same = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    except ValueError:  # it is no address
+        is_same = False
     if (site != "same-origin") if site is not None else not is_same:
         raise Refusal(403, "This form was sent by another site.")
 

@@ -101,12 +101,13 @@ class Views:
         """What an operator can do with a lock, with the words of its button."""
         if not self.allow_changes:
             return []
-        # The lease of a leader is not to be freed: another could lead while the first still trusts it.
+        # The lease of a leader is not to be freed, also after it was demoted: another could lead while it trusts it.
         is_led = record.name in self.elections and leader_of(record) is not None
+        is_of_leader = is_led or Demotion.from_record(record) is not None
         able: list[tuple[str, str, bool]] = [
             ("pause", "Pause again…" if record.is_paused else "Pause…", store.can("pause") and not is_led),
             ("resume", "Resume…", record.is_paused and store.can("resume")),
-            ("force_release", "Free by force…", record.is_held and not is_led),
+            ("force_release", "Free by force…", record.is_held and not is_of_leader),
             ("demote", "Demote…", is_led),
         ]
         return [(action, words) for action, words, is_able in able if is_able]

@@ -128,6 +128,8 @@ def test_demote(alice: Client, sample: Sample, events: RecordingListener) -> Non
     assert (demotion.leader, demotion.cooldown.total_seconds()) == ("web-2", 60)
     assert 20 <= record.remaining.total_seconds() < 25
     assert "web-2 was demoted; an election in" in alice.html("/leaders")
+    assert "Free by force" not in alice.html("/leaders") + alice.html(f"/job?name={ELECTION}")
+    assert "two can lead at the same time" in alice.html(f"/change/force_release?name={ELECTION}")
     assert sample.provider.runs(ELECTION)[0].holder == "demoted 60000ms web-2"  # so it is in the history
     [event] = events.of(OperatorActed)
     assert (event.lock_name, event.action, event.by) == (ELECTION, "demote", "alice")

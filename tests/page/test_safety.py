@@ -89,6 +89,8 @@ def test_a_form_needs_the_secret_of_this_browser(sample: Sample, client: Client,
         ({"origin": "http://page.test"}, 303),
         ({"origin": "http://evil.test"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
+        ({"origin": "http://page.test:81"}, 403),
     ],
 )
 def test_a_form_of_another_site(client: Client, headers: dict[str, str], status: int) -> None:
