@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install-servers.sh PYTHON [SERVER...|all]: what the tests need from Debian, and only what is missing:
-# MariaDB, PgBouncer, the compiler and headers that PYTHON needs to build mysqlclient. The compiler also
-# makes the clocks that tests set (tests/faults/clocks.py). Newer servers are not Debian's: see
+# MariaDB, PgBouncer, Chromium, the compiler and headers that PYTHON needs to build mysqlclient. The compiler
+# also makes the clocks that tests set (tests/faults/clocks.py). Newer servers are not Debian's: see
 # tests/support/fetching.py. With "all" also Debian's own PostgreSQL and Redis, the "installed" releases.
 # With SERVER (mariadb, postgres, redis) only these, also where a SHEDLOCK_TEST_..._URL names one.
 set -euo pipefail
@@ -37,6 +37,7 @@ if wants redis "${SHEDLOCK_TEST_REDIS_URL:-}" && ! has redis-server; then
 fi
 if [ ${#only[@]} -eq 0 ]; then
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+    has chromium || missing+=(chromium fonts-dejavu-core) # shows the page; the tests drive it with Playwright
     has java || missing+=(default-jre-headless) # TLC, the model checker of docs/formal
     if [ -z "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] && ! has pgbouncer; then
         missing+=(pgbouncer)

@@ -39,6 +39,7 @@ from shedlock_py.events import (
     LockExtended,
     LockReleased,
     LockSkipped,
+    OperatorActed,
     ProviderFailed,
     TaskFinished,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "LockRequest",
     "LockSkipped",
     "NotLocked",
+    "OperatorActed",
     "ProviderError",
     "ProviderFailed",
     "ProviderNotConfigured",

@@ -34,6 +34,9 @@ keep-alive could not reach the store for too long."""
 StopReason = Literal["resigned", "revoked", "unreachable"]
 """Why a leadership ended: on purpose; taken over or demoted; the store was unreachable for too long."""
 
+OperatorAction = Literal["pause", "resume", "force_release", "demote", "prune"]
+"""What an operator can do on the page."""
+
 Outcome = Literal["succeeded", "failed", "cancelled"]
 
 
@@ -133,6 +136,20 @@ class TaskFinished(LockEvent):
 
 
 @dataclass(frozen=True)
+class OperatorActed(LockEvent):
+    """An operator has changed a lock on the page. Emitted in the process that serves the page.
+
+    ``lock_name`` is the name of the election for "demote", and empty for "prune".
+    """
+
+    action: OperatorAction
+    by: str
+    """Who did it, as far as the page knows."""
+    details: str
+    """What was done, for people to read."""
+
+
+@dataclass(frozen=True)
 class LeadershipStarted(ElectionEvent):
     """This node is the leader now. ``term`` is the fencing token."""
 
@@ -170,8 +187,8 @@ def log_listener(event: Event) -> None:
     """Write an event to the logger ``shedlock_py``.
 
     ERROR: the store failed, so that a task did not run or its lock was not freed. WARNING: a lease or a leadership was
-    lost, or the store failed to extend a lease or to read a record, which is retried. INFO: other events of elections.
-    DEBUG: the rest.
+    lost, an operator changed a lock, or the store failed to extend a lease or to read a record, which is retried.
+    INFO: other events of elections. DEBUG: the rest.
     """
     match event:
         case LockSkipped(lock_name, reason):
@@ -187,6 +204,8 @@ def log_listener(event: Event) -> None:
         case ProviderFailed(lock_name, operation, error):
             level = logging.WARNING if operation in ("extend", "record") else logging.ERROR
             logger.log(level, "lock %r: %s failed: %s", lock_name, operation, error)
+        case OperatorActed(lock_name, action, by, details):
+            logger.warning("lock %r: %s by operator %s: %s", lock_name, action, by, details)
         case LeadershipStarted(name, holder, term):
             logger.info("election %r: %s leads, term %s", name, holder, term)
         case LeadershipStopped(name, holder, term, reason):

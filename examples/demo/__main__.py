@@ -15,17 +15,20 @@ from examples.demo.servers import PRIVATE, NoServer, private_store
 from examples.demo.show import Show
 from examples.demo.view import pick_view
 from shedlock_py import ShedLockError, provider_from_url
+from shedlock_py.page.report import report
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     with tempfile.TemporaryDirectory(prefix="shedlock-demo-") as directory:
         try:
-            with open_store(options, directory) as store:
+            with open_store(options, directory) as url:
+                store = with_history(url)
                 prepare(store)
                 with pick_view() as view:
                     show = Show(store, options.seconds, not options.no_lock, view, Path(directory))
                     verdict = show.run()
+                write_page(store, options.page)
         except (ShedLockError, NoServer) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -34,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 130
     print()
     print("\n".join(in_words(verdict)))
+    print(f"\nThe page of these jobs, as shedlock page shows it: {options.page}")
     return 1 if verdict.broken else 0
 
 
@@ -42,6 +46,19 @@ def open_store(options: argparse.Namespace, directory: str) -> AbstractContextMa
     if options.private:
         return private_store(options.private)
     return nullcontext(options.store or f"sqlite:///{directory}/locks.db")
+
+
+def with_history(url: str) -> str:
+    """The store, which keeps the last runs of each job for the page."""
+    return url if "history=" in url else f"{url}{'&' if '?' in url else '?'}history=50"
+
+
+def write_page(store: str, file: Path) -> None:
+    """Write the page of the jobs, as ``shedlock page --out`` does."""
+    provider = provider_from_url(store)
+    file.write_text(report(provider), encoding="utf-8")
+    if close := getattr(provider, "close", None):
+        close()
 
 
 def prepare(store: str) -> None:
@@ -67,6 +84,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=positive,
         default=15,
         help="how long, at least (15); the kill comes after a third of it",
+    )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        default=Path(tempfile.gettempdir()) / "shedlock-demo.html",
+        help="where to write the page of the jobs at the end (%(default)s)",
     )
     parser.add_argument("--no-lock", action="store_true", help="without locks: every replica runs every job")
     where = parser.add_mutually_exclusive_group()

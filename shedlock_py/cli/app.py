@@ -15,6 +15,7 @@ from shedlock_py.cli.common import CONFIG, INTERRUPTED, IO_ERROR, SOFTWARE, UNAV
 from shedlock_py.cli.doctor import doctor
 from shedlock_py.cli.history import history, overdue
 from shedlock_py.cli.manage import demote, leader, prune, release, schema
+from shedlock_py.cli.page import page
 from shedlock_py.cli.pause import pause, resume
 from shedlock_py.cli.run import run
 from shedlock_py.cli.show import list_, show
@@ -70,7 +71,7 @@ def shedlock(debug: bool) -> None:
 
 
 for command in (
-    *(run, list_, show, watch, history, overdue, pause, resume),
+    *(run, list_, show, watch, history, overdue, page, pause, resume),
     *(release, prune, schema, doctor, leader, demote),
 ):
     shedlock.add_command(command)

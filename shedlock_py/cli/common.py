@@ -15,6 +15,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 from rich.console import Console
 
+from shedlock_py.display import one_line as one_line
+from shedlock_py.display import printable as printable
 from shedlock_py.durations import parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.options import is_async_provider
@@ -121,16 +123,7 @@ def warn(message: str) -> None:
         click.echo(printable(f"shedlock: {message}"), err=True)
 
 
-def one_line(error: BaseException | str) -> str:
-    return " ".join(str(error).split())
-
-
 # Output. Names and holders in the store may be hostile: nothing in them may control a terminal.
-
-
-def printable(text: str) -> str:
-    """``text`` with control characters, line ends, changes of direction and the like escaped, as in ``repr``."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def console() -> Console:

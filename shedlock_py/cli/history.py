@@ -27,6 +27,7 @@ from shedlock_py.cli.common import (
     warn,
 )
 from shedlock_py.cli.show import name_argument, prefix_argument, record_or_fail
+from shedlock_py.display import duration_of, is_running, outcome_of
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.history import MOST_RUNS, Run
 from shedlock_py.overdue import Punctuality, punctuality
@@ -80,28 +81,12 @@ def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
         click.echo(f"no runs of {name!r} in the history", err=True)
 
 
-def _is_running(run: Run, record: LockRecord) -> bool:
-    return run.outcome is None and record.is_held and run.locked_by == record.locked_by
-
-
-def _outcome(run: Run, record: LockRecord) -> str:
-    if run.is_pause:
-        return "paused"
-    if run.is_demotion:
-        return "demoted"
-    return run.outcome or ("running" if _is_running(run, record) else "no end")
-
-
-def _duration(run: Run, record: LockRecord) -> timedelta | None:
-    return record.read_at - run.started if _is_running(run, record) else run.duration
-
-
 def _run_cells(run: Run, record: LockRecord) -> tuple[str, ...]:
-    duration = _duration(run, record)
+    duration = duration_of(run, record)
     return (
         tables.local_iso(run.started),
         tables.NOTHING if duration is None else tables.in_words(duration),
-        _outcome(run, record),
+        outcome_of(run, record),
         printable(run.holder),
         str(run.fencing_token),
         tables.local_iso(run.fire_time),
@@ -119,7 +104,7 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
         "ended": tables.utc(run.ended),
         "duration": None if run.duration is None else run.duration.total_seconds(),
         "outcome": run.outcome,
-        "running": _is_running(run, record),
+        "running": is_running(run, record),
         "pause": run.is_pause,
         "demotion": run.is_demotion,
         "error": run.error,

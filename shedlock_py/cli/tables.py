@@ -6,8 +6,6 @@ Others may have written anything to the store: no text from a record is taken fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from shlex import quote
 from typing import Any
 
 import click
@@ -16,107 +14,52 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shedlock_py.cli.common import console, printable
-from shedlock_py.election.demotion import Demotion
+from shedlock_py.cli.common import console
+from shedlock_py.display import (
+    LONGEST_LEAD,
+    NOTHING,
+    age,
+    claim_id,
+    demoted_leader,
+    future_fire_time,
+    holder_of,
+    in_local_zone,
+    in_words,
+    local_iso,
+    local_time,
+    pause_in_words,
+    printable,
+    state_of,
+    token_of,
+    utc,
+)
 from shedlock_py.record import LockRecord
 
-LONGEST_LEAD = timedelta(seconds=30)
-"""By which a period of ``run --once-per`` can begin before the moment that names it, which is its fire time."""
+__all__ = [
+    "LONGEST_LEAD",
+    "NOTHING",
+    "age",
+    "claim_id",
+    "demoted_leader",
+    "future_fire_time",
+    "holder_of",
+    "in_local_zone",
+    "in_words",
+    "local_iso",
+    "pause_in_words",
+    "print_columns",
+    "print_records",
+    "records_table",
+    "state_of",
+    "to_json",
+    "token_of",
+    "utc",
+]
+
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""
-NOTHING = "-"
 STYLES = {"held": "green", "demoted": "magenta", "paused": "yellow", "free": ""}
 """Colours that are readable on white as on black."""
-
-
-# Pieces of text
-
-
-def in_words(duration: timedelta) -> str:
-    """``duration`` in its two largest units: 3d 4h, 9m 58s, 4.2s."""
-    seconds = duration.total_seconds()
-    if seconds < 9.95:
-        return f"{max(seconds, 0):.1f}s"
-    whole = round(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        number, whole = divmod(whole, size)
-        if number or parts:
-            parts.append(f"{number}{unit}")
-    shown = parts[:2]
-    return shown[0] if len(shown) == 2 and shown[1][:-1] == "0" else " ".join(shown)
-
-
-def age(record: LockRecord) -> timedelta:
-    """How long ago it was acquired, by the store's clock."""
-    return max(record.read_at - record.locked_at, timedelta(0))
-
-
-def in_local_zone(moment: datetime) -> datetime:
-    """``moment`` in this machine's time zone; unchanged at the ends of time, where that zone has no such moment."""
-    try:
-        return moment.astimezone()
-    except OverflowError:
-        return moment
-
-
-def local_iso(moment: datetime | None) -> str:
-    return NOTHING if moment is None else in_local_zone(moment).isoformat(timespec="seconds")
-
-
-def utc(moment: datetime | None) -> str | None:
-    """ISO 8601, always with microseconds, so that it sorts as text."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds") if moment is not None else None
-
-
-def demoted_leader(record: LockRecord) -> str | None:
-    """The leader that was demoted, if a demotion keeps this record from other leaders."""
-    demotion = Demotion.from_record(record)
-    return None if demotion is None else printable(demotion.leader)
-
-
-def holder_of(record: LockRecord) -> str:
-    demoted = demoted_leader(record)
-    if record.pause is not None:
-        return f"({printable(record.holder)})"
-    return printable(record.holder) if demoted is None else f"(demoted: {demoted})"
-
-
-def pause_in_words(record: LockRecord) -> str:
-    """Of a paused lock: by whom, why, and until when."""
-    pause = record.pause
-    assert pause is not None
-    why = f": {printable(pause.reason)}" if pause.reason else ""
-    return f"paused until {local_iso(record.lock_until)} by {printable(pause.by)}{why}"
-
-
-def state_of(record: LockRecord) -> str:
-    if not record.is_held:
-        return "free"
-    if record.is_paused:
-        return "paused"
-    return "held" if demoted_leader(record) is None else "demoted"
-
-
-def claim_id(record: LockRecord) -> str | None:
-    """None in a record of ShedLock for Java, which has a holder only."""
-    return record.locked_by[len(record.holder) + 1 :] or None
-
-
-def token_of(record: LockRecord) -> str:
-    return NOTHING if record.fencing_token is None else str(record.fencing_token)
-
-
-def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
-    """The fault and the cure, if the last fire time is in the future of the store's clock; else None."""
-    fire_time = record.last_fire_time
-    if fire_time is None or fire_time <= record.read_at + LONGEST_LEAD:
-        return None
-    fault = (
-        f"lock {record.name!r}: its last fire time, {local_iso(fire_time)}, is {in_words(fire_time - record.read_at)} "
-        f"in the future: a replica's clock was wrong, and runs that are due before it are skipped"
-    )
-    return fault, f"forget it with: shedlock release {quote(record.name)} --forget-fire-time"
 
 
 # Records
@@ -184,7 +127,7 @@ def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequenc
             Text(printable(record.name)),
             Text(state_of(record), style=STYLES[state_of(record)]),
             Text(holder_of(record)),
-            f"{_local_time(record.locked_at, record.read_at)} ({since})" if is_wide else since,
+            f"{local_time(record.locked_at, record.read_at)} ({since})" if is_wide else since,
             in_words(record.remaining) if record.is_held else NOTHING,
         ]
         if parts_left:
@@ -194,14 +137,6 @@ def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequenc
         elif is_wide:
             cells.append(token_of(record))
         if is_wide:
-            cells.append(_local_time(record.last_fire_time, record.read_at))
+            cells.append(local_time(record.last_fire_time, record.read_at))
         table.add_row(*cells)
     return table
-
-
-def _local_time(moment: datetime | None, now: datetime) -> str:
-    """The time of day in this machine's zone, with the date if that is not the day of ``now``."""
-    if moment is None:
-        return NOTHING
-    local = in_local_zone(moment)
-    return f"{local:%H:%M:%S}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -58,6 +58,11 @@ class BlockingLockProvider:
     def runs(self, name: str, limit: int = 50) -> list[Run]:
         provider: Any = self.async_provider  # not in the protocol
         runs: list[Run] = self.run(provider.runs(name, limit))
+        return runs
+
+    def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
+        provider: Any = self.async_provider  # not in the protocol
+        runs: dict[str, list[Run]] = self.run(provider.recent_runs(names, limit))
         return runs
 
     def pause(self, name: str, for_: Duration, *arguments: Any, **options: Any) -> LockRecord:

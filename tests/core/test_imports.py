@@ -43,6 +43,8 @@ LAYERS = [
     ["election.program"],
     ["election.base"],
     ["election.elector", "election.async_elector"],
+    ["display"],
+    ["checks"],
 ]
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
 PURE |= {"overdue"}
@@ -143,13 +145,17 @@ def test_integrations_and_testing_see_public_names(module: Path) -> None:
             assert [part for part in path if part.startswith("_")] == [], f"{module}:{node.lineno}"
 
 
+AT_ONCE = ("integrations", "testing", "providers", "page")
+"""What is imported only where it is used."""
+
+
 def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
     eager = {str(module) for module in MODULES if "asyncio" in imports_of(module, late=False)}
-    core = {name for name in eager if name.partition("/")[0] not in ("integrations", "testing", "providers")}
+    core = {name for name in eager if name.partition("/")[0] not in AT_ONCE}
     assert core == {"_aio", "async_keepalive", "election/async_elector"}
     assert "providers/memory" not in eager
     for module in MODULES:
-        if str(module) not in eager and module.parts[0] not in ("integrations", "testing", "providers"):
+        if str(module) not in eager and module.parts[0] not in AT_ONCE:
             assert "_aio" not in own_imports(module, late=False), module
 
 

@@ -25,7 +25,7 @@ PAIRS = [
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
-        for method in (*FACADE, "undo", "forget_fire_time", "resume", "close")
+        for method in (*FACADE, "undo", "runs", "recent_runs", "forget_fire_time", "resume", "close")
     ),
     ("providers/mongodb/clients.py", "CollectionClient.close", "AsyncCollectionClient.close"),
     ("providers/mongodb/clients.py", "CollectionClient._execute", "AsyncCollectionClient._execute"),

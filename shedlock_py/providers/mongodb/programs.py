@@ -6,7 +6,7 @@ command follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Unpack, get_args
@@ -35,6 +35,7 @@ from shedlock_py.providers.mongodb.commands import (
     end_lost_run,
     extend,
     read,
+    read_recent_runs,
     read_runs,
     release,
     take_over,
@@ -211,7 +212,18 @@ class MongoPrograms(StorePrograms):
 
     def runs(self, name: str, limit: int) -> Program[Command, Any, list[Run]]:
         documents = yield read_runs(name, min(limit, self.history))
-        entries = documents[0].get("runs") if documents else None
+        return self._to_runs(name, documents[0].get("runs")) if documents else []
+
+    def recent_runs(self, names: Sequence[str], limit: int) -> Program[Command, Any, list[Run]]:
+        found: list[Run] = []
+        for document in (yield read_recent_runs(names, limit)):
+            try:
+                found += self._to_runs(document["_id"], document.get("runs"))
+            except ProviderError as error:  # odd values of one name must not hide the others
+                logger.warning("left out: %s", error)
+        return found
+
+    def _to_runs(self, name: str, entries: Any) -> list[Run]:
         if entries is None:
             return []
         if not isinstance(entries, list):

@@ -29,7 +29,7 @@ from shedlock_py.providers.kit import (
 from shedlock_py.providers.redis.clients import AnyClient
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
 from shedlock_py.providers.redis.errors import classify, is_refusal
-from shedlock_py.providers.redis.history import ring_of, sent, to_runs
+from shedlock_py.providers.redis.history import newest_of, ring_of, sent, to_runs
 from shedlock_py.record import LockRecord
 
 _FIRE_TIME_TOO_LATE = -1
@@ -129,15 +129,26 @@ class RedisPrograms(StorePrograms):
         except ValueError as error:
             raise refused("runs", name, str(error)) from error
 
+    def recent_runs(self, names: Sequence[str], limit: int) -> Program[Command, Any, list[Run]]:
+        by_key = {self._calls.key(name): name for name in names}
+        found: list[Run] = []
+        for keys in self._chunks(by_key, size=50):  # a record with its runs is some kilobytes
+            for key, reply in zip(keys, (yield Call(script("recent_runs"), keys)), strict=True):
+                try:
+                    found += to_runs(by_key[key], key, newest_of(reply, limit))
+                except ValueError as error:  # odd values of one name must not hide the others
+                    logger.warning("recent_runs: lock %r is left out: %s", by_key[key], error)
+        return found
+
     def _scan(self, prefix: str) -> Program[Command, Any, dict[bytes, str]]:
         """The names, by key, that start with ``prefix``. A scan may find a key twice."""
         keys: list[bytes] = yield self._calls.scan(prefix)
         names = {key: self._calls.name(key) for key in sorted(keys)}
         return {key: name for key, name in names.items() if name is not None and name.startswith(prefix)}
 
-    def _chunks(self, names: dict[bytes, str]) -> Iterator[tuple[bytes, ...]]:
+    def _chunks(self, names: dict[bytes, str], size: int = 500) -> Iterator[tuple[bytes, ...]]:
         """The keys, as many as one script may read: one in a cluster, where they lie on different servers."""
-        keys, size = tuple(names), 1 if self._client.is_cluster else 500
+        keys, size = tuple(names), 1 if self._client.is_cluster else size
         return (keys[start : start + size] for start in range(0, len(keys), size))
 
     def classify(self, error: Exception) -> Failure:

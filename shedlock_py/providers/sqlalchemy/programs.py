@@ -19,6 +19,7 @@ from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit import Failure, fire_time_too_late, refused
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, WAITED, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
+from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE
 from shedlock_py.providers.sqlalchemy.schema import (
     other_zone_error,
     zone_shift,
@@ -222,6 +223,23 @@ class SqlPrograms(SqlTables):
             return []
         reply = yield SqlCommand(self._runs.read, {"name": name, "size": min(limit, self.history)})
         return [self._runs.to_run(row) for row in reply.rows]
+
+    def recent_runs(self, names: Sequence[str], limit: int) -> SqlProgram[list[Run]]:
+        yield from self.locate()
+        found: list[Run] = []
+        if self._runs is None:
+            return found
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            some = names[start : start + NAMES_AT_ONCE]
+            filled = [*some, *[some[-1]] * (NAMES_AT_ONCE - len(some))]
+            values = {f"name_{number}": name for number, name in enumerate(filled)}
+            reply = yield SqlCommand(self._runs.read_recent, {**values, "size": limit})
+            for row in reply.rows:
+                try:
+                    found.append(self._runs.to_run(row))
+                except ProviderError as error:  # odd values of one name must not hide the others
+                    _logger.warning("%s", error)
+        return found
 
     @property
     def verify_sql(self) -> str:

@@ -22,6 +22,9 @@ from shedlock_py.providers.sqlalchemy.schema import runs_table
 if TYPE_CHECKING:
     from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 
+NAMES_AT_ONCE = 50
+"""Whose runs one statement reads. With fewer names, the last one fills the other parameters."""
+
 _OUTCOMES = get_args(RunOutcome)
 _COLUMNS = ("name", "fencing_token", "locked_by", "started", "fire_time", "next_fire_time")
 _THIS_NAME = "name = :name"
@@ -65,6 +68,12 @@ class RunStatements:
         self.read = self._compile(
             f"SELECT {columns} FROM {{runs}} WHERE {_THIS_NAME} ORDER BY fencing_token DESC LIMIT {size}", "rows"
         )
+        place = "ROW_NUMBER() OVER (PARTITION BY name ORDER BY fencing_token DESC)"
+        ranked = f"SELECT runs.*, {place} AS place FROM {{runs}} AS runs"
+        some = ", ".join(f":name_{number}" for number in range(NAMES_AT_ONCE))
+        self.read_recent = self._compile(
+            f"SELECT {columns} FROM ({ranked} WHERE name IN ({some})) AS newest WHERE place <= {size}", "rows"
+        )
         self.probe = self._compile(f"SELECT {columns} FROM {{runs}} WHERE 1 = 0", "rows")
         self.combined: dict[str, Statement] = {}
         self.trimming: dict[str, Statement] = {}
@@ -79,7 +88,7 @@ class RunStatements:
             f"DELETE FROM {{runs}} WHERE {same} NOT IN (SELECT {same} FROM {{table}})", "count"
         )
         made = (self.combined, self.trimming, self.following)
-        self.texts = {self.read.sql, self.probe.sql, *(each.sql for some in made for each in some.values())}
+        self.texts = {self.read.sql, self.read_recent.sql, self.probe.sql, *(each.sql for some in made for each in some.values())}
         """Errors of these are about history."""
 
     def _compile(self, sql: str, reply: Any) -> Statement:

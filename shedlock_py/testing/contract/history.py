@@ -83,6 +83,27 @@ class HistoryContract(ContractBase):
                 assert keeper.release(acquired(keeper, LockRequest(each, LONG)))
         assert {(run.name, len(keeper.runs(run.name))) for run in keeper.runs(name)} == {(name, KEPT)}
 
+    def test_the_recent_runs_of_many_names(self, keeper: Any, name: str) -> None:
+        """In few requests, where a provider can; the same as :meth:`runs` of each."""
+        if not hasattr(keeper, "recent_runs"):
+            pytest.skip("this provider has no recent_runs")
+        names = [f"{name}-{number}" for number in range(60)]
+        for number, each in enumerate(names[:5]):
+            for _ in range(number):
+                assert keeper.release(acquired(keeper, LockRequest(each, LONG)))
+        expired(keeper, names[1], holder="dead")
+        assert keeper.release(acquired(keeper, LockRequest(names[1], LONG)))
+        for limit in (1, 2, KEPT, KEPT + 1):
+            found = keeper.recent_runs([*names, f"{name}' \"$x {{:ä%"], limit)
+            assert list(found) == [*names, f"{name}' \"$x {{:ä%"]
+            assert {each: runs for each, runs in found.items() if runs} == {
+                each: keeper.runs(each, limit) for each in names[1:5]
+            }
+        assert [run.outcome for run in found[names[1]]] == ["ok", "vanished", "ok"]
+        assert keeper.recent_runs([]) == {}
+        with pytest.raises(ConfigurationError, match="limit must be"):
+            keeper.recent_runs(names, 0)
+
     def test_a_run_without_an_end_has_vanished_when_another_follows(self, keeper: Any, name: str) -> None:
         expired(keeper, name, holder="dead")
         assert [run.outcome for run in keeper.runs(name)] == [None]

@@ -27,23 +27,30 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_i3_i11_the_demo_keeps_every_promise(kind: str) -> None:
-    done = run_python(
-        "-m", "examples.demo", "--seconds", "3", *(["--private", kind] if kind != "sqlite" else []), timeout=100
-    )
+def test_i3_i11_the_demo_keeps_every_promise(kind: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    private = ["--private", kind] if kind != "sqlite" else []
+    done = run_python("-m", "examples.demo", "--seconds", "3", "--page", str(page), *private, timeout=100)
     if "; run: make demo" in done.stderr:
         missing(done.stderr.strip(), "make servers")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     lines = done.stdout.splitlines()
     if kind != "sqlite":
         assert lines[0] == f"starting a private {kind}"
-    assert lines[-1] == "Every promise was kept."
+    assert lines[-3:] == [
+        "Every promise was kept.",
+        "",
+        f"The page of these jobs, as shedlock page shows it: {page}",
+    ]
+    html = page.read_text()
+    assert "Last 24 hours: " in html
+    assert '<span class="chip vanished">vanished</span>' in html  # the run of the replica that was killed
     assert "was KILLED with SIGKILL in the middle of report" in done.stdout
     assert " took over " in done.stdout
 
 
-def test_without_locks_promises_are_broken() -> None:
-    done = run_python("-m", "examples.demo", "--seconds", "3", "--no-lock")
+def test_without_locks_promises_are_broken(tmp_path: Path) -> None:
+    done = run_python("-m", "examples.demo", "--seconds", "3", "--no-lock", "--page", str(tmp_path / "page.html"))
     assert (done.returncode, done.stderr) == (1, ""), done.stdout
     assert "BROKEN PROMISES" in done.stdout
     assert "ran 3 times: on replica-1, replica-2, replica-3" in done.stdout

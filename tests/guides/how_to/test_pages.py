@@ -11,17 +11,8 @@ from tests.guides.how_to.applications import RUN
 
 NAMES = [
     *("alembic", "apscheduler", "celery", "cron", "django", "fastapi", "fencing-a-table"),
-    *(
-        "flask",
-        "kubernetes",
-        "multi-tenant",
-        "overdue-jobs",
-        "pause-a-job",
-        "run-history",
-        "shedlock-java",
-        "systemd",
-        "testing",
-    ),
+    *("flask", "kubernetes", "multi-tenant", "overdue-jobs", "page", "pause-a-job", "run-history", "shedlock-java"),
+    *("systemd", "testing"),
 ]
 
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -9,7 +9,7 @@ from tests.guides.examples.scripts import PROJECT, run_python
 
 SCRIPTS = sorted(path for path in (PROJECT / "scripts").glob("draw_*.py") if path.name != "draw_common.py")
 IMAGES = DOCS / "images"
-NOT_DRAWN = {"favicon.svg"}
+NOT_DRAWN = {"favicon.svg", "page.png"}  # the page: tests/page/picture.py
 
 
 @pytest.fixture(scope="module")

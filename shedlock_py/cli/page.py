@@ -1,0 +1,111 @@
+"""``shedlock page``: the web page, served or written to a file."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shedlock_py.cli.common import IO_ERROR, UNAVAILABLE, fail, open_store, option, printable, store_option
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.provider import LockProvider
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MOST_CONNECTIONS = 64
+LONGEST_HEAD = 16_384
+
+
+@click.command()
+@option("--port", envvar="SHEDLOCK_PAGE_PORT", type=click.IntRange(0, 65535), default=8765, show_default=True,
+        help="0: a free one.")  # fmt: skip
+@option("--host", envvar="SHEDLOCK_PAGE_HOST", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+        help="Where to listen. Beyond this machine a token is required.")  # fmt: skip
+@option("--token", envvar="SHEDLOCK_PAGE_TOKEN", metavar="TEXT",
+        help="What browsers must give as the password, with any user name. Better given in the variable: others can "
+        "see arguments.")  # fmt: skip
+@click.option("--allow-changes", is_flag=True,
+              help="Also pause, resume, free by force, demote, prune. Has no variable, on purpose.")  # fmt: skip
+@option("--election", "elections", envvar="SHEDLOCK_PAGE_ELECTIONS", multiple=True, metavar="NAME",
+        help="A lock name that is an election, for the view of leaders; may be repeated.")  # fmt: skip
+@option("--out", envvar="SHEDLOCK_PAGE_OUT", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+        help="Serve nothing, but write one self-contained HTML file.")  # fmt: skip
+@store_option
+def page(
+    port: int, host: str, token: str | None, allow_changes: bool, elections: tuple[str, ...], out: Path | None,
+    store: str | None,
+) -> None:  # fmt: skip
+    """Serve a web page of all locks: what runs, what ran, what is overdue, who leads.
+
+    Read-only, and for this machine only, unless you say otherwise. Ctrl-C ends it.
+
+    It shows runs if the store is opened with history: ?history=50 in the URL, or SHEDLOCK_HISTORY=50.
+    """
+    try:
+        from shedlock_py.page import page_app
+        from shedlock_py.page.report import report
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(str(error)) from error
+    with open_store(store) as provider:
+        if out is not None:
+            _write(out, report(provider, elections))
+            return
+        is_local = _is_loopback(host)
+        if not is_local and not token:
+            raise ConfigurationError(
+                f"--host {host} is reachable from other machines: set SHEDLOCK_PAGE_TOKEN, which browsers must then "
+                f"give as the password"
+            )
+        hosts = (*LOOPBACK, host) if is_local and not token else ()
+        app = page_app(provider, allow_changes=allow_changes, token=token or None, elections=elections, hosts=hosts)
+        _serve(app, host, port, provider, "changes are allowed" if allow_changes else "read-only")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _write(out: Path, html: str) -> None:
+    """Write the file whole or not at all."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        partial.write_text(html, encoding="utf-8")
+        partial.replace(out)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        fail(f"{out} cannot be written: {error.strerror}", IO_ERROR)
+    click.echo(printable(str(out)))
+
+
+def _serve(app: Any, host: str, port: int, provider: LockProvider, what: str) -> None:
+    try:
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("serving the page needs uvicorn: pip install 'shedlock_py[cli,page]'") from error
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.create_server(address[:2], family=family)
+    except OSError as error:
+        fail(f"cannot listen on {host} port {port}: {error.strerror}; another --port may be free", UNAVAILABLE)
+    shown = f"[{host}]" if ":" in host else host
+    with listening, suppress(KeyboardInterrupt):
+        click.echo(
+            f"http://{shown}:{listening.getsockname()[1]}/ shows {printable(repr(provider))}; {what}; Ctrl-C ends"
+        )
+        config = uvicorn.Config(
+            app, lifespan="off", ws="none", access_log=False, log_level="warning", server_header=False,
+            limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=LONGEST_HEAD, timeout_keep_alive=5,
+            timeout_graceful_shutdown=5,
+        )  # fmt: skip
+        uvicorn.Server(config).run(sockets=[listening])

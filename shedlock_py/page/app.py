@@ -1,0 +1,175 @@
+"""The page as an ASGI application. Its views are sync, and run in a few worker threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from shedlock_py import __version__
+from shedlock_py._timers import WorkerPool
+from shedlock_py.display import printable
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.events import OperatorAction, logger
+from shedlock_py.options import is_async_provider
+from shedlock_py.page.changes import ACTIONS, checked_operator
+from shedlock_py.page.reading import OnLoop, Store
+from shedlock_py.page.rendering import STATIC, render, static_text
+from shedlock_py.page.safety import FIELD, Guard, Visitor, checked_token
+from shedlock_py.page.views import Shown, Views, clock_now, problem, store_problem
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.providers.kit.pausing import default_operator
+from shedlock_py.request import validate_name
+
+WORKERS = 4
+MOST_WAITING = 32
+"""Requests that wait for a worker; more are refused."""
+
+View = Callable[[Store, Request, Visitor], Shown]
+
+
+def page_app(
+    provider: LockProvider | AsyncLockProvider,
+    *,
+    allow_changes: bool = False,
+    token: str | None = None,
+    elections: Iterable[str] = (),
+    operator: Callable[[Request], str] | None = None,
+    hosts: Iterable[str] = (),
+) -> Starlette:
+    """The page of the locks and runs of ``provider``, to mount in FastAPI or Starlette: ``app.mount("/locks", …)``.
+
+    It is as open as the application that it is mounted in: give it a ``token``, or let that application decide who may
+    see it.
+
+    :param provider: sync (called in worker threads) or async (called on the event loop that serves the page).
+    :param allow_changes: also pause, resume, free by force, demote, prune; otherwise the page changes nothing.
+    :param token: what each request must have, as the password of HTTP's basic authentication or as a bearer token;
+        of 16 characters or more.
+    :param elections: the lock names that are elections; their leaders have a view of their own.
+    :param operator: the name of who makes a request, for pauses, events and the log; by default the user name that came
+        with the token, else ``user@host`` of this process.
+    :param hosts: the host names that requests may be for; by default any.
+    :raises ConfigurationError: a short token, or a name that no lock can have.
+    """
+    views = Views(allow_changes, [validate_name(name) for name in elections])
+    page = _Page(provider, views, operator)
+    guard = Middleware(
+        Guard, token=checked_token(token), allow_changes=allow_changes, hosts=frozenset(map(str.lower, hosts))
+    )
+    return Starlette(routes=page.routes(), middleware=[guard])
+
+
+class _Page:
+    def __init__(self, provider: Any, views: Views, operator: Callable[[Request], str] | None) -> None:
+        self._provider = provider
+        self._views = views
+        self._operator = operator
+        self._pool = WorkerPool(WORKERS, "shedlock-page", self)
+        self._mutex = threading.Lock()
+        self._under_way = 0
+
+    def routes(self) -> list[Route]:
+        views = self._views
+        change = "/change/{action}"
+        return [
+            Route("/", self._get(views.jobs)),
+            Route("/job", self._get(views.job)),
+            Route("/leaders", self._get(views.leaders)),
+            Route("/store", self._get(views.store), methods=["GET"]),
+            Route("/store", self._endpoint(lambda store, request, visitor: views.try_store(store)), methods=["POST"]),
+            Route(change, self._endpoint(self._confirm), methods=["GET"]),
+            Route(change, self._endpoint(self._change), methods=["POST"]),
+            Route("/robots.txt", _robots),
+            Route("/static/{name}", _static),
+        ]
+
+    def _get(self, view: Callable[..., Shown]) -> Callable[[Request], Any]:
+        return self._endpoint(lambda store, request, visitor: view(store, dict(request.query_params)))
+
+    def _endpoint(self, view: View) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            loop = asyncio.get_running_loop()
+            is_async = is_async_provider(self._provider)
+            store = Store(OnLoop(self._provider, loop) if is_async else self._provider)
+            visitor: Visitor = request.scope["shedlock"]
+            with self._mutex:
+                if self._under_way >= WORKERS + MOST_WAITING:
+                    return PlainTextResponse("Too many requests at once.\n", 503, {"retry-after": "5"})
+                self._under_way += 1
+            try:
+                future = self._pool.submit(lambda: self._respond(view, store, request, visitor))
+            except RuntimeError:
+                self._done()
+                return PlainTextResponse("No thread could be started.\n", 503, {"retry-after": "5"})
+            future.add_done_callback(lambda _: self._done())
+            return await asyncio.shield(asyncio.wrap_future(future))
+
+        return endpoint
+
+    def _done(self) -> None:
+        with self._mutex:
+            self._under_way -= 1
+
+    def _respond(self, view: View, store: Store, request: Request, visitor: Visitor) -> Response:
+        try:
+            shown = view(store, request, visitor)
+        except ProviderError as error:
+            logger.warning("the page cannot read the store: %s", error)
+            shown = store_problem(error)
+        except ConfigurationError as error:
+            shown = problem(400, printable(str(error)))
+        root = request.scope.get("root_path", "")
+        if shown.location:
+            name = visitor.form.get("name", "")
+            where = f"/job?{urlencode({'name': name, 'done': shown.location})}" if name else "/"
+            return RedirectResponse(f"{root}{where}", 303)
+        html = render(
+            shown.template,
+            **shown.values,
+            root=root,
+            here=request.url.path.removeprefix(root) or "/",
+            csrf_field=FIELD,
+            csrf=visitor.csrf,
+            allow_changes=self._views.allow_changes,
+            now=clock_now(),
+            version=__version__,
+        )
+        return HTMLResponse(html, shown.status)
+
+    # Changes
+
+    def _confirm(self, store: Store, request: Request, visitor: Visitor) -> Shown:
+        return self._views.confirm(store, _action(request), dict(request.query_params))
+
+    def _change(self, store: Store, request: Request, visitor: Visitor) -> Shown:
+        given = self._operator(request) if self._operator is not None else visitor.user
+        by = checked_operator(given) or default_operator()
+        return self._views.change(store, _action(request), visitor.form, by)
+
+
+def _action(request: Request) -> OperatorAction:
+    """:raises ConfigurationError: the page cannot do that."""
+    action = request.path_params["action"]
+    if action not in ACTIONS:
+        raise ConfigurationError(f"{action!r:.50} is nothing that the page can do")
+    return cast(OperatorAction, action)
+
+
+async def _robots(request: Request) -> Response:
+    return PlainTextResponse("User-agent: *\nDisallow: /\n")
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in STATIC:
+        return PlainTextResponse("Not found\n", 404)
+    return Response(static_text(name), media_type=STATIC[name], headers={"cache-control": "max-age=3600"})

@@ -1,0 +1,256 @@
+"""What an operator may change on the page: the consequence in words, the change, and its event.
+
+Each change is read again before it is made: a form that was open for long changes nothing that it did not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, get_args
+
+from shedlock_py import display
+from shedlock_py.config import emit
+from shedlock_py.durations import parse_duration
+from shedlock_py.election.demotion import Demotion, leader_of
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import OperatorActed, OperatorAction
+from shedlock_py.page.reading import Store
+from shedlock_py.record import LockRecord, Pause
+
+ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
+MOST_NAMES = 20
+"""Names of records to be deleted that a confirmation shows."""
+
+
+class NotDone(Exception):
+    """A change that was not made, for people to read."""
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    label: str
+    value: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What an operator must confirm."""
+
+    title: str
+    button: str
+    consequence: str
+    fields: tuple[Field, ...] = ()
+    sure: str = ""
+    """What must be ticked as well."""
+    seen: str = ""
+    """What the confirmation is about: if the store has something else by then, nothing is changed."""
+    details: tuple[str, ...] = ()
+
+
+def confirmation(store: Store, action: OperatorAction, name: str, values: Mapping[str, str]) -> Confirmation:
+    """:raises NotDone: there is nothing to confirm."""
+    if action == "prune":
+        return _prune_confirmation(store, values)
+    record = store.locks.record(name)
+    if record is None and action != "pause":
+        raise NotDone(f"The store has no lock {display.printable(name)!r}.")
+    return _CONFIRMATIONS[action](record, display.printable(name), values)
+
+
+def carry_out(store: Store, action: OperatorAction, name: str, values: Mapping[str, str], by: str) -> None:
+    """Make the change, and emit its event.
+
+    :raises NotDone: it was not made; says why.
+    :raises ConfigurationError: a value that cannot work.
+    """
+    details = _prune(store, values) if action == "prune" else _CHANGES[action](store, name, values, by)
+    emit(OperatorActed("" if action == "prune" else name, action, by, details))
+
+
+# Pause and resume
+
+
+def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[str, str]) -> Confirmation:
+    runs = ""
+    if record is not None and record.is_paused:
+        runs = f" It is {display.pause_in_words(record)}; the new pause replaces that."
+    elif record is not None and record.is_held:
+        runs = f" {_running(record)}: it cannot be paused before that ends."
+    return Confirmation(
+        f"Pause {name}",
+        "Pause",
+        f"No replica runs {name} until the pause ends: each skips it, also after a restart. Runs that are missed are "
+        f"not made up for. A job that runs keeps its lock.{runs}",
+        (
+            Field("for", "For how long", values.get("for", "1h"), "10m, 2h, 3d; then it ends by itself"),
+            Field("why", "Why", values.get("why", ""), "for people to read"),
+        ),
+    )
+
+
+def _pause(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
+    if not store.can("pause"):
+        raise NotDone("This provider cannot pause a lock.")
+    lasts = parse_duration(values.get("for", ""), "for how long")
+    record: LockRecord = store.provider.pause(name, lasts, values.get("why", ""), by=by)
+    if not record.is_paused:
+        raise NotDone(
+            f"{display.printable(name)} is not paused: {_running(record)}. Try again when it has ended, or wait for it "
+            f"with: shedlock pause NAME --for 2h --wait 10m"
+        )
+    return display.pause_in_words(record)
+
+
+def _resume_confirmation(record: LockRecord, name: str, values: Mapping[str, str]) -> Confirmation:
+    if not record.is_paused:
+        raise NotDone(f"{name} is not paused.")
+    return Confirmation(
+        f"Resume {name}",
+        "Resume",
+        f"{name} is {display.pause_in_words(record)}. From now on the next run takes place at its next time.",
+        seen=record.locked_by,
+    )
+
+
+def _resume(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
+    record = _unchanged(store, name, values)
+    if not store.can("resume") or not store.provider.resume(name):
+        raise NotDone(f"{display.printable(name)} is not paused any more.")
+    return f"it was {display.pause_in_words(record)}" if record.pause else ""
+
+
+# Force release, demote
+
+
+def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, str]) -> Confirmation:
+    if not record.is_held:
+        raise NotDone(f"{name} is not held.")
+    if record.is_paused:
+        consequence = f"{name} is {display.pause_in_words(record)}. Jobs start again at once. Better resume it."
+    elif (demotion := Demotion.from_record(record)) is not None:
+        consequence = (
+            f"{display.printable(demotion.leader)} was demoted, and may trust its lease for another "
+            f"{display.in_words(record.remaining)}. If another node leads before that, two can lead at the same time."
+        )
+    else:
+        consequence = (
+            f"{_running(record)}. If its task still runs, it goes on, and a second one can start beside it at once. It "
+            f"notices at its next extension, or not at all. Free a lock only if its holder is known to be dead."
+        )
+    sure = "Free it although an operator has paused it" if record.is_paused else ""
+    return Confirmation(f"Free {name} by force", "Free by force", consequence, sure=sure, seen=record.locked_by)
+
+
+def _release(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
+    record = _unchanged(store, name, values)
+    if record.is_paused and values.get("sure") != "yes":
+        raise NotDone(f"{display.printable(name)} is {display.pause_in_words(record)}: tick that you are sure.")
+    if not store.locks.force_release(name):
+        raise NotDone(f"{display.printable(name)} is not held any more.")
+    return f"it was held by {display.holder_of(record)} for {display.in_words(display.age(record))}"
+
+
+def _demote_confirmation(record: LockRecord, name: str, values: Mapping[str, str]) -> Confirmation:
+    leader = leader_of(record)
+    if leader is None:
+        raise NotDone(f"Nobody leads in {name}.")
+    return Confirmation(
+        f"Demote the leader of {name}",
+        "Demote",
+        f"{display.printable(leader.holder)} loses its lease, and nobody leads in {name} for the renew deadline; then "
+        f"another node can. A renew deadline that is shorter than the electors' own lets two lead at the same time.",
+        (
+            Field("renew_deadline", "Renew deadline", values.get("renew_deadline", "10s"), "as the electors have it"),
+            Field("cooldown", "Cooldown", values.get("cooldown", "0s"), "for how long the node is no candidate"),
+        ),
+        seen=leader.locked_by,
+    )
+
+
+def _demote(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
+    former = leader_of(_unchanged(store, name, values))
+    if former is None:
+        raise NotDone(f"Nobody leads in {display.printable(name)} any more.")
+    cooldown = parse_duration(values.get("cooldown", ""), "cooldown", zero=True)
+    deadline = parse_duration(values.get("renew_deadline", ""), "renew deadline")
+    request = Demotion(former.holder, cooldown).request(name, deadline)
+    store.locks.take_over(request)
+    lasts = display.in_words(request.lock_at_most_for)
+    return f"{display.printable(former.holder)} led, term {former.fencing_token}; nobody leads for {lasts}"
+
+
+# Prune
+
+
+def _prune_confirmation(store: Store, values: Mapping[str, str]) -> Confirmation:
+    unused_for = values.get("unused_for", "90d")
+    names = _unused(store, parse_duration(unused_for, "unused for", zero=True))
+    number = "1 record" if len(names) == 1 else f"{len(names)} records"
+    return Confirmation(
+        "Prune",
+        f"Delete {number}",
+        f"{number.replace('record', 'lock record')} {'is' if len(names) == 1 else 'are'} free and "
+        f"{'was' if len(names) == 1 else 'were'} not held for {unused_for}. Runs and last fire times "
+        f"go with them. Jobs are not harmed: the next run makes a new record. Not for a table that ShedLock for Java "
+        f"uses, too: it makes no new record until it is restarted.",
+        (Field("unused_for", "Not held for", unused_for, "change it, and count again before you delete"),),
+        seen=unused_for,
+        details=tuple(map(display.printable, names[:MOST_NAMES])),
+    )
+
+
+def _unused(store: Store, unused_for: timedelta) -> list[str]:
+    return [record.name for record in store.records() if record.lock_until <= record.read_at - unused_for]
+
+
+def _prune(store: Store, values: Mapping[str, str]) -> str:
+    if values.get("unused_for") != values.get("seen"):
+        raise NotDone("Another time than the one that was counted: count again before you delete.")
+    deleted = store.locks.prune(parse_duration(values.get("unused_for", ""), "unused for", zero=True))
+    records = "record of a lock" if deleted == 1 else "records of locks"
+    return f"{deleted} {records} that {'was' if deleted == 1 else 'were'} not held for {values['unused_for']}"
+
+
+# Common to all
+
+
+def _running(record: LockRecord) -> str:
+    left = display.in_words(record.remaining)
+    return (
+        f"{display.holder_of(record)} has it since {display.local_iso(record.locked_at)} "
+        f"({display.in_words(display.age(record))}), for another {left} unless extended"
+    )
+
+
+def _unchanged(store: Store, name: str, values: Mapping[str, str]) -> LockRecord:
+    """:raises NotDone: the lock is not as the confirmation has shown it."""
+    record = store.locks.record(name)
+    if record is None or record.locked_by != values.get("seen"):
+        raise NotDone(f"{display.printable(name)} has changed meanwhile: look at it again.")
+    return record
+
+
+def checked_operator(name: str) -> str | None:
+    """``name`` if it can stand in a lock record as that of an operator, else None."""
+    try:
+        return Pause.validated(name).by if name.strip() else None
+    except ConfigurationError:
+        return None
+
+
+_CONFIRMATIONS: dict[str, Callable[[Any, str, Mapping[str, str]], Confirmation]] = {
+    "pause": _pause_confirmation,
+    "resume": _resume_confirmation,
+    "force_release": _release_confirmation,
+    "demote": _demote_confirmation,
+}
+_CHANGES: dict[str, Callable[[Store, str, Mapping[str, str], str], str]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "force_release": _release,
+    "demote": _demote,
+}

@@ -1,0 +1,199 @@
+"""The list of all jobs: what a row shows, search, sort, and which rows are on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+from urllib.parse import urlencode
+
+from shedlock_py import display
+from shedlock_py.history import Run
+from shedlock_py.overdue import Punctuality, punctuality
+from shedlock_py.page.reading import RECENT
+from shedlock_py.record import LockRecord
+
+ROWS = 200
+"""On one page of the list."""
+LONGEST_SEARCH = 100
+COLUMNS = {
+    "name": "Job",
+    "state": "State",
+    "holder": "Holder",
+    "since": "Since",
+    "until": "Until",
+    "outcome": "Last run",
+    "took": "Took",
+    "usual": "Usually",
+    "next": "Next",
+}
+"""What the list can be sorted by, with the title of its column."""
+FROM_RUNS = ("outcome", "took", "usual", "next")
+SHOWN = ("all", "held", "paused", "free", "overdue", "failed")
+SHOWN_FROM_RUNS = ("overdue", "failed")
+BAD = ("failed", "lost", "vanished", "no end")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One lock name with its last runs; None: the provider keeps no history."""
+
+    record: LockRecord
+    runs: Sequence[Run] | None
+
+    @cached_property
+    def state(self) -> str:
+        return display.state_of(self.record)
+
+    @cached_property
+    def holder(self) -> str:
+        return display.holder_of(self.record)
+
+    @cached_property
+    def _own_runs(self) -> list[Run]:
+        return [run for run in self.runs or () if not run.is_pause]
+
+    @cached_property
+    def outcome(self) -> str:
+        """Of the last run; empty where none is known."""
+        return display.outcome_of(self._own_runs[0], self.record) if self._own_runs else ""
+
+    @cached_property
+    def took(self) -> timedelta | None:
+        return display.duration_of(self._own_runs[0], self.record) if self._own_runs else None
+
+    @cached_property
+    def usual(self) -> timedelta | None:
+        """The median duration of the runs that ended well."""
+        took = sorted(run.duration for run in self._own_runs if run.outcome == "ok" and run.duration is not None)
+        return took[len(took) // 2] if took else None
+
+    @cached_property
+    def punctuality(self) -> Punctuality | None:
+        return None if self.runs is None else punctuality(self.record, self.runs[:RECENT])
+
+    @property
+    def is_overdue(self) -> bool:
+        return self.punctuality is not None and self.punctuality.state == "overdue"
+
+    @property
+    def has_failed(self) -> bool:
+        return self.outcome in BAD
+
+    @cached_property
+    def next_in(self) -> timedelta | None:
+        """Until its next run is due; negative: it is late. None: nobody knows."""
+        due = self.punctuality and self.punctuality.due
+        return due - self.record.read_at if due else None
+
+    def row(self) -> dict[str, Any]:
+        """For the template."""
+        record = self.record
+        return {
+            "key": record.name,
+            "name": display.printable(record.name) or '""',  # another program may have written it
+            "state": self.state,
+            "holder": self.holder,
+            "since": f"{display.in_words(display.age(record))} ago",
+            "locked_at": display.local_iso(record.locked_at),
+            "until": f"in {display.in_words(record.remaining)}" if record.is_held else display.NOTHING,
+            "lock_until": display.local_iso(record.lock_until),
+            "outcome": self.outcome,
+            "took": display.NOTHING if self.took is None else display.in_words(self.took),
+            "usual": display.NOTHING if self.usual is None else display.in_words(self.usual),
+            "next": self.next_in_words(),
+            "is_overdue": self.is_overdue,
+        }
+
+    def next_in_words(self) -> str:
+        if self.next_in is None:
+            return display.NOTHING
+        if self.next_in < timedelta(0):
+            return f"{display.in_words(-self.next_in)} late"
+        return f"in {display.in_words(self.next_in)}"
+
+
+_STATES = ("paused", "demoted", "held", "free")
+_SORT_KEYS: dict[str, Callable[[Job], Any]] = {
+    "name": lambda job: job.record.name,
+    "state": lambda job: _STATES.index(job.state),
+    "holder": lambda job: job.holder,
+    "since": lambda job: job.record.locked_at,
+    "until": lambda job: job.record.remaining if job.record.is_held else None,
+    "outcome": lambda job: (not job.has_failed, job.outcome) if job.outcome else None,
+    "took": lambda job: job.took,
+    "usual": lambda job: job.usual,
+    "next": lambda job: job.next_in,
+}
+"""None: the job has no such value."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """What an address of the list requests. Any address means something: odd values count as none."""
+
+    search: str = ""
+    show: str = "all"
+    sort: str = "name"
+    is_reversed: bool = False
+    page: int = 1
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Query:
+        sort = values.get("sort", "")
+        page = values.get("page", "")
+        show = values.get("show", "")
+        return cls(
+            values.get("q", "").strip()[:LONGEST_SEARCH],
+            show if show in SHOWN else "all",
+            sort.removeprefix("-") if sort.removeprefix("-") in COLUMNS else "name",
+            sort.startswith("-") and sort[1:] in COLUMNS,
+            int(page) if page.isascii() and page.isdecimal() and 0 < len(page) < 6 else 1,
+        )
+
+    @property
+    def needs_all_runs(self) -> bool:
+        return self.sort in FROM_RUNS or self.show in SHOWN_FROM_RUNS
+
+    def address(self, **changes: Any) -> str:
+        """The query string of this list with ``changes``."""
+        values = {
+            "q": self.search,
+            "show": "" if self.show == "all" else self.show,
+            "sort": f"{'-' if self.is_reversed else ''}{self.sort}",
+            **changes,
+        }
+        values = {key: value for key, value in values.items() if value and (key, value) != ("sort", "name")}
+        return f"?{urlencode(values)}" if values else "?"
+
+    def address_sorted_by(self, column: str) -> str:
+        """By ``column``; the other way round, if it is sorted by it."""
+        is_reversed = column == self.sort and not self.is_reversed
+        return self.address(sort=f"{'-' if is_reversed else ''}{column}")
+
+    def matches(self, record: LockRecord) -> bool:
+        text = self.search.casefold()
+        return text in record.name.casefold() or text in record.holder.casefold()
+
+    def shows(self, job: Job) -> bool:
+        match self.show:
+            case "held":
+                return job.state in ("held", "demoted")
+            case "paused" | "free":
+                return job.state == self.show
+            case "overdue":
+                return job.is_overdue
+            case "failed":
+                return job.has_failed
+        return True
+
+    def selected(self, jobs: Iterable[Job]) -> list[Job]:
+        """Those of ``jobs``, which are sorted by name, that are shown. Those without a value come last."""
+        key = _SORT_KEYS[self.sort]
+        keyed = [(key(job), job) for job in jobs if self.shows(job)]
+        with_value = [each for each in keyed if each[0] is not None]
+        with_value.sort(key=itemgetter(0), reverse=self.is_reversed)
+        return [job for _, job in with_value] + [job for value, job in keyed if value is None]

@@ -1,0 +1,118 @@
+"""What the page reads from a provider. Sync, for worker threads: an async provider is called on its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from shedlock_py.display import one_line, printable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.history import Run
+from shedlock_py.provider import LockProvider
+from shedlock_py.record import LockRecord
+from shedlock_py.request import validate_name
+
+T = TypeVar("T")
+
+NO_HISTORY = (
+    "This provider keeps no run history: open it with history=50, in the URL ?history=50 or SHEDLOCK_HISTORY=50. "
+    "Without it, the page knows the present and not the past."
+)
+RECENT = 10
+"""Runs of each name that the list of all jobs reads."""
+NAMES_AT_ONCE = 200
+"""Each such request has the provider's time limit for itself."""
+
+
+class OnLoop:
+    """An async provider for worker threads: each call is carried out on the event loop that serves the page."""
+
+    def __init__(self, provider: object, loop: asyncio.AbstractEventLoop) -> None:
+        self._provider = provider
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return repr(self._provider)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._provider, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(found(*arguments, **options), self._loop).result()
+
+        return call
+
+
+class Store:
+    """A provider, as one reply of the page needs it.
+
+    :ivar why_no_history: why there are no runs, for people to read, once :meth:`runs` or :meth:`recent_runs` has
+        returned None. Without history, the page shows what it can.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        self.provider: Any = provider
+        self.why_no_history = NO_HISTORY
+
+    @property
+    def locks(self) -> LockProvider:
+        locks: LockProvider = self.provider
+        return locks
+
+    @property
+    def shown(self) -> str:
+        """The store for people to read; providers hide the password of their URL."""
+        return printable(repr(self.provider))
+
+    def can(self, method: str) -> bool:
+        return getattr(self.provider, method, None) is not None
+
+    def records(self) -> list[LockRecord]:
+        return self.locks.records()
+
+    def runs(self, name: str, limit: int) -> list[Run] | None:
+        """The last runs of one name; None: this provider keeps no history."""
+        if not self.can("runs"):
+            return None
+        validate_name(name)  # what follows must not take its error for that of a provider without history
+        runs: list[Run] | None = self._history(lambda: self.provider.runs(name, limit))
+        return runs
+
+    def recent_runs(self, names: Sequence[str]) -> dict[str, list[Run]] | None:
+        """The last runs of each of ``names``, in few requests; None: this provider keeps no history."""
+        if not self.can("runs"):
+            return None
+        names = [name for name in names if _is_valid(name)]  # another program may have written any name
+        if not self.can("recent_runs"):
+            return self._history(lambda: {name: self.provider.runs(name, RECENT) for name in names})
+        found: dict[str, list[Run]] = {}
+        for start in range(0, max(1, len(names)), NAMES_AT_ONCE):
+            some = names[start : start + NAMES_AT_ONCE]
+            runs = self._history(lambda some=some: self.provider.recent_runs(some, RECENT))  # type: ignore[misc]
+            if runs is None:
+                return None
+            found |= runs
+        return found
+
+    def _history(self, read: Callable[[], T]) -> T | None:
+        """What ``read`` returns; None if there is no history, or only that part of the store fails."""
+        try:
+            return read()
+        except ConfigurationError:
+            return None
+        except ProviderUnreachable:
+            raise
+        except ProviderError as error:
+            self.why_no_history = f"The run history cannot be read: {printable(one_line(error))}"
+            return None
+
+
+def _is_valid(name: str) -> bool:
+    try:
+        return bool(validate_name(name))
+    except ConfigurationError:
+        return False

@@ -1,0 +1,65 @@
+"""The page as one self-contained file: no script, no other file, nothing that it would load."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+
+from shedlock_py import __version__
+from shedlock_py.history import MOST_RUNS
+from shedlock_py.page.jobs import COLUMNS, FROM_RUNS, Job, Query
+from shedlock_py.page.reading import Store
+from shedlock_py.page.rendering import render, static_text
+from shedlock_py.page.views import (
+    clock_now,
+    counts_of,
+    job_values,
+    leader_values,
+    store_values,
+    with_runs,
+)
+from shedlock_py.provider import LockProvider
+
+MOST_DETAILS = 100
+"""Jobs with timelines and a table of runs: what is overdue, failed, paused or held first, then what ran last."""
+
+
+def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
+    """The page of ``provider`` as HTML, to be kept or sent.
+
+    :raises ProviderError: the store failed.
+    """
+    store = Store(provider)
+    records = store.records()
+    runs = store.recent_runs([record.name for record in records])
+    jobs = Query().selected(with_runs(records, runs))
+    numbers = {job.record.name: number for number, job in enumerate(jobs)}
+    detailed = sorted(jobs, key=_interest)[: MOST_DETAILS if runs is not None else 0]
+    by_name = {job.record.name: job.record for job in jobs}
+    leaders = [name for name in elections if name in by_name]
+    style = static_text("page.css")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return render(
+        "report.html",
+        style=style,
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        columns={key: title for key, title in COLUMNS.items() if runs is not None or key not in FROM_RUNS},
+        rows=[job.row() for job in jobs],
+        counts=counts_of(records, jobs if runs is not None else None),
+        numbers=numbers,
+        details=[job_values(job.record, store.runs(job.record.name, MOST_RUNS)) for job in detailed],
+        elections=[leader_values(by_name[name], store.runs(name, MOST_RUNS)) for name in leaders],
+        detailed={job.record.name for job in detailed},
+        left_out=len(jobs) - len(detailed) if runs is not None else 0,
+        no_history=store.why_no_history if runs is None else "",
+        now=clock_now(),
+        version=__version__,
+        **{key: value for key, value in store_values(store).items() if key != "no_history"},
+    )
+
+
+def _interest(job: Job) -> tuple[bool, bool, bool, float]:
+    """Sorts what needs attention first."""
+    newest = -job.record.locked_at.timestamp()
+    return not job.is_overdue, not job.has_failed, not job.record.is_held, newest

@@ -1,0 +1,264 @@
+"""The views: what each address reads from the store, and which template shows it. Sync, for worker threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from shedlock_py import display
+from shedlock_py.checks import Check, checks_of, read_only_checks
+from shedlock_py.election.demotion import Demotion, leader_of
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.events import OperatorAction
+from shedlock_py.history import MOST_RUNS, Run
+from shedlock_py.page import changes
+from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, Job, Query
+from shedlock_py.page.lanes import DAY, WEEK, chart
+from shedlock_py.page.reading import RECENT, Store
+from shedlock_py.record import LockRecord
+
+MOST_ROWS_OF_RUNS = 200
+TERMS = 10
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A reply: a template and its values; or the address of another view."""
+
+    template: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class Views:
+    """The views of one page.
+
+    :ivar elections: the lock names that are elections. A record does not tell a leader from a job that runs.
+    """
+
+    allow_changes: bool
+    elections: Sequence[str] = ()
+
+    def jobs(self, store: Store, values: Mapping[str, str]) -> Shown:
+        """All jobs. Runs are read for the rows on this page; for all jobs only where they decide which these are."""
+        query = Query.parse(values)
+        records = store.records()
+        found = [record for record in records if query.matches(record)]
+        jobs = [Job(record, None) for record in found]
+        runs_of_all = None
+        if query.needs_all_runs or len(found) <= ROWS:
+            runs_of_all = store.recent_runs([record.name for record in found])
+            jobs = with_runs(found, runs_of_all)
+        selected = query.selected(jobs)
+        pages = max(1, -(-len(selected) // ROWS))
+        page = min(query.page, pages)
+        visible = selected[(page - 1) * ROWS : page * ROWS]
+        has_history = runs_of_all is not None
+        if not has_history and not query.needs_all_runs:
+            recent = store.recent_runs([job.record.name for job in visible])
+            has_history = recent is not None
+            visible = with_runs([job.record for job in visible], recent)
+        return Shown(
+            "jobs.html",
+            {
+                "title": "Jobs",
+                "query": query,
+                "columns": {key: title for key, title in COLUMNS.items() if has_history or key not in FROM_RUNS},
+                "shows": SHOWN if has_history else [show for show in SHOWN if show not in ("overdue", "failed")],
+                "rows": [job.row() for job in visible],
+                "total": len(records),
+                "number": len(selected),
+                "first": (page - 1) * ROWS + 1,
+                "page": page,
+                "pages": pages,
+                "counts": counts_of(records, jobs if runs_of_all is not None else None),
+                "no_history": "" if has_history else store.why_no_history,
+            },
+        )
+
+    def job(self, store: Store, values: Mapping[str, str]) -> Shown:
+        name = values.get("name", "")
+        record = store.locks.record(name)
+        if record is None:
+            return problem(404, f"The store has no lock {display.printable(name)!r}.")
+        runs = store.runs(name, MOST_RUNS)
+        return Shown(
+            "job.html",
+            {
+                **job_values(record, runs),
+                "title": display.printable(name),
+                "done": values.get("done") if values.get("done") in changes.ACTIONS else "",
+                "can": self._can(store, record),
+                "no_history": store.why_no_history if runs is None else "",
+            },
+        )
+
+    def _can(self, store: Store, record: LockRecord) -> list[tuple[str, str]]:
+        """What an operator can do with a lock, with the words of its button."""
+        if not self.allow_changes:
+            return []
+        # The lease of a leader is not to be freed, also after it was demoted: another could lead while it trusts it.
+        is_led = record.name in self.elections and leader_of(record) is not None
+        is_of_leader = is_led or Demotion.from_record(record) is not None
+        able: list[tuple[str, str, bool]] = [
+            ("pause", "Pause again…" if record.is_paused else "Pause…", store.can("pause") and not is_led),
+            ("resume", "Resume…", record.is_paused and store.can("resume")),
+            ("force_release", "Free by force…", record.is_held and not is_of_leader),
+            ("demote", "Demote…", is_led),
+        ]
+        return [(action, words) for action, words, is_able in able if is_able]
+
+    def leaders(self, store: Store, values: Mapping[str, str]) -> Shown:
+        records = {record.name: record for record in store.records()}
+        demoted = [name for name, record in records.items() if Demotion.from_record(record) is not None]
+        elections: list[dict[str, Any]] = []
+        for name in sorted({*self.elections, *demoted}):
+            record = records.get(name)
+            if record is None:
+                absent = {"name": display.printable(name), "leader": None, "why": "nobody ever led"}
+                elections.append({**absent, "can": [], "charts": [], "runs": []})
+                continue
+            elections.append({**leader_values(record, store.runs(name, MOST_RUNS)), "can": self._can(store, record)})
+        return Shown("leaders.html", {"title": "Leaders", "elections": elections})
+
+    def store(self, store: Store, values: Mapping[str, str]) -> Shown:
+        return Shown("store.html", {**store_values(store), "title": "Store", "tried": False})
+
+    def try_store(self, store: Store) -> Shown:
+        """What ``shedlock doctor`` does: it writes a lock record of its own."""
+        return Shown("store.html", {**store_values(store, checks_of(store.locks)), "title": "Store", "tried": True})
+
+    def confirm(
+        self, store: Store, action: OperatorAction, values: Mapping[str, str], why_not: str = "", status: int = 200
+    ) -> Shown:
+        if not self.allow_changes:
+            return problem(403, "This page is read-only: it was started without --allow-changes.")
+        name = values.get("name", "")
+        try:
+            asked = changes.confirmation(store, action, name, values)
+        except changes.NotDone as error:
+            return problem(409, why_not or str(error), name)
+        except ConfigurationError as error:
+            return problem(400, why_not or str(error), name)
+        shown = {"title": asked.title, "action": action, "name": name, "confirmation": asked, "why_not": why_not}
+        return Shown("change.html", shown, status)
+
+    def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
+        name = values.get("name", "")
+        try:
+            changes.carry_out(store, action, name, values, by)
+        except changes.NotDone as error:
+            return self.confirm(store, action, values, str(error), 409)
+        except ConfigurationError as error:
+            return self.confirm(store, action, values, str(error), 400)
+        return Shown(location=action)
+
+
+def problem(status: int, text: str, name: str = "") -> Shown:
+    return Shown("problem.html", {"title": "Not possible", "text": text, "name": name}, status)
+
+
+def store_problem(error: ProviderError) -> Shown:
+    """The store failed, which is no fault of the page."""
+    values = {"title": "The store does not reply", "text": display.printable(display.one_line(error)), "name": ""}
+    return Shown("problem.html", values, 503)
+
+
+def with_runs(records: Sequence[LockRecord], runs: Mapping[str, Sequence[Run]] | None) -> list[Job]:
+    return [Job(record, None if runs is None else runs.get(record.name, [])) for record in records]
+
+
+def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list[tuple[int, str, bool]]:
+    """How many there are of what, and whether that is bad. Of runs only where all of them were read."""
+    counts = [
+        (sum(record.is_held and not record.is_paused for record in records), "held", False),
+        (sum(record.is_paused for record in records), "paused", False),
+    ]
+    if jobs is not None and all(job.runs is not None for job in jobs):
+        counts += [(sum(job.is_overdue for job in jobs), "overdue", True)]
+        counts += [(sum(job.has_failed for job in jobs), "failed", True)]
+    return counts
+
+
+def job_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]:
+    """Of one job: its present state, its timelines, its runs."""
+    job = Job(record, None if runs is None else runs[:RECENT])
+    charts = (
+        [] if runs is None else [chart(runs, record, DAY, "Last 24 hours"), chart(runs, record, WEEK, "Last 7 days")]
+    )
+    return {
+        "record": record,
+        "job": job.row(),
+        "name": record.name,
+        "token": display.token_of(record),
+        "fire_time": display.local_iso(record.last_fire_time),
+        "future_fire_time": display.future_fire_time(record),
+        "pause": display.pause_in_words(record) if record.is_paused else "",
+        "charts": charts,
+        "runs": [run_row(run, record) for run in (runs or ())[:MOST_ROWS_OF_RUNS]],
+        "runs_left_out": max(0, len(runs or ()) - MOST_ROWS_OF_RUNS),
+    }
+
+
+def run_row(run: Run, record: LockRecord) -> dict[str, Any]:
+    duration = display.duration_of(run, record)
+    return {
+        "started": display.local_time(run.started, record.read_at),
+        "started_iso": display.local_iso(run.started),
+        "took": display.NOTHING if duration is None else display.in_words(duration),
+        "outcome": display.outcome_of(run, record),
+        "holder": display.printable(run.holder),
+        "token": run.fencing_token,
+        "fire_time": display.local_time(run.fire_time, record.read_at),
+        "error": display.printable(run.error) if run.error else "",
+        "is_bad": run.outcome in BAD,
+    }
+
+
+def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]:
+    leading, demotion = leader_of(record), Demotion.from_record(record)
+    why = f"{display.holder_of(record)} led until {display.local_iso(record.lock_until)}"
+    if record.is_paused:
+        why = display.pause_in_words(record)
+    elif record.is_held and demotion is not None:
+        why = f"{display.printable(demotion.leader)} was demoted; an election in {display.in_words(record.remaining)}"
+    return {
+        "key": record.name,
+        "name": display.printable(record.name),
+        "leader": display.printable(leading.holder) if leading else None,
+        "term": display.token_of(record),
+        "since": f"{display.in_words(display.age(record))} ago",
+        "locked_at": display.local_iso(record.locked_at),
+        "until": f"in {display.in_words(record.remaining)}",
+        "why": why,
+        "charts": [chart(runs, record, WEEK, "Last 7 days")] if runs else [],
+        "runs": [run_row(run, record) for run in (runs or ())[:TERMS]],
+        "has_history": runs is not None,
+    }
+
+
+def store_values(store: Store, checks: Any = None) -> dict[str, Any]:
+    found: list[Check] = list(read_only_checks(store.locks) if checks is None else checks)
+    has_history = found[0].status == "failed" or store.recent_runs([]) is not None
+    return {
+        "shown": store.shown,
+        "checks": [
+            {
+                "check": check.check,
+                "status": check.status,
+                "message": display.printable(check.message),
+                "hint": check.hint,
+            }
+            for check in found
+        ],
+        "no_history": "" if has_history else store.why_no_history,
+    }
+
+
+def clock_now() -> str:
+    """When this machine made the page, with its time zone."""
+    return f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M:%S %Z}"

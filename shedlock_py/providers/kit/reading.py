@@ -1,0 +1,40 @@
+"""Reading run history: what the facades do before and after the programs of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from reprlib import repr as short_repr
+from typing import Any
+
+from shedlock_py._program import Program
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.history import Run, newest_first
+from shedlock_py.providers.kit.programs import StorePrograms
+
+
+def read_runs(programs: StorePrograms, name: str, limit: int) -> Program[Any, Any, list[Run]]:
+    """The newest ``limit`` runs of ``name``, newest first."""
+    _require_history(programs, limit)
+    return newest_first((yield from programs.runs(name, limit)), min(limit, programs.history))
+
+
+def read_recent_runs(
+    programs: StorePrograms, names: Iterable[str], limit: int
+) -> Program[Any, Any, dict[str, list[Run]]]:
+    """The newest ``limit`` runs of each of ``names``, newest first."""
+    _require_history(programs, limit)
+    found: dict[str, list[Run]] = {name: [] for name in names}
+    limit = min(limit, programs.history)
+    if found:
+        for run in (yield from programs.recent_runs(list(found), limit)):
+            found[run.name].append(run)
+    return {name: newest_first(runs, limit) for name, runs in found.items()}
+
+
+def _require_history(programs: StorePrograms, limit: int) -> None:
+    if not programs.history:
+        what = "this provider keeps no run history: open it with history=50, in the URL ?history=50"
+        raise ConfigurationError(what if programs.keeps_history else "this store keeps no run history")
+    given: object = limit
+    if not isinstance(given, int) or given < 1:
+        raise ConfigurationError(f"limit must be how many runs to read, at least 1, not {short_repr(limit)}")

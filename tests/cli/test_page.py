@@ -1,0 +1,148 @@
+"""``shedlock page``."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import provider_at, run, take
+from tests.guides.examples.scripts import PROJECT
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@contextmanager
+def served(*arguments: str, store: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of a page that a process of its own serves."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shedlock_py", "page", "--port", "0", *arguments],
+        env={**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1", "SHEDLOCK_STORE": store, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.match(r"(http://\S+/) shows <SqlAlchemyLockProvider .*>; (.*); Ctrl-C ends$", line)
+        assert found, line or process.communicate()[1]
+        yield found[1], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def get(address: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def with_history(store: str) -> str:
+    url = f"{store}?history=5"
+    provider_at(url).create_schema()
+    return url
+
+
+def test_it_serves_this_machine_only_and_ends_with_ctrl_c(store: str) -> None:
+    take(with_history(store), "nightly-report", holder="web-1:1")
+    with served(store=with_history(store)) as (address, process):
+        assert address.startswith("http://127.0.0.1:")
+        status, html = get(address)
+        assert (status, "nightly-report" in html, "read-only" in html) == (200, True, True)
+        assert get(address, Host="evil.example")[0] == 421
+        assert get(f"{address}change/pause?name=nightly-report")[0] == 403
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_with_a_token(store: str) -> None:
+    with served("--host", "0.0.0.0", "--allow-changes", store=store, SHEDLOCK_PAGE_TOKEN=TOKEN) as (address, _):
+        address = address.replace("0.0.0.0", "127.0.0.1")
+        assert get(address)[0] == 401
+        status, html = get(address, Authorization=f"Bearer {TOKEN}")
+        assert (status, "changes are allowed" in html) == (200, True)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
+def test_beyond_this_machine_a_token_is_required(store: str, host: str) -> None:
+    done = run("page", "--host", host, store=store)
+    assert done.exit_code == 78
+    assert "set SHEDLOCK_PAGE_TOKEN" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--token", "short"], 78, "the token of the page has 5 characters, 16 at least"),
+        (["--election", "x" * 100], 78, "64"),
+        (["--port", "70000"], 64, "70000"),
+        (["--host", "192.0.2.1", "--token", TOKEN], 69, "cannot listen on 192.0.2.1 port"),
+    ],
+)
+def test_a_mistake_is_one_line(store: str, arguments: list[str], code: int, words: str) -> None:
+    done = run("page", "--port", "0", *arguments, store=store)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken(store: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        done = run("page", "--port", str(other.getsockname()[1]), store=store)
+    assert (done.exit_code, "another --port may be free" in done.stderr) == (69, True)
+
+
+def test_a_file(store: str, tmp_path: Path) -> None:
+    take(with_history(store), "nightly-report", holder="web-1:1")
+    out = tmp_path / "report.html"
+    done = run("page", "--out", str(out), store=with_history(store))
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"{out}\n", "")
+    assert "nightly-report" in out.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir() if "html" in path.name) == ["report.html"]
+    done = run("page", "--out", str(tmp_path / "nosuch" / "report.html"), store=store)
+    assert (done.exit_code, "cannot be written: No such file" in done.stderr) == (74, True)
+    done = run("page", "--out", str(out), store=f"sqlite:///{tmp_path}/nosuch.db")
+    assert done.exit_code == 69
+
+
+def test_a_history_that_cannot_be_read_hides_no_locks(store: str, tmp_path: Path) -> None:
+    take(store, "nightly-report")
+    out = tmp_path / "report.html"
+    done = run("page", "--out", str(out), store=f"{store}?history=5")
+    assert done.exit_code == 0
+    assert "nightly-report" in out.read_text()
+    assert "The run history cannot be read: " in out.read_text()
+    assert "shedlock schema --create" in out.read_text()
+
+
+def test_a_file_of_a_store_that_does_not_reply(tmp_path: Path) -> None:
+    done = run("page", "--out", str(tmp_path / "x.html"), store="redis://:s3cret-pw@127.0.0.1:1/0?timeout=1s")
+    assert done.exit_code == 69
+    assert "s3cret-pw" not in done.stderr
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_without_its_packages(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("shedlock_py.page")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    done = run("page", store=store)
+    assert done.exit_code == 78
+    assert "pip install 'shedlock_py[page]'" in done.stderr

@@ -1,0 +1,180 @@
+"""What an operator can change, and where each change is seen."""
+
+from __future__ import annotations
+
+import base64
+import logging
+
+import pytest
+
+from shedlock_py import InMemoryLockProvider, LockRecord, OperatorActed
+from shedlock_py.election.demotion import Demotion
+from shedlock_py.page import page_app
+from shedlock_py.testing import RecordingListener
+from tests.page.client import Client
+from tests.page.sample import ELECTION, HOSTILE, Sample
+
+TOKEN = "correct-horse-battery-staple"
+
+
+def record_of(provider: InMemoryLockProvider, name: str) -> LockRecord:
+    record = provider.record(name)
+    assert record is not None
+    return record
+
+
+@pytest.fixture
+def alice(sample: Sample) -> Client:
+    """A browser of somebody who has given her name with the token."""
+    authorization = "Basic " + base64.b64encode(f"alice:{TOKEN}".encode()).decode()
+    app = page_app(sample.provider, allow_changes=True, token=TOKEN, elections=[ELECTION])
+    return Client(app, headers={"authorization": authorization})
+
+
+def test_pause_and_resume(
+    alice: Client, sample: Sample, events: RecordingListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    html = alice.html("/change/pause?name=clean-up")
+    assert "No replica runs clean-up until the pause ends" in html
+    with caplog.at_level(logging.WARNING, "shedlock_py"):
+        reply = alice.change("pause", "clean-up", **{"for": "2h", "why": "migration <b>"})
+    assert (reply.status_code, reply.headers["location"]) == (303, "/job?name=clean-up&done=pause")
+    record = record_of(sample.provider, "clean-up")
+    assert (record.pause and (record.pause.by, record.pause.reason)) == ("alice", "migration <b>")
+    html = alice.html("/job?name=clean-up&done=pause")
+    assert "The store has carried it out (pause)" in html
+    assert "by alice: migration &lt;b&gt;" in html
+    [run, _] = sample.provider.runs("clean-up")
+    assert run.holder == "paused by alice: migration <b>"  # in the history as a run
+    [event] = events.of(OperatorActed)
+    assert (event.lock_name, event.action, event.by) == ("clean-up", "pause", "alice")
+    assert "migration <b>" in event.details
+    assert [each.getMessage().partition(": paused until")[0] for each in caplog.records] == [
+        "lock 'clean-up': pause by operator alice"
+    ]
+    assert alice.change("resume", "clean-up").status_code == 303
+    assert not record_of(sample.provider, "clean-up").is_held
+    assert sample.provider.runs("clean-up")[0].outcome == "ok"
+    assert [event.action for event in events.of(OperatorActed)] == ["pause", "resume"]
+
+
+def test_a_pause_while_a_job_runs(alice: Client, sample: Sample, events: RecordingListener) -> None:
+    assert "web-3:7002 has it since" in alice.html("/change/pause?name=import")
+    reply = alice.change("pause", "import", **{"for": "2h", "why": "kept"})
+    assert reply.status_code == 409
+    assert "import is not paused: web-3:7002 has it since" in reply.text
+    assert 'value="2h"' in reply.text
+    assert 'value="kept"' in reply.text
+    assert not record_of(sample.provider, "import").is_paused
+    assert events.of(OperatorActed) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"for": "soon"}, "for how long"),
+        ({"for": ""}, "for how long"),
+        ({"why": "a\nb"}, "reason"),
+        ({"for": "99999d"}, ""),
+    ],
+)
+def test_values_that_cannot_work(
+    alice: Client, sample: Sample, events: RecordingListener, values: dict[str, str], words: str
+) -> None:
+    reply = alice.change("pause", "clean-up", **values)
+    assert reply.status_code == 400
+    assert words in reply.text
+    assert not record_of(sample.provider, "clean-up").is_held
+    assert events.of(OperatorActed) == []
+
+
+def test_force_release(alice: Client, sample: Sample, events: RecordingListener) -> None:
+    html = alice.html("/change/force_release?name=import")
+    assert "web-3:7002 has it since" in html
+    assert "a second one can start beside it at once" in html
+    assert alice.change("force_release", "import").status_code == 303
+    assert not record_of(sample.provider, "import").is_held
+    [event] = events.of(OperatorActed)
+    assert (event.action, event.by, event.details) == ("force_release", "alice", "it was held by web-3:7002 for 3.0s")
+    assert "not held" in alice.html("/change/force_release?name=import", 409)
+
+
+def test_a_force_release_of_a_pause_asks_twice(alice: Client, sample: Sample) -> None:
+    assert "Better resume it" in alice.html("/change/force_release?name=send-mails")
+    reply = alice.change("force_release", "send-mails")
+    assert (reply.status_code, "tick that you are sure" in reply.text) == (409, True)
+    assert record_of(sample.provider, "send-mails").is_paused
+    assert alice.change("force_release", "send-mails", sure="yes").status_code == 303
+    assert not record_of(sample.provider, "send-mails").is_held
+
+
+def test_what_has_changed_since_it_was_shown_is_left_alone(alice: Client, sample: Sample) -> None:
+    fields = alice.form("/change/force_release?name=import")
+    sample.clock.advance("1h")
+    sample.ran("import", "web-1", 1)
+    sample.provider.pause("import", "1h", by="bob")
+    reply = alice.request("POST", "/change/force_release", data={**fields, "sure": "yes"})
+    assert (reply.status_code, "has changed meanwhile" in reply.text) == (409, True)
+    assert record_of(sample.provider, "import").is_paused
+
+
+def test_demote(alice: Client, sample: Sample, events: RecordingListener) -> None:
+    assert "web-2 loses its lease" in alice.html(f"/change/demote?name={ELECTION}")
+    reply = alice.change("demote", ELECTION, renew_deadline="20s", cooldown="1m")
+    assert reply.status_code == 303
+    record = record_of(sample.provider, ELECTION)
+    demotion = Demotion.from_record(record)
+    assert demotion is not None
+    assert (demotion.leader, demotion.cooldown.total_seconds()) == ("web-2", 60)
+    assert 20 <= record.remaining.total_seconds() < 25
+    assert "web-2 was demoted; an election in" in alice.html("/leaders")
+    assert "Free by force" not in alice.html("/leaders") + alice.html(f"/job?name={ELECTION}")
+    assert "two can lead at the same time" in alice.html(f"/change/force_release?name={ELECTION}")
+    assert sample.provider.runs(ELECTION)[0].holder == "demoted 60000ms web-2"  # so it is in the history
+    [event] = events.of(OperatorActed)
+    assert (event.lock_name, event.action, event.by) == (ELECTION, "demote", "alice")
+
+
+def test_prune(alice: Client, sample: Sample, events: RecordingListener) -> None:
+    html = alice.html("/change/prune?unused_for=10h")
+    assert "1 lock record is free and was not held for 10h" in html
+    assert "<li>fetch-rates</li>" in html
+    fields = alice.form("/change/prune?unused_for=10h")
+    reply = alice.request("POST", "/change/prune", data={**fields, "unused_for": "0s"})
+    assert (reply.status_code, "count again" in reply.text) == (409, True)
+    reply = alice.request("POST", "/change/prune", data=fields)
+    assert (reply.status_code, reply.headers["location"]) == (303, "/")
+    assert sample.provider.record("fetch-rates") is None
+    assert len(sample.provider.records()) == 7
+    [event] = events.of(OperatorActed)
+    assert (event.lock_name, event.details) == ("", "1 record of a lock that was not held for 10h")
+    assert "90d" in alice.html("/change/prune")
+    assert "duration" in alice.html("/change/prune?unused_for=soon", 400)
+
+
+def test_a_hostile_name_can_be_paused(alice: Client, sample: Sample) -> None:
+    assert alice.change("pause", HOSTILE, **{"for": "1h"}).status_code == 303
+    assert record_of(sample.provider, HOSTILE).is_paused
+
+
+def test_a_name_that_was_never_used_can_be_paused(alice: Client, sample: Sample) -> None:
+    assert alice.change("pause", "new-job").status_code == 303
+    assert record_of(sample.provider, "new-job").is_paused
+
+
+@pytest.mark.parametrize("action", ["resume", "force_release", "demote"])
+def test_there_must_be_something_to_change(alice: Client, action: str) -> None:
+    assert "The store has no lock" in alice.html(f"/change/{action}?name=nosuch", 409)
+    alice.html(f"/change/{action}?name=clean-up", 409)
+    alice.html("/change/nosuch?name=clean-up", 400)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("bob@example.org", "bob@example.org"), ("", None), ("a: b", None), ("x\x00y", None)]
+)
+def test_the_application_says_who_it_is(sample: Sample, given: str, expected: str | None) -> None:
+    client = Client(page_app(sample.provider, allow_changes=True, operator=lambda request: given))
+    assert client.change("pause", "clean-up").status_code == 303
+    pause = record_of(sample.provider, "clean-up").pause
+    assert pause is not None
+    assert pause.by == expected if expected else "@" in pause.by

@@ -1,0 +1,220 @@
+"""What each view shows."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, InMemoryLockProvider, LockRequest, ProviderError
+from shedlock_py.page import page_app
+from shedlock_py.provider import LockProvider
+from tests.page.client import Client
+from tests.page.sample import ELECTION, HOSTILE, HOSTILE_ERROR, HOSTILE_HOLDER, Sample
+
+
+def names_in(html: str) -> list[str]:
+    """The jobs in the list, in their order."""
+    return re.findall(r'<td role="cell" class="name"><a href="[^"]*">([^<]*)</a>', html)
+
+
+def row(html: str, name: str) -> str:
+    """The text of the cells of one job."""
+    (found,) = re.findall(
+        rf'<tr role="row" class="\w+">\n<td role="cell" class="name"><a [^>]*>{name}</a>.*?</tr>', html, re.S
+    )
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", found, re.S)
+    return " | ".join(re.sub(r"<[^>]*>", "", cell) for cell in cells)
+
+
+def test_all_jobs(client: Client) -> None:
+    html = client.html("/")
+    assert "8 locks · <span>2 held</span> · <span>1 paused</span>" in html
+    assert '<span class="bad">1 overdue</span> · <span class="bad">1 failed</span>' in html
+    assert row(html, "import") == "import | held | web-3:7002 | 3.0s ago | in 29m 57s | running | 3.0s | - | -"
+    assert row(html, "clean-up") == "clean-up | free | web-1:7000 | 5.0s ago | - | ok | 2.0s | 2.0s | -"
+    assert row(html, "send-mails").startswith(
+        "send-mails | paused | (paused by alice@ops: migration of the orders table) | 3.0s ago | in 2h 59m | - | -"
+    )
+    assert re.search(r"fetch-rates \| free .* \| ok \| 4.0s \| 4.0s \| overdue 10h \d+m late", row(html, "fetch-rates"))
+
+
+@pytest.mark.parametrize(
+    ("address", "names"),
+    [
+        ("?q=ORD", ["send-mails", "sync-orders"]),
+        ("?q=web-3:7002", ["fetch-rates", "import", "nightly-report"]),
+        ("?show=held", ["import", ELECTION]),
+        ("?show=paused", ["send-mails"]),
+        ("?show=overdue", ["fetch-rates"]),
+        ("?show=failed", ["&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;"]),
+        ("?q=nosuch", []),
+        ("?q=&show=nosuch&sort=nosuch&page=-1", None),
+        ("?page=999999", None),
+    ],
+)
+def test_search(client: Client, address: str, names: list[str] | None) -> None:
+    found = names_in(client.html(f"/{address}"))
+    assert len(found) == 8 if names is None else found == names
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [
+        ("name", "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;"),
+        ("-name", "sync-orders"),
+        ("state", "send-mails"),
+        ("-took", "nightly-report"),
+        ("usual", "clean-up"),
+        ("next", "fetch-rates"),
+        ("outcome", "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;"),
+        ("-until", "send-mails"),
+    ],
+)
+def test_sort(client: Client, sort: str, first: str) -> None:
+    html = client.html(f"/?sort={sort}")
+    assert names_in(html)[0] == first
+    assert f'aria-sort="{"descending" if sort.startswith("-") else "ascending"}"' in html
+
+
+def test_pages_of_many_jobs() -> None:
+    provider = InMemoryLockProvider(history=5)
+    for number in range(450):
+        lease = provider.acquire(LockRequest(f"job-{number:03}", "1m"))
+        assert lease is not None
+        provider.release(lease)
+    client = Client(page_app(provider))
+    html = client.html("/")
+    assert (len(names_in(html)), names_in(html)[-1]) == (200, "job-199")
+    assert "1 to 200 of 450" in html
+    assert 'href="?page=2" rel="next"' in html
+    assert "find overdue" in html  # of all, only on request
+    html = client.html("/?page=3&q=job")
+    assert (len(names_in(html)), names_in(html)[0]) == (50, "job-400")
+    assert 'href="?q=job&amp;page=2" rel="prev"' in html
+    assert names_in(client.html("/?sort=-name"))[0] == "job-449"
+
+
+def test_one_job(client: Client) -> None:
+    html = client.html("/job?name=sync-orders")
+    assert "Last 24 hours: 4 ok, 1 cancelled, 1 lost; the table below has each" in html
+    assert re.search(r'aria-label="Last 7 days: \d+ ok, 4 failed, 1 cancelled, 1 lost, 1 vanished; the', html)
+    assert html.count('<text class="holder"') == 6
+    assert html.count("<td>42s</td>") == 30
+    assert '<td class="text error">ConnectionError: no route to host</td>' in html
+    assert "failed: web-2:7001\nstarted " in html
+    assert 'href="/change/pause?name=sync-orders">Pause…</a>' in html
+
+
+def test_a_job_that_does_not_exist(client: Client) -> None:
+    assert "The store has no lock &#39;nosuch&#39;" in client.html("/job?name=nosuch", 404)
+    client.html("/job?name=", 400)
+    client.html(f"/job?name={'x' * 100}", 400)
+    assert client.get("/nosuch").status_code == 404
+
+
+def test_leaders(client: Client, sample: Sample) -> None:
+    html = client.html("/leaders")
+    assert "<dd>web-2</dd>" in html
+    assert "Demote…" in html
+    assert "Free by force" not in html
+    sample.clock.advance("1h")
+    assert "Nobody leads: web-2 led until" in client.html("/leaders")
+    alone = Client(page_app(sample.provider))
+    assert "No election is known" in alone.html("/leaders")
+    alone = Client(page_app(sample.provider, elections=["another"]))
+    assert "Nobody leads: nobody ever led." in alone.html("/leaders")
+
+
+def test_the_store(client: Client, sample: Sample) -> None:
+    before = sample.provider.records()
+    html = client.html("/store")
+    assert "it replies: 8 lock records" in html
+    assert "locks in memory guard nothing between processes" in html
+    assert sample.provider.records() == before
+    (csrf,) = re.findall('name="csrf" value="([^"]*)"', html)
+    tried = client.request("POST", "/store", data={"csrf": csrf})
+    assert tried.status_code == 200
+    assert "a second holder is refused" in tried.text
+    assert sample.provider.record("shedlock-doctor") is not None
+
+
+def test_hostile_names_holders_and_errors_are_text(client: Client) -> None:
+    for path in ("/", "/job?name=%3Cscript%3Ealert(1)%3C%2Fscript%3E%22'%26", "/?q=<script>alert(1)</script>"):
+        html = client.html(path)
+        for hostile in (HOSTILE, HOSTILE_HOLDER, HOSTILE_ERROR):
+            assert hostile not in html
+        assert not re.search(r"<script(?! src=\"/static/page\.js)", html)
+        assert not re.search(r"<(img|b) ", html)
+        assert "\u202e" not in html
+    assert "&lt;/title&gt;&lt;b onmouseover=alert(3)&gt;ValueError&lt;/b&gt;: \\u202e" in client.html(
+        "/job?name=%3Cscript%3Ealert(1)%3C%2Fscript%3E%22'%26"
+    )
+
+
+class WithoutHistory(InMemoryLockProvider):
+    """As a provider of somebody else that has no more than the protocol."""
+
+    runs = recent_runs = pause = resume = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind", [InMemoryLockProvider, WithoutHistory])
+def test_a_provider_without_history(sample: Sample, kind: type[InMemoryLockProvider]) -> None:
+    provider = kind(shared_with=sample.provider)
+    client = Client(page_app(provider, allow_changes=True, elections=[ELECTION]))
+    html = client.html("/")
+    assert "This provider keeps no run history" in html
+    assert "Last run" not in html
+    assert len(names_in(html)) == 8
+    assert "This provider keeps no run history" in client.html("/job?name=import")
+    assert ("Pause…" in client.html("/job?name=clean-up")) is (kind is InMemoryLockProvider)
+    assert "web-2" in client.html("/leaders")
+    assert "keeps no run history" in client.html("/store")
+    assert len(names_in(client.html("/?sort=took&show=overdue"))) == 0
+
+
+def test_an_async_provider(sample: Sample) -> None:
+    provider = AsyncInMemoryLockProvider(shared_with=sample.provider, history=50)
+    client = Client(page_app(provider, allow_changes=True))
+    assert len(names_in(client.html("/"))) == 8
+    assert "web-3:7002" in client.html("/job?name=import")
+    assert "it replies: 8 lock records" in client.html("/store")
+    assert client.change("pause", "clean-up").status_code == 303
+    record = sample.provider.record("clean-up")
+    assert record is not None
+    assert record.is_paused
+
+
+def test_a_store_that_fails(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ProviderError("record of lock 'x': <b>no</b> reply", operation="record")
+
+    for method in ("record", "records"):
+        monkeypatch.setattr(sample.provider, method, fail)
+    client = Client(page_app(sample.provider, allow_changes=True))
+    for path in ("/", "/job?name=x", "/leaders", "/change/resume?name=x"):
+        html = client.html(path, 503)
+        assert "record of lock &#39;x&#39;: &lt;b&gt;no&lt;/b&gt; reply" in html
+        assert 'id="live"' in html or path.startswith("/change")  # it comes back by itself
+    assert "✗ failed" in client.html("/store")
+
+
+def test_odd_names_of_other_programs(sample: Sample) -> None:
+    class Odd(InMemoryLockProvider):
+        def records(self, prefix: str = "") -> Any:
+            (record,) = super().records("clean-up")
+            return [record, *(type(record)(**{**vars(record), "name": name}) for name in ("", "a\nb", "x" * 100))]
+
+    client = Client(page_app(Odd(shared_with=sample.provider, history=50)))
+    assert names_in(client.html("/")) == ["&#34;&#34;", "a\\nb", "clean-up", "x" * 100]
+
+
+def test_any_provider_of_the_protocol() -> None:
+    assert isinstance(WithoutHistory(), LockProvider)
+
+
+@pytest.mark.parametrize("arguments", [{"token": "short"}, {"elections": [""]}, {"elections": ["x" * 100]}])
+def test_arguments_that_cannot_work(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        page_app(InMemoryLockProvider(), **arguments)
