@@ -88,7 +88,12 @@ class RunStatements:
             f"DELETE FROM {{runs}} WHERE {same} NOT IN (SELECT {same} FROM {{table}})", "count"
         )
         made = (self.combined, self.trimming, self.following)
-        self.texts = {self.read.sql, self.read_recent.sql, self.probe.sql, *(each.sql for some in made for each in some.values())}
+        self.texts = {
+            self.read.sql,
+            self.read_recent.sql,
+            self.probe.sql,
+            *(each.sql for some in made for each in some.values()),
+        }
         """Errors of these are about history."""
 
     def _compile(self, sql: str, reply: Any) -> Statement:
