@@ -167,9 +167,9 @@ def nesting() -> None:
 
 
 async def both() -> None:
-    in_daemon_thread(job, 5 * STEP)
-    async with hold_async("kept", lock_at_most_for=3 * STEP, keep_alive=True) as lease:
+    async with hold_async("kept", lock_at_most_for=5 * STEP, keep_alive=True) as lease:
         assert lease is not None
+        in_daemon_thread(job, 7 * STEP)
         try:
             await asyncio.sleep(60)
         finally:
