@@ -25,7 +25,8 @@ def test_they_are_those_of_pyproject() -> None:
     assert OLDEST.items() <= declared.items()
     assert set(OLD) < set(OLDEST)
     assert declared.keys() - OLDEST == {
-        *("apscheduler", "rich", "prometheus-client", "opentelemetry-api", "httpx", "sentry-sdk")
+        *("apscheduler", "rich", "prometheus-client", "opentelemetry-api", "httpx", "sentry-sdk"),
+        *("starlette", "jinja2", "uvicorn"),
     }
 
 
