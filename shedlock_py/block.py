@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.config import emit, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
-from shedlock_py.context import ActiveLease, Skipped, decide_skip, find_enclosing, process_gates, running
+from shedlock_py.context import ActiveLease, Skipped, decide_skip, find_enclosing, lock_refused, process_gates, running
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
 from shedlock_py.events import (
     LeaseLost,
@@ -38,13 +38,6 @@ if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
 
 T = TypeVar("T")
-
-
-def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
-    """The skip of a task whose lock the store has refused. ``record`` is its record after that, as far as known."""
-    last = record.last_fire_time if record is not None and not record.is_held else None
-    has_run = request.fire_time is not None and last is not None and last >= request.fire_time
-    return Skipped(request.name, "already_ran" if has_run else "held")
 
 
 class Guard:

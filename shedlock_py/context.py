@@ -23,6 +23,8 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed, SkipReason
 from shedlock_py.lease import Lease
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 
 if TYPE_CHECKING:
     import asyncio
@@ -177,6 +179,13 @@ def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
         if reason is not None:
             return Skipped(lock_name, reason)
     return None
+
+
+def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
+    """The skip of a task whose lock the store has refused. ``record`` is its record after that, as far as known."""
+    last = record.last_fire_time if record is not None and not record.is_held else None
+    has_run = request.fire_time is not None and last is not None and last >= request.fire_time
+    return Skipped(request.name, "already_ran" if has_run else "held")
 
 
 def not_leader(is_leader: Callable[[], bool]) -> Gate:

@@ -20,8 +20,7 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
-from shedlock_py.block import lock_refused
-from shedlock_py.context import decide_skip, not_leader, process_gates
+from shedlock_py.context import decide_skip, lock_refused, not_leader, process_gates
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.core.conftest import SlowProvider
 
