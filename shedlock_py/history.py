@@ -18,7 +18,7 @@ from shedlock_py.record import Pause, holder_of
 LONGEST_ERROR = 200
 """Characters of an error that history keeps."""
 MOST_RUNS = 1000
-"""The most runs of one name that a store may be told to keep."""
+"""The most runs of one name that a store can keep."""
 _DEMOTION = re.compile("demoted [0-9]+ms ")
 """How the holder of a record begins that keeps an election without a leader: ``election.demotion``."""
 

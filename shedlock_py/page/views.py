@@ -139,12 +139,18 @@ class Views:
             return problem(403, "This page is read-only: it was started without --allow-changes.")
         name = values.get("name", "")
         try:
-            asked = changes.confirmation(store, action, name, values)
+            wanted = changes.confirmation(store, action, name, values)
         except changes.NotDone as error:
             return problem(409, why_not or str(error), name)
         except ConfigurationError as error:
             return problem(400, why_not or str(error), name)
-        shown = {"title": asked.title, "action": action, "name": name, "confirmation": asked, "why_not": why_not}
+        shown = {
+            "title": confirmation.title,
+            "action": action,
+            "name": name,
+            "confirmation": confirmation,
+            "why_not": why_not,
+        }
         return Shown("change.html", shown, status)
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:

@@ -44,13 +44,13 @@ def _unlocked(condition: str) -> str:
 class RunStatements:
     """The statements on the table of runs.
 
-    :param patience: PostgreSQL: in seconds, for how long a claim may wait for the table; None: the caller waits, too.
+    :param longest_wait: PostgreSQL: in seconds, how long a claim may wait for the table; None: as long as it takes.
     :ivar combined: PostgreSQL: by the text of a statement without history, the one that writes history as well.
     :ivar trimming: PostgreSQL: by the text of one of these, the one that also deletes the oldest runs of the name.
     :ivar following: by the text of a statement without history, the one to be sent after it.
     """
 
-    def __init__(self, plain: Statements, patience: float | None) -> None:
+    def __init__(self, plain: Statements, longest_wait: float | None) -> None:
         lock_table, dialect = plain.table, plain.dialect
         table = runs_table(MetaData(), lock_table.name, lock_table.schema)
         if len(table.name.encode()) > dialect.max_identifier_length:
@@ -79,7 +79,7 @@ class RunStatements:
         self.trimming: dict[str, Statement] = {}
         self.following: dict[str, Statement] = {}
         if dialect.name == "postgresql":
-            self._combine(patience)
+            self._combine(longest_wait)
         else:
             self._follow()
         # A name may have another collation in a lock table of MySQL that ShedLock for Java made.
@@ -108,12 +108,12 @@ class RunStatements:
     # PostgreSQL. All parts of a statement see the tables as they were before it, so none sees what another one writes.
     # A skip writes nothing, and locks no row: each part depends on the rows of the first one.
 
-    def _combine(self, patience: float | None) -> None:
+    def _combine(self, longest_wait: float | None) -> None:
         plain, now = self._plain, self._clock.now
         # The server waits for a locked table before it executes. By then the caller has sent the plain statement.
         waited = ""
-        if patience is not None:
-            waited = f"(clock_timestamp() > transaction_timestamp() + interval '{int(patience * 1000)} ms')"
+        if longest_wait is not None:
+            waited = f"(clock_timestamp() > transaction_timestamp() + interval '{int(longest_wait * 1000)} ms')"
         moment, text, number = self._clock.moment, self._clock.text, self._clock.number
         token = "fencing_token" if plain.extra_columns else self._next_token()
         values = ["name", token, "locked_by", "locked_at", moment.format("fire_time"), moment.format("next_fire_time")]
