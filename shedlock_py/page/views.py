@@ -145,10 +145,10 @@ class Views:
         except ConfigurationError as error:
             return problem(400, why_not or str(error), name)
         shown = {
-            "title": confirmation.title,
+            "title": wanted.title,
             "action": action,
             "name": name,
-            "confirmation": confirmation,
+            "confirmation": wanted,
             "why_not": why_not,
         }
         return Shown("change.html", shown, status)
