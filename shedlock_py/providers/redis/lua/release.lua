@@ -1,6 +1,6 @@
 -- KEYS: record. ARGV: locked_by, ms that others are still kept out, keep ms; for history: runs to keep, outcome, error.
 -- Reply: 1; 0: the record has another locked_by, or the lease had ended, so the run ended as lost.
--- PEXPIRE comes first: see release.
+-- PEXPIRE comes first: with its memory full, Redis refuses HSET to a script, unless the script has written before.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1], 'lock_until', 'locked_by', 'fencing_token', 'released_token', 'vote_by')
