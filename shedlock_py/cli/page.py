@@ -79,7 +79,8 @@ def _write(out: Path, html: str) -> None:
     """Write the file whole or not at all."""
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        partial.write_text(html, encoding="utf-8")
+        with partial.open("x", encoding="utf-8") as file:  # never through a link that another user has put there
+            file.write(html)
         partial.replace(out)
     except OSError as error:
         with suppress(OSError):
@@ -104,7 +105,7 @@ def _serve(app: Any, host: str, port: int, provider: LockProvider, what: str) ->
             f"http://{shown}:{listening.getsockname()[1]}/ shows {printable(repr(provider))}; {what}; Ctrl-C ends"
         )
         config = uvicorn.Config(
-            app, lifespan="off", ws="none", access_log=False, log_level="warning", server_header=False,
+            app, http="h11", lifespan="off", ws="none", access_log=False, log_level="warning", server_header=False,
             limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=LONGEST_HEAD, timeout_keep_alive=5,
             timeout_graceful_shutdown=5,
         )  # fmt: skip

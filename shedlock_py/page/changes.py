@@ -89,6 +89,7 @@ def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[st
             Field("for", "For how long", values.get("for", "1h"), "10m, 2h, 3d; then it ends by itself"),
             Field("why", "Why", values.get("why", ""), "for people to read"),
         ),
+        seen=record.locked_by if record is not None and record.is_paused else "",
     )
 
 
@@ -96,6 +97,12 @@ def _pause(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
     if not store.can("pause"):
         raise NotDone("This provider cannot pause a lock.")
     lasts = parse_duration(values.get("for", ""), "for how long")
+    before = store.locks.record(name)
+    if before is not None and before.is_paused and before.locked_by != values.get("seen"):
+        raise NotDone(
+            f"{display.printable(name)} was paused meanwhile: it is {display.pause_in_words(before)}. Confirm again to "
+            f"replace that."
+        )
     record: LockRecord = store.provider.pause(name, lasts, values.get("why", ""), by=by)
     if not record.is_paused:
         raise NotDone(

@@ -22,7 +22,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["query"] = lambda value: quote(str(value), safe="")
+    found.filters["query"] = lambda value: quote(str(value), safe="", errors="replace")
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return found
 

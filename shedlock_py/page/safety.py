@@ -43,11 +43,16 @@ HEADERS = {
 
 
 def checked_token(token: str | None) -> str | None:
-    """:raises ConfigurationError: the token can be guessed."""
+    """:raises ConfigurationError: the token can be guessed, or nobody can type it."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ConfigurationError(
             f"the token of the page has {len(token)} characters, {SHORTEST_TOKEN} at least; make one with: "
             f'python3 -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+    if token is not None and (not token.isprintable() or token != token.strip()):
+        raise ConfigurationError(
+            "the token of the page has a control character, or a space or line end around it, which nobody can type as "
+            "a password: was it read from a file? Strip it"
         )
     return token
 
@@ -163,14 +168,18 @@ def _host_of(value: str) -> str:
 
 
 def _check_origin(headers: Headers) -> None:
-    """:raises Refusal: another site sends this form. Browsers say so in one header or the other."""
-    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    """:raises Refusal: another site sends this form, or nobody says which. Browsers say so in one header or the other.
+
+    The cookie alone proves less: other pages of this host, on any port, have it, too.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin", "")
     try:
-        is_same = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        host = urlsplit(origin).netloc.lower()
+        is_same = bool(host) and host == headers.get("host", "").lower()
     except ValueError:  # it is no address
         is_same = False
     if (site != "same-origin") if site is not None else not is_same:
-        raise Refusal(403, "This form was sent by another site.")
+        raise Refusal(403, "This form was sent by another site. If it was not: a proxy must pass on the Host header.")
 
 
 def _cookie(headers: Headers) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from shedlock_py import display
 from shedlock_py.checks import Check, checks_of, read_only_checks
 from shedlock_py.election.demotion import Demotion, leader_of
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorAction
 from shedlock_py.history import MOST_RUNS, Run
 from shedlock_py.page import changes
@@ -144,6 +144,8 @@ class Views:
             return problem(409, why_not or str(error), name)
         except ConfigurationError as error:
             return problem(400, why_not or str(error), name)
+        if action == "demote" and name not in self.elections:
+            return problem(409, self._no_election(name), name)
         shown = {
             "title": wanted.title,
             "action": action,
@@ -155,6 +157,8 @@ class Views:
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
         name = values.get("name", "")
+        if action == "demote" and name not in self.elections:  # the consequence that was confirmed is that for a leader
+            return self.confirm(store, action, values, status=409)
         try:
             changes.carry_out(store, action, name, values, by)
         except changes.NotDone as error:
@@ -163,6 +167,12 @@ class Views:
             return self.confirm(store, action, values, str(error), 400)
         return Shown(location=action)
 
+    def _no_election(self, name: str) -> str:
+        return (
+            f"{display.printable(name)} is not known to be an election, and a job is not to be demoted. If it is "
+            f"one, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
+        )
+
 
 def problem(status: int, text: str, name: str = "") -> Shown:
     return Shown("problem.html", {"title": "Not possible", "text": text, "name": name}, status)
@@ -170,7 +180,8 @@ def problem(status: int, text: str, name: str = "") -> Shown:
 
 def store_problem(error: ProviderError) -> Shown:
     """The store failed, which is no fault of the page."""
-    values = {"title": "The store does not reply", "text": display.printable(display.one_line(error)), "name": ""}
+    title = "The store does not reply" if isinstance(error, ProviderUnreachable) else "The store replies with an error"
+    values = {"title": title, "text": display.printable(display.one_line(error)), "name": ""}
     return Shown("problem.html", values, 503)
 
 
@@ -202,7 +213,7 @@ def job_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]
         "name": record.name,
         "token": display.token_of(record),
         "fire_time": display.local_iso(record.last_fire_time),
-        "future_fire_time": display.future_fire_time(record),
+        "future_fire_time": tuple(map(display.printable, display.future_fire_time(record) or ())),
         "pause": display.pause_in_words(record) if record.is_paused else "",
         "charts": charts,
         "runs": [run_row(run, record) for run in (runs or ())[:MOST_ROWS_OF_RUNS]],
@@ -257,7 +268,7 @@ def store_values(store: Store, checks: Any = None) -> dict[str, Any]:
                 "check": check.check,
                 "status": check.status,
                 "message": display.printable(check.message),
-                "hint": check.hint,
+                "hint": display.printable(check.hint or ""),
             }
             for check in found
         ],

@@ -80,6 +80,17 @@ def test_with_a_token(store: str) -> None:
         assert (status, "changes are allowed" in html) == (200, True)
 
 
+def test_a_long_head_is_refused_by_any_installation_of_uvicorn(store: str, tmp_path: Path) -> None:
+    """uvicorn prefers httptools where that is installed, and knows no limit with it."""
+    (tmp_path / "httptools.py").write_text("raise RuntimeError('must not be used')")
+    path = f"{tmp_path}{os.pathsep}{PROJECT}"
+    with served(store=with_history(store), PYTHONPATH=path) as (address, _):
+        assert get(address)[0] == 200
+        with socket.create_connection(("127.0.0.1", int(address.rstrip("/").rpartition(":")[2])), 10) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: " + b"x" * 20_000)
+            assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
 def test_beyond_this_machine_a_token_is_required(store: str, host: str) -> None:
     done = run("page", "--host", host, store=store)
@@ -120,6 +131,15 @@ def test_a_file(store: str, tmp_path: Path) -> None:
     assert (done.exit_code, "cannot be written: No such file" in done.stderr) == (74, True)
     done = run("page", "--out", str(out), store=f"sqlite:///{tmp_path}/nosuch.db")
     assert done.exit_code == 69
+
+
+def test_a_file_is_not_written_through_a_link_of_another_user(store: str, tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim", tmp_path / f".report.html.{os.getpid()}"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    done = run("page", "--out", str(tmp_path / "report.html"), store=with_history(store))
+    assert (done.exit_code, "cannot be written" in done.stderr) == (74, True)
+    assert victim.read_text() == "precious"
 
 
 def test_a_history_that_cannot_be_read_hides_no_locks(store: str, tmp_path: Path) -> None:

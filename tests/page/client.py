@@ -19,9 +19,14 @@ class Client:
     def __init__(self, app: Any, *, base_url: str = "http://page.test", **options: Any) -> None:
         self.app = app
         self._options = {"base_url": base_url, **options}
+        self._origin = base_url
         self._cookies = httpx.Cookies()
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        if method == "POST":
+            headers = {"origin": self._origin, **(options.get("headers") or {})}
+            options["headers"] = {name: value for name, value in headers.items() if value is not None}
+
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, cookies=self._cookies, **self._options) as client:

@@ -118,6 +118,41 @@ def test_what_has_changed_since_it_was_shown_is_left_alone(alice: Client, sample
     assert record_of(sample.provider, "import").is_paused
 
 
+def test_a_pause_of_somebody_else_meanwhile_is_left_alone(
+    alice: Client, sample: Sample, events: RecordingListener
+) -> None:
+    fields = alice.form("/change/pause?name=clean-up")
+    sample.provider.pause("clean-up", "3d", "migration", by="bob")
+    reply = alice.request("POST", "/change/pause", data={**fields, "for": "1m"})
+    assert (reply.status_code, "was paused meanwhile" in reply.text, "by bob: migration" in reply.text) == (
+        409,
+        True,
+        True,
+    )
+    assert record_of(sample.provider, "clean-up").remaining.days == 3
+    assert events.of(OperatorActed) == []
+    assert alice.change("pause", "clean-up", **{"for": "1m"}).status_code == 303  # that was confirmed
+    assert record_of(sample.provider, "clean-up").remaining.days == 0
+
+
+def test_the_same_form_twice_changes_something_once(alice: Client, sample: Sample, events: RecordingListener) -> None:
+    for path in ("pause?name=clean-up", "resume?name=send-mails", "force_release?name=import"):
+        fields = alice.form(f"/change/{path}")
+        path = f"/change/{path.partition('?')[0]}"
+        assert [alice.request("POST", path, data=fields).status_code for _ in range(2)] == [303, 409]
+    assert [event.action for event in events.of(OperatorActed)] == ["pause", "resume", "force_release"]
+
+
+def test_a_job_is_not_demoted(alice: Client, sample: Sample, events: RecordingListener) -> None:
+    assert "is not known to be an election" in alice.html("/change/demote?name=import", 409)
+    fields = alice.form(f"/change/demote?name={ELECTION}")
+    seen = record_of(sample.provider, "import").locked_by
+    reply = alice.request("POST", "/change/demote", data={**fields, "name": "import", "seen": seen})
+    assert (reply.status_code, "is not known to be an election" in reply.text) == (409, True)
+    assert record_of(sample.provider, "import").locked_by == seen
+    assert events.of(OperatorActed) == []
+
+
 def test_demote(alice: Client, sample: Sample, events: RecordingListener) -> None:
     assert "web-2 loses its lease" in alice.html(f"/change/demote?name={ELECTION}")
     reply = alice.change("demote", ELECTION, renew_deadline="20s", cooldown="1m")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -12,8 +13,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from shedlock_py import InMemoryLockProvider
+from shedlock_py import ConfigurationError, InMemoryLockProvider, LockRecord
 from shedlock_py.page import page_app
+from shedlock_py.page.report import report
 from tests.page.client import FORM, Client
 from tests.page.sample import Sample
 
@@ -82,7 +84,10 @@ def test_a_form_needs_the_secret_of_this_browser(sample: Sample, client: Client,
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"sec-fetch-site": "same-origin"}, 303),
+        ({"sec-fetch-site": "same-origin", "origin": None}, 303),
+        ({"origin": None}, 403),
+        ({"origin": ""}, 403),
+        ({"origin": "null", "host": ""}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
         ({"sec-fetch-site": "none"}, 403),
@@ -93,7 +98,7 @@ def test_a_form_needs_the_secret_of_this_browser(sample: Sample, client: Client,
         ({"origin": "http://page.test:81"}, 403),
     ],
 )
-def test_a_form_of_another_site(client: Client, headers: dict[str, str], status: int) -> None:
+def test_a_form_of_another_site(client: Client, headers: dict[str, Any], status: int) -> None:
     fields = client.form("/change/pause?name=clean-up")
     assert client.request("POST", "/change/pause", data=fields, headers=headers).status_code == status
 
@@ -153,6 +158,38 @@ def test_the_token(sample: Sample, authorization: str, status: int) -> None:
 def test_names_of_the_host(sample: Sample, host: str, status: int) -> None:
     client = Client(page_app(sample.provider, hosts=["127.0.0.1", "localhost", "::1"]))
     assert client.get("/", headers={"host": host}).status_code == status
+
+
+@pytest.mark.parametrize("token", [f"{TOKEN}\n", f" {TOKEN}", f"{TOKEN}\udcff", f"{TOKEN}\x00{TOKEN}"])
+def test_a_token_that_nobody_can_type(sample: Sample, token: str) -> None:
+    with pytest.raises(ConfigurationError, match="nobody can type"):
+        page_app(sample.provider, token=token)
+
+
+# What other programs have written
+
+
+class Odd(InMemoryLockProvider):
+    """A store with lock records that no guard would write."""
+
+    NAMES = ("", "x" * 65, "a\x1b[31m\u202eb", "a\ud800'")
+
+    def records(self, prefix: str = "") -> list[LockRecord]:
+        now = datetime.now(UTC)
+        tomorrow = now + timedelta(days=1)  # a fire time in the future: the page tells its fault and its cure
+        return [LockRecord(name, f"\x1b{name}", now, tomorrow, 5, tomorrow, now) for name in self.NAMES]
+
+    def record(self, name: str) -> LockRecord | None:
+        return next((record for record in self.records() if record.name == name), None)
+
+
+def test_odd_records_of_other_programs_are_shown() -> None:
+    provider = Odd(history=5)
+    client = Client(page_app(provider, elections=["a"]))
+    pages = [client.html(path) for path in ("/", "/leaders", "/store", "/job?name=a%1b%5B31m%E2%80%AEb")]
+    for html in (*pages, report(provider)):
+        assert not {character for character in html if not character.isprintable()} - {"\n"}
+        assert "a\\x1b[31m\\u202eb" in html or "Nobody leads" in html or "ever led" in html
 
 
 # Limits
@@ -234,6 +271,7 @@ def test_no_password_of_a_url(url: str) -> None:
     replies = [client.get(path) for path in ("/", "/job?name=x", "/leaders", "/store", "/change/prune")]
     assert {reply.status_code for reply in replies} == {200, 503}
     assert "127.0.0.1" in replies[3].text
+    assert "The store does not reply" in replies[0].text
     for reply in replies:
         assert "s3cret-pw" not in reply.text + str(reply.headers)
     provider.close()

@@ -196,6 +196,7 @@ def test_a_store_that_fails(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> 
     for path in ("/", "/job?name=x", "/leaders", "/change/resume?name=x"):
         html = client.html(path, 503)
         assert "record of lock &#39;x&#39;: &lt;b&gt;no&lt;/b&gt; reply" in html
+        assert "The store replies with an error" in html  # which is not "does not reply"
         assert 'id="live"' in html or path.startswith("/change")  # it comes back by itself
     assert "✗ failed" in client.html("/store")
 
