@@ -249,6 +249,51 @@ def test_i8_a_table_that_somebody_has_locked(
     assert provider.release(acquired(provider, name))
 
 
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2"])
+def test_i8_a_release_that_waited_for_a_locked_table_changes_no_lock(
+    driver: str, store: Store, table: str, name: str
+) -> None:
+    """The lease was released without it. Carried out late, it would begin the minimum hold again."""
+    provider: Any = store.provider(table_name=table, history=3, timeout="2s")
+    provider.create_schema()
+    other = store.provider(table_name=table)
+    lease = acquired(provider, name, lock_at_least_for="50s")
+    waiting = (
+        "FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%noted AS%' AND pid <> pg_backend_pid() "
+        "AND clock_timestamp() > xact_start + interval '2 s'"
+    )
+    with store.connect() as connection, connection.execution_options(isolation_level="READ COMMITTED").begin():
+        connection.execute(text(f"LOCK TABLE {table}_runs"))
+        assert provider.release(lease)
+        released = record_of(other, name)
+        wait_until(lambda: store.query(f"SELECT count(*) {waiting}") == 1, what="the release has waited")
+    wait_until(lambda: store.query(f"SELECT count(*) {waiting}") == 0, what="the release was carried out")
+    assert record_of(other, name).lock_until == released.lock_until
+    [run] = provider.runs(name)
+    assert run.outcome == "ok"
+    assert run.ended < released.read_at, "it ended when the job did, not when the table was unlocked"
+
+
+@pytest.mark.parametrize("driver", ["mysql+pymysql"])
+def test_i12_a_run_that_waited_for_a_locked_table_does_not_begin_after_the_undo(
+    driver: str, store: Store, table: str, name: str
+) -> None:
+    """MySQL carries a statement out whose client has gone. (MariaDB sometimes does.)"""
+    provider: Any = store.provider(table_name=table, history=3)
+    provider.create_schema()
+    inserting = (
+        f"SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%INTO %{table}_runs%' "
+        "AND id <> CONNECTION_ID()"
+    )
+    with store.connect() as connection:
+        connection.execute(text(f"LOCK TABLES {table}_runs WRITE"))
+        assert provider.undo(acquired(provider, name))
+        assert store.query(inserting) == 1, "the server still waits"
+        connection.execute(text("UNLOCK TABLES"))
+    wait_until(lambda: store.query(inserting) == 0, what="the server has carried it out")
+    assert provider.runs(name) == []
+
+
 @pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+asyncmy", "mysql+pymysql"])
 def test_i8_a_table_of_mysql_that_somebody_has_locked(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
