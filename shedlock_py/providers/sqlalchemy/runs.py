@@ -82,11 +82,16 @@ class RunStatements:
             self._combine(patience)
         else:
             self._follow()
-        # A name may have another collation in a lock table of MySQL that ShedLock for Java made.
-        same = "CONVERT(name USING utf8mb4) COLLATE utf8mb4_bin" if dialect.name in ("mysql", "mariadb") else "name"
-        self.following[plain.prune.sql] = self._compile(
-            f"DELETE FROM {{runs}} WHERE {same} NOT IN (SELECT {same} FROM {{table}})", "count"
-        )
+        delete = "DELETE FROM {runs} WHERE name NOT IN (SELECT name FROM {table})"
+        if dialect.name in ("mysql", "mariadb"):
+            # A name may have another collation in a lock table that ShedLock for Java made. MariaDB would compare each
+            # run with each record, but for a derived table it makes an index.
+            same = "CONVERT(name USING utf8mb4) COLLATE utf8mb4_bin"
+            delete = (
+                f"DELETE runs FROM {{runs}} AS runs LEFT JOIN (SELECT DISTINCT {same} AS kept FROM {{table}}) AS names "
+                f"ON kept = {same} WHERE kept IS NULL"
+            )
+        self.following[plain.prune.sql] = self._compile(delete, "count")
         made = (self.combined, self.trimming, self.following)
         self.texts = {
             self.read.sql,

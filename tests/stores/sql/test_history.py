@@ -355,6 +355,31 @@ def test_prune_deletes_what_records_deleted_by_hand_have_left(driver: str, store
     assert [run.locked_by for run in provider.runs(held.name)] == [held.locked_by]
 
 
+@pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+pymysql"])
+def test_i13_prune_with_many_runs(
+    driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MariaDB must not compare each run with each record: that takes longer than the time limit."""
+    provider: Any = store.provider(table_name=table, history=20)
+    provider.create_schema()
+    numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 300)"
+    held = "UTC_TIMESTAMP(6) + INTERVAL 1 DAY, UTC_TIMESTAMP(6), 'x', 1"
+    run = "UTC_TIMESTAMP(6), 'x'"
+    store.execute(
+        f"INSERT INTO {table} (name, lock_until, locked_at, locked_by, fencing_token) {numbers} "
+        f"SELECT CONCAT(a.n, '-', b.n), {held} FROM numbers AS a, numbers AS b WHERE b.n <= 17",
+        f"INSERT INTO {table}_runs (name, fencing_token, started, locked_by) {numbers} "
+        f"SELECT CONCAT(a.n, '-', b.n % 17 + 1), b.n, {run} FROM numbers AS a, numbers AS b WHERE b.n <= 200",
+        f"DELETE FROM {table} WHERE name = '1-1'",
+    )
+    assert provider.runs("1-1")
+    with caplog.at_level(logging.WARNING, "shedlock_py"):
+        assert provider.prune(0) == 0
+    assert warnings_of(caplog) == []
+    assert provider.runs("1-1") == []
+    assert len(provider.runs("1-2")) == 12
+
+
 @pytest.mark.parametrize("driver", ["postgresql+psycopg"])
 def test_a_lock_table_with_a_long_name(driver: str, store: Store) -> None:
     """PostgreSQL would cut the name of the other table, and take it for the lock table."""
