@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from shedlock_py.lease import RunOutcome
+from shedlock_py.lease import Lease, RunOutcome
 from shedlock_py.record import Pause, holder_of
 
 LONGEST_ERROR = 200
@@ -80,11 +80,25 @@ def newest_first(runs: Iterable[Run], limit: int) -> list[Run]:
 
 def describe_error(error: BaseException) -> str:
     """Type and first line of ``error``, as history keeps them: at most 200 printable characters."""
+    first = _first_line(error)
+    return _shown(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+def error_of(lease: Lease) -> str | None:
+    """``lease.error`` as a store can keep it: code that releases by itself may have put anything there."""
+    error: object = lease.error
+    if isinstance(error, BaseException):
+        return describe_error(error)
+    return None if error is None else _shown(_first_line(error)) or None
+
+
+def _first_line(error: object) -> str:
     try:
-        text = str(error)
+        return str(error).strip().partition("\n")[0]
     except Exception:  # an exception of the application may be unable to describe itself
-        text = ""
-    first = text.strip().partition("\n")[0]
-    described = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in described)
+        return ""
+
+
+def _shown(text: str) -> str:
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
     return shown if len(shown) <= LONGEST_ERROR else f"{shown[: LONGEST_ERROR - 1]}…"

@@ -13,7 +13,7 @@ from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
-from shedlock_py.history import Run, newest_first
+from shedlock_py.history import Run, error_of, newest_first
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
@@ -282,6 +282,7 @@ class StorePrograms(ABC):
     def release(self, lease: Lease) -> Program[Any, Any, bool]:
         if lease.has_ended():
             return False
+        lease.error = error_of(lease)
         operation, was_trusted = Operation(self, "release", lease.name), lease.is_trusted()
         lock_for = lease.begin_release()
         try:

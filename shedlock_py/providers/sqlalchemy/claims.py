@@ -69,7 +69,7 @@ class ClaimSql:
 
 
 WAITED = 3
-"""Replied in place of a fencing token: not granted, because the statement waited for the table of runs for too long."""
+"""Replied in place of a fencing token, or to a release: not done, because the table of runs was locked for too long."""
 
 
 def returning_claim(claim: ClaimSql, *, checks_first: bool, history: str = "", waited: str = "") -> str:

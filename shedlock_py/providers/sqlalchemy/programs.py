@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.history import LONGEST_ERROR, Run
+from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit import Failure, fire_time_too_late, refused
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, WAITED, ClaimKind
@@ -57,7 +57,7 @@ class SqlPrograms(SqlTables):
         reply = yield self._with_history(command, trims=claim.claim_id[-1] in _TRIMMING)
         token = reply.id if statement.reply == "id" else reply.rows[0][0] if reply.rows else 0
         if token == WAITED:
-            self.history_failed(refused(operation, request.name, "waited for the table of runs, which is locked"))
+            self._waited(operation, command)
             reply = yield command
             token = reply.rows[0][0] if reply.rows else 0
         if token == TOO_LATE:
@@ -118,10 +118,21 @@ class SqlPrograms(SqlTables):
             yield from self.locate(is_of_holder=True)
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
         if releasing:
-            reply = yield self._with_history(SqlCommand(self._sql.release, values | _end(lease), is_of_holder=True))
-        else:
-            reply = yield SqlCommand(self._sql.extend, values, is_of_holder=True)
+            return (yield from self._release(SqlCommand(self._sql.release, values | _end(lease), is_of_holder=True)))
+        reply = yield SqlCommand(self._sql.extend, values, is_of_holder=True)
         return bool(reply.changed)
+
+    def _release(self, command: SqlCommand) -> SqlProgram[bool]:
+        reply = yield self._with_history(command)
+        if reply.rows and reply.rows[0][0] == WAITED:
+            self._waited("release", command)
+            reply = yield command
+        return bool(reply.rows[0][0] if reply.rows else reply.changed)
+
+    def _waited(self, operation: str, command: SqlCommand) -> None:
+        """The table of runs was locked for too long, so that the statement with history has changed no lock record."""
+        name = str(command.values["name"])
+        self.history_failed(refused(operation, name, "waited for the table of runs, which is locked"))
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> SqlProgram[bool]:
         yield from self.locate(is_of_holder=True)
@@ -253,7 +264,7 @@ def identifiers(lease: Lease) -> dict[str, object]:
 
 def _end(lease: Lease) -> dict[str, object]:
     """For run history."""
-    return {"outcome": lease.outcome, "error": lease.error and lease.error[:LONGEST_ERROR]}
+    return {"outcome": lease.outcome, "error": lease.error}
 
 
 def _sent(command: SqlCommand) -> SqlProgram[None]:

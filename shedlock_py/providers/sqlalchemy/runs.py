@@ -15,7 +15,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import Run
 from shedlock_py.lease import RunOutcome
 from shedlock_py.providers.kit import refused
-from shedlock_py.providers.sqlalchemy.claims import returning_claim
+from shedlock_py.providers.sqlalchemy.claims import WAITED, returning_claim
 from shedlock_py.providers.sqlalchemy.errors import Missing, missing
 from shedlock_py.providers.sqlalchemy.schema import runs_table
 
@@ -82,11 +82,16 @@ class RunStatements:
             self._combine(longest_wait)
         else:
             self._follow()
-        # A name may have another collation in a lock table of MySQL that ShedLock for Java made.
-        same = "CONVERT(name USING utf8mb4) COLLATE utf8mb4_bin" if dialect.name in ("mysql", "mariadb") else "name"
-        self.following[plain.prune.sql] = self._compile(
-            f"DELETE FROM {{runs}} WHERE {same} NOT IN (SELECT {same} FROM {{table}})", "count"
-        )
+        delete = "DELETE FROM {runs} WHERE name NOT IN (SELECT name FROM {table})"
+        if dialect.name in ("mysql", "mariadb"):
+            # A name may have another collation in a lock table that ShedLock for Java made. MariaDB would compare each
+            # run with each record, but for a derived table it makes an index.
+            same = "CONVERT(name USING utf8mb4) COLLATE utf8mb4_bin"
+            delete = (
+                f"DELETE runs FROM {{runs}} AS runs LEFT JOIN (SELECT DISTINCT {same} AS kept FROM {{table}}) AS names "
+                f"ON kept = {same} WHERE kept IS NULL"
+            )
+        self.following[plain.prune.sql] = self._compile(delete, "count")
         made = (self.combined, self.trimming, self.following)
         self.texts = {
             self.read.sql,
@@ -134,17 +139,24 @@ class RunStatements:
             for made, history in ((self.combined, begin), (self.trimming, begin + trim)):
                 sql = returning_claim(claim_sql, checks_first=True, history=history, waited=waited)
                 made[claim.sql] = self._compile(sql, "rows")
-        outcome = f"CASE WHEN EXISTS (SELECT 1 FROM done) THEN {text.format('outcome')} ELSE 'lost' END"
+        is_known = f"{waited} OR EXISTS (SELECT 1 FROM done)" if waited else "EXISTS (SELECT 1 FROM done)"
+        outcome = f"CASE WHEN {is_known} THEN {text.format('outcome')} ELSE 'lost' END"
         this_run = "locked_by = :locked_by AND ended IS NULL"
         if plain.extra_columns:  # the index then finds it at once; a late copy of its claim has a later token
             this_run = f"fencing_token >= {number.format('fencing_token')} AND {this_run}"
-        end = f"UPDATE {{runs}} SET ended = {now}, outcome = {outcome}, error = {text.format('error')}"
-        self._combine_change(plain.release, f"{end} WHERE {_unlocked(this_run)}")
+        ended = "timezone('utc', transaction_timestamp())"  # not after a wait for the table
+        end = f"UPDATE {{runs}} SET ended = {ended}, outcome = {outcome}, error = {text.format('error')}"
+        self._combine_change(plain.release, f"{end} WHERE {_unlocked(this_run)}", waited)
         is_undone = "locked_by = :locked_by AND EXISTS (SELECT 1 FROM done)"
         self._combine_change(plain.undo, f"DELETE FROM {{runs}} WHERE {_unlocked(is_undone)}")
 
-    def _combine_change(self, plain: Statement, history: str) -> None:
-        sql = f"WITH done AS ({plain.template} RETURNING 1), noted AS ({history}) SELECT 1 FROM done"
+    def _combine_change(self, plain: Statement, history: str, waited: str = "") -> None:
+        """:param waited: the condition under which only history is written."""
+        change, reply = plain.template, "SELECT 1 FROM done"
+        if waited:
+            change = f"{change} AND NOT {waited}"
+            reply = f"SELECT COALESCE(({reply}), CASE WHEN {waited} THEN {WAITED} END)"
+        sql = f"WITH done AS ({change} RETURNING 1), noted AS ({history}) {reply}"
         self.combined[plain.sql] = self._compile(sql, "rows")
 
     # MySQL, MariaDB and SQLite
@@ -163,11 +175,15 @@ class RunStatements:
     def _begin_run(self) -> str:
         """Insert the run of the claim that the record has now; in place of the oldest, if there are enough."""
         token = "record.fencing_token" if self._plain.extra_columns else self._next_token()
+        # A copy that waited for a locked table may come after an undo. Its clock is that of before the wait.
+        still_held = " AND record.lock_until >= record.locked_at + INTERVAL :hold_ms * 1000 MICROSECOND"
+        if self._plain.dialect.name == "sqlite":  # which has no server that executes it later
+            still_held = ""
         oldest = f"(SELECT CASE WHEN COUNT(*) >= :kept THEN MIN(fencing_token) END FROM {{runs}} WHERE {_THIS_NAME})"
         run = (
             f"SELECT record.name AS name, record.locked_by AS locked_by, record.locked_at AS started, "
             f"{token} AS token, {oldest} AS oldest FROM {{table}} AS record "
-            f"WHERE record.name = :name AND record.locked_by = :locked_by AND {_NO_ROW_YET}"
+            f"WHERE record.name = :name AND record.locked_by = :locked_by AND {_NO_ROW_YET}{still_held}"
         )
         insert = (
             f"INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT run.name, COALESCE(run.oldest, run.token), "

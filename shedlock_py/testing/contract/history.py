@@ -67,6 +67,21 @@ class HistoryContract(ContractBase):
         assert run.error == (expected if len(expected) <= 200 else f"{expected[:199]}…")
         assert keeper.runs(f"{name}x") == []
 
+    def test_i8_what_an_application_sets_as_the_error_of_its_lease(self, keeper: Any, name: str) -> None:
+        """Whatever it is, the lock is released, and the run ends."""
+        given: dict[str, Any] = {
+            "two": "two\nlines",
+            "nul\ufffd\ufffd": "nul\0\udc80",
+            "ValueError: boom": ValueError("boom"),
+            "7": 7,
+        }
+        for kept, error in {**given, f"{'x' * 199}…": "x" * 10_000}.items():
+            lease = acquired(keeper, LockRequest(name, LONG))
+            lease.outcome, lease.error = "failed", error
+            assert keeper.release(lease)
+            run = keeper.runs(name)[0]
+            assert (run.locked_by, run.outcome, run.error) == (lease.locked_by, "failed", kept)
+
     def test_the_newest_runs_are_kept_and_come_first(self, keeper: Any, name: str) -> None:
         tokens = []
         for _ in range(KEPT + 2):

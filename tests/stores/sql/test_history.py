@@ -249,6 +249,51 @@ def test_i8_a_table_that_somebody_has_locked(
     assert provider.release(acquired(provider, name))
 
 
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2"])
+def test_i8_a_release_that_waited_for_a_locked_table_changes_no_lock(
+    driver: str, store: Store, table: str, name: str
+) -> None:
+    """The lease was released without it. Carried out late, it would begin the minimum hold again."""
+    provider: Any = store.provider(table_name=table, history=3, timeout="2s")
+    provider.create_schema()
+    other = store.provider(table_name=table)
+    lease = acquired(provider, name, lock_at_least_for="50s")
+    waiting = (
+        "FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%noted AS%' AND pid <> pg_backend_pid() "
+        "AND clock_timestamp() > xact_start + interval '2 s'"
+    )
+    with store.connect() as connection, connection.execution_options(isolation_level="READ COMMITTED").begin():
+        connection.execute(text(f"LOCK TABLE {table}_runs"))
+        assert provider.release(lease)
+        released = record_of(other, name)
+        wait_until(lambda: store.query(f"SELECT count(*) {waiting}") == 1, what="the release has waited")
+    wait_until(lambda: store.query(f"SELECT count(*) {waiting}") == 0, what="the release was carried out")
+    assert record_of(other, name).lock_until == released.lock_until
+    [run] = provider.runs(name)
+    assert run.outcome == "ok"
+    assert run.ended < released.read_at, "it ended when the job did, not when the table was unlocked"
+
+
+@pytest.mark.parametrize("driver", ["mysql+pymysql"])
+def test_i12_a_run_that_waited_for_a_locked_table_does_not_begin_after_the_undo(
+    driver: str, store: Store, table: str, name: str
+) -> None:
+    """MySQL carries a statement out whose client has gone. (MariaDB sometimes does.)"""
+    provider: Any = store.provider(table_name=table, history=3)
+    provider.create_schema()
+    inserting = (
+        f"SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%INTO %{table}_runs%' "
+        "AND id <> CONNECTION_ID()"
+    )
+    with store.connect() as connection:
+        connection.execute(text(f"LOCK TABLES {table}_runs WRITE"))
+        assert provider.undo(acquired(provider, name))
+        assert store.query(inserting) == 1, "the server still waits"
+        connection.execute(text("UNLOCK TABLES"))
+    wait_until(lambda: store.query(inserting) == 0, what="the server has carried it out")
+    assert provider.runs(name) == []
+
+
 @pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+asyncmy", "mysql+pymysql"])
 def test_i8_a_table_of_mysql_that_somebody_has_locked(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
@@ -308,6 +353,31 @@ def test_prune_deletes_what_records_deleted_by_hand_have_left(driver: str, store
     assert provider.prune(0) == 0
     assert provider.runs(name) == []
     assert [run.locked_by for run in provider.runs(held.name)] == [held.locked_by]
+
+
+@pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+pymysql"])
+def test_i13_prune_with_many_runs(
+    driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MariaDB must not compare each run with each record: that takes longer than the time limit."""
+    provider: Any = store.provider(table_name=table, history=20)
+    provider.create_schema()
+    numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 300)"
+    held = "UTC_TIMESTAMP(6) + INTERVAL 1 DAY, UTC_TIMESTAMP(6), 'x', 1"
+    run = "UTC_TIMESTAMP(6), 'x'"
+    store.execute(
+        f"INSERT INTO {table} (name, lock_until, locked_at, locked_by, fencing_token) {numbers} "
+        f"SELECT CONCAT(a.n, '-', b.n), {held} FROM numbers AS a, numbers AS b WHERE b.n <= 17",
+        f"INSERT INTO {table}_runs (name, fencing_token, started, locked_by) {numbers} "
+        f"SELECT CONCAT(a.n, '-', b.n % 17 + 1), b.n, {run} FROM numbers AS a, numbers AS b WHERE b.n <= 200",
+        f"DELETE FROM {table} WHERE name = '1-1'",
+    )
+    assert provider.runs("1-1")
+    with caplog.at_level(logging.WARNING, "shedlock_py"):
+        assert provider.prune(0) == 0
+    assert warnings_of(caplog) == []
+    assert provider.runs("1-1") == []
+    assert len(provider.runs("1-2")) == 12
 
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg"])
