@@ -7,6 +7,6 @@ local lock_until = number(redis.call('HGET', KEYS[1], 'lock_until'), 'lock_until
 if (redis.call('HGET', KEYS[1], 'fencing_token') or '') ~= ARGV[1] or lock_until <= now then
     return 0
 end
-redis.call('HDEL', KEYS[1], 'released_token') -- first: after it Redis lets a script write that has no memory left
+redis.call('HDEL', KEYS[1], '') -- there is none; but with its memory full, Redis refuses HSET to a script that has not written
 redis.call('HSET', KEYS[1], 'lock_until', string.format('%.0f', now))
 return 1
