@@ -144,7 +144,8 @@ class RunStatements:
         this_run = "locked_by = :locked_by AND ended IS NULL"
         if plain.extra_columns:  # the index then finds it at once; a late copy of its claim has a later token
             this_run = f"fencing_token >= {number.format('fencing_token')} AND {this_run}"
-        ended = "timezone('utc', transaction_timestamp())"  # not after a wait for the table
+        sent = "timezone('utc', transaction_timestamp())"
+        ended = f"CASE WHEN {waited} THEN {sent} ELSE {now} END" if waited else now
         end = f"UPDATE {{runs}} SET ended = {ended}, outcome = {outcome}, error = {text.format('error')}"
         self._combine_change(plain.release, f"{end} WHERE {_unlocked(this_run)}", waited)
         is_undone = "locked_by = :locked_by AND EXISTS (SELECT 1 FROM done)"
