@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from shedlock_py import InMemoryLockProvider, LockRequest
@@ -49,6 +50,9 @@ class Sample:
             if number < 28:
                 self.ran("fetch-rates", WEB[2], 4)  # overdue since
             self.clock.advance("5h")
+        # Another program may write what the library would not.
+        hostile = [replace(run, error=HOSTILE_ERROR) for run in reversed(self.provider.runs(HOSTILE))]
+        self.provider.programs.store.execute(lambda records, _: records.runs.update({HOSTILE: hostile}), None)
         self.ran("clean-up", WEB[0], 2)
         assert self.provider.acquire(LockRequest("import", "30m", holder=WEB[2]))
         self.provider.pause("send-mails", "3h", "migration of the orders table", by="alice@ops")
