@@ -13,8 +13,10 @@ from tests.simulation.simulation import simulate
 from tests.simulation.tally import Result, Tally
 
 WITHIN_LIMITS = tuple(kind for kind in KINDS if kind not in LIMITS)
-SHORT, LONG = 1.0, 24.0
-"""Hours of one schedule."""
+SHORT, CALM, LONG = 1.0, 4.0, 24.0
+"""Hours of one schedule. Only a short one is dense."""
+SHORT_EVERY = 3
+"""One of so many schedules is dense. No divisor of the numbers of kinds and stores: each meets each."""
 LONG_EVERY = 50
 """One of so many schedules is a long one: faults that build up slowly need it."""
 
@@ -38,7 +40,9 @@ class Job:
 def jobs(seed: int, kinds: Sequence[str], stores: Sequence[str] = ("memory",)) -> Iterator[Job]:
     """Schedules without end; ``seed`` is that of the first one. Kinds and stores take turns."""
     for number in count():
-        hours = LONG if number % LONG_EVERY == LONG_EVERY - 1 else SHORT
+        hours = SHORT if number % SHORT_EVERY == 0 else CALM
+        if number % LONG_EVERY == LONG_EVERY - 1:
+            hours = LONG
         yield Job(seed + number, kinds[number % len(kinds)], hours, stores[number // len(kinds) % len(stores)])
 
 

@@ -12,7 +12,10 @@ from tests.simulation.network import LATEST
 from tests.simulation.schedule import KINDS, Violation
 
 MARGIN = 2 * LATEST
-"""Seconds for which operations may have an effect after they have ended, and so belong to the next window as well."""
+"""Seconds for which operations may have an effect after they have ended, and so belong to the next window as well.
+
+In a calm schedule they are longer.
+"""
 DRIFT = 0.01
 """More than the difference in speed of two clocks in a simulation within the limits."""
 _INFINITY = float("inf")
@@ -33,8 +36,11 @@ _JUDGES: dict[str, Callable[[History, Rules], Report]] = {
 class Judge:
     """Finds violations in the history that a recorder collects, and lets the recorder forget what is judged."""
 
-    def __init__(self, recorder: Recorder, kind: str, *, drifts: bool) -> None:
-        """:param drifts: whether clocks run at different speeds."""
+    def __init__(self, recorder: Recorder, kind: str, *, drifts: bool, pace: int) -> None:
+        """:param drifts: whether clocks run at different speeds.
+        :param pace: that of the schedule.
+        """
+        self._margin = MARGIN * pace
         self._recorder = recorder
         self._judge = _JUDGES.get(kind, check)
         self._may_break = KINDS[kind].may_break
@@ -54,7 +60,7 @@ class Judge:
         }
         self._judged_until = until
         if until < _INFINITY:
-            self._forget(until - MARGIN)
+            self._forget(until - self._margin)
         new = sorted(found, key=lambda violation: (violation.at, violation.rule, violation.text))
         self.violations += new
         return new

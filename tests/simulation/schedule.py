@@ -67,6 +67,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
+    """What goes wrong, and how fast the users of the simulation live."""
+
     seed: int
     hours: float
     kind: str
@@ -75,6 +77,8 @@ class Schedule:
     """How many nodes take part. Faults of other nodes do nothing."""
     store: str = "memory"
     """Which store's programs run: a name of ``stores.STORES``."""
+    pace: int = 1
+    """How many times as long leases, intervals, faults and the pauses between them are as in a dense schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ class Mutant(Protocol):
 
 
 OnProgress = Callable[[float, int], None]
-"""Called after each simulated hour with the hours and the events so far."""
+"""Called after each window of time that was judged, with the hours and the events so far."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ class Kind:
     """One kind of schedule.
 
     :ivar faults: how often each fault is drawn, compared with the others.
-    :ivar per_hour: how many faults there are in an hour.
+    :ivar per_hour: how many faults there are in an hour of a dense schedule.
     :ivar limit: the documented limit that the schedule goes beyond; empty for a schedule within all limits.
     :ivar may_break: rules that it may break because of that.
     """
@@ -196,6 +200,9 @@ KINDS: dict[str, Kind] = {
 LIMITS = tuple(kind for kind, facts in KINDS.items() if facts.limit)
 """Kinds that go beyond a documented limit: they must break promises."""
 NODES = {"fire times": 4}
+DENSE = 1.0
+"""Hours: longer schedules are calm. So an hour has much of everything, and a year can be simulated."""
+PACE = 8
 
 _SIZES: dict[str, tuple[float, float]] = {
     "loss": (0.05, 0.7), "slow": (0.2, 1.0), "duplicate": (0.2, 1.0), "repeat": (0.5, 1.0), "break": (0.1, 0.8),
@@ -204,43 +211,47 @@ _SIZES: dict[str, tuple[float, float]] = {
 _DRIFTS = {"drifting locks": 0.95, "drifting elections": 0.75}
 _FOR_ALL = ("outage", "stall", "jump")
 _CYCLE, _TROUBLED = 720.0, 480.0
-"""Seconds: in each cycle faults arise in its first part only. Then it shows whether all works again."""
+"""Seconds, times the pace: in each cycle faults arise in its first part only. Then it shows whether all works again."""
 _AT_ANY_TIME = (*OPERATORS, "demote", "resign", "give up")
 
 
 def draw(seed: int, hours: float, kind: str, *, store: str = "memory") -> Schedule:
-    """The schedule of one simulation. The same arguments always give the same one."""
+    """The schedule of one simulation. The same arguments always give the same one.
+
+    One of at most :data:`DENSE` hours is dense. In a longer one everything takes :data:`PACE` times as long.
+    """
+    pace = 1 if hours <= DENSE else PACE
     facts, random = KINDS[kind], Random(f"{kind}/{seed}")
-    nodes, lease = NODES.get(kind, 3), settings_of(seed, kind).lease
+    nodes, lease = NODES.get(kind, 3), settings_of(seed, kind, pace).lease
     weights_of = dict(facts.faults)
     if store != "memory" and "jump" in weights_of:
         weights_of.pop("prune", None)  # of a deleted record only the clock is left: set back, it gives smaller tokens
     kinds, weights = list(weights_of), list(weights_of.values())
     faults = []
-    for _ in range(round(facts.per_hour * hours)):
-        fault = _draw_one(random, random.choices(kinds, weights)[0], hours, nodes, lease)
+    for _ in range(round(facts.per_hour * hours / pace)):
+        fault = _draw_one(random, random.choices(kinds, weights)[0], hours, nodes, lease, pace)
         faults.append(fault)
         if fault.kind in ("slow", "loss", "duplicate", "break") and random.random() < 0.4:
             # What follows shows most often what a message that was late or came twice has done.
             after = random.choice(("partition", "pause", "crash", "hold"))
             at = round(fault.at + fault.length * random.random(), 3)
-            faults.append(replace(_draw_one(random, after, hours, nodes, lease), at=at, node=fault.node))
+            faults.append(replace(_draw_one(random, after, hours, nodes, lease, pace), at=at, node=fault.node))
     if kind in _DRIFTS:
         faults += [Fault(0.0, "drift", node, 0.0, _DRIFTS[kind] - 1) for node in range(nodes)]
     if kind == "observed":
         # A dead leader's lease that the store would keep for an hour, and then nothing that helps by chance.
-        for cycle in range(0, round(hours * 3600), round(_CYCLE)):
-            at = cycle + _TROUBLED - random.randrange(30)
+        for cycle in range(0, round(hours * 3600), round(_CYCLE * pace)):
+            at = cycle + _TROUBLED * pace - random.randrange(30)
             faults += [Fault(at, "pause", HOLDER, 2 * lease), Fault(at + 1.0, "jump", EVERY_NODE, 0.0, -3600.0)]
     if kind == "repeating drivers":
         faults.append(Fault(1.0, "repeat", EVERY_NODE, hours * 3600, 1.0))
-    return Schedule(seed, hours, kind, tuple(sorted(faults)), nodes, store)
+    return Schedule(seed, hours, kind, tuple(sorted(faults)), nodes, store, pace)
 
 
-def _draw_one(random: Random, kind: str, hours: float, nodes: int, lease: float) -> Fault:
+def _draw_one(random: Random, kind: str, hours: float, nodes: int, lease: float, pace: int) -> Fault:
     at = random.uniform(0, hours * 3600)
     if kind not in _AT_ANY_TIME:
-        at -= at % _CYCLE * (1 - _TROUBLED / _CYCLE)
+        at -= at % (_CYCLE * pace) * (1 - _TROUBLED / _CYCLE)
     node = EVERY_NODE if kind in _FOR_ALL else random.choice((HOLDER, random.randrange(nodes)))
     if kind in NETWORK and random.random() < 0.3:
         node = EVERY_NODE

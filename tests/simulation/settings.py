@@ -34,27 +34,27 @@ class Settings:
     """The shortest lease, in seconds."""
 
 
-def settings_of(seed: int, kind: str) -> Settings:
-    """The same for the same seed and kind, whatever goes wrong."""
+def settings_of(seed: int, kind: str, pace: int) -> Settings:
+    """The same for the same seed and kind, whatever goes wrong. All durations are ``pace`` times as long."""
     random = Random(f"{kind}/{seed}/settings")
-    election = _election(random, "observed" if kind == "observed" else "expired")
+    election = _election(random, "observed" if kind == "observed" else "expired", pace)
     if kind in ELECTIONS:
         return Settings((), election, election["lease_duration"])
-    jobs = (_job(random, "billing", 2, kind), _job(random, "report", 1, kind))
+    jobs = (_job(random, "billing", 2, kind, pace), _job(random, "report", 1, kind, pace))
     return Settings(jobs, election, min(job.at_most for job in jobs))
 
 
-def _job(random: Random, name: str, workers: int, kind: str) -> Job:
-    at_most = round(6 * 8 ** random.random(), 1)  # 6 s to 48 s
+def _job(random: Random, name: str, workers: int, kind: str, pace: int) -> Job:
+    at_most = round(pace * round(6 * 8 ** random.random(), 1), 1)  # 6 s to 48 s, times pace
     if kind == "fire times":
-        return Job(name, at_most, 0.0, 1, fires_every=float(random.choice((15, 30, 60))))
+        return Job(name, at_most, 0.0, 1, fires_every=float(pace * random.choice((15, 30, 60))))
     at_least = random.choice((0.0, 0.5, 1.0)) * round(at_most * random.random(), 3)
     extends = 0.85 if kind == "repeating drivers" else Job.extends
     return Job(name, at_most, round(at_least, 3), workers, extends=extends)
 
 
-def _election(random: Random, takeover: str) -> dict[str, Any]:
-    lease = round(8 * 3 ** random.random(), 2)  # 8 s to 24 s
+def _election(random: Random, takeover: str, pace: int) -> dict[str, Any]:
+    lease = round(pace * round(8 * 3 ** random.random(), 2), 2)  # 8 s to 24 s, times pace
     deadline = round(lease * (0.899 - 0.3 * random.random() ** 2), 2)
     retry = round(deadline / random.uniform(2.5, 5), 2)
     return {"lease_duration": lease, "renew_deadline": deadline, "retry_period": retry, "takeover": takeover}

@@ -44,7 +44,7 @@ def simulate(
 
     :param mutant: what is wrong in the library, for the time of the simulation.
     :param timeline: so many lines of the timeline to keep, the last ones; None: all.
-    :param stops_early: stop after the hour in which a promise was broken.
+    :param stops_early: stop after the window in which a promise was broken.
     """
     was_disabled, logger.disabled = logger.disabled, True
     try:
@@ -82,7 +82,7 @@ class Simulation:
         recognises = self._backend.programs.recognises_retries
         self._network = Network(self.world, self._server, self.recorder, recognises_retries=recognises)
         self._resource = Resource()
-        settings = settings_of(schedule.seed, schedule.kind)
+        settings = settings_of(schedule.seed, schedule.kind, schedule.pace)
         self._is_election = schedule.kind in ELECTIONS
         self.jobs, self.settings = settings.jobs, settings.election
         self._calm = Calm(schedule.faults)
@@ -91,7 +91,8 @@ class Simulation:
         self._nodes = [self._node(number) for number in range(schedule.nodes)]
         self._operator = Process(self.world, _OPERATOR, "operator")
         self._by_hand = self._provider(self._operator)
-        self._judge = Judge(self.recorder, schedule.kind, drifts=any(each.kind == "drift" for each in schedule.faults))
+        drifts = any(each.kind == "drift" for each in schedule.faults)
+        self._judge = Judge(self.recorder, schedule.kind, drifts=drifts, pace=schedule.pace)
 
     def _node(self, number: int) -> Node:
         process = Process(self.world, number, f"node-{number}")
@@ -136,10 +137,9 @@ class Simulation:
                 self.world.at(fault.at, self._begin, fault)
         for node in self._nodes:
             self.world.at(0.0, node.start)
-        hour, outcome = 0, Outcome(0.0)
+        outcome = Outcome(0.0)
         while outcome.hours < self.schedule.hours:
-            hour += 1
-            outcome.hours = min(float(hour), self.schedule.hours)
+            outcome.hours = min(outcome.hours + self.schedule.pace, self.schedule.hours)
             self.world.run_until(outcome.hours * HOUR)
             is_last = outcome.hours >= self.schedule.hours
             found = self._judge.judge(_INFINITY if is_last else outcome.hours * HOUR)

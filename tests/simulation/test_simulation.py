@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation import KINDS, LIMITS, draw, simulate
+from tests.simulation.schedule import DENSE, PACE
 from tests.simulation.settings import ELECTIONS
 
 EFFECTS = {
@@ -31,24 +32,27 @@ def test_the_same_seed_has_the_same_course(kind: str) -> None:
     assert lines != "\n".join(map(str, simulate(draw(8, 0.3, kind), timeline=None).timeline))
 
 
+@pytest.mark.parametrize("hours", [pytest.param(DENSE, id="dense"), pytest.param(DENSE * PACE, id="calm")])
 @pytest.mark.parametrize("kind", WITHIN)
-def test_without_faults_nothing_is_broken_and_everything_works(kind: str) -> None:
-    outcome = simulate(replace(draw(3, 2.0, kind), faults=()))
+def test_without_faults_nothing_is_broken_and_everything_works(kind: str, hours: float) -> None:
+    outcome = simulate(replace(draw(3, hours, kind), faults=()))
     assert outcome.violations == []
     errors = {name: count for name, count in outcome.counts.items() if name.endswith((" error", " cancelled"))}
     assert errors == {}
     assert outcome.counts["late request"] == outcome.counts["timed out"] == 0
     if kind in ELECTIONS:
-        assert outcome.counts["LeadershipStarted"] == 1  # the first leader leads for two hours
+        assert outcome.counts["LeadershipStarted"] == 1  # the first leader leads all the time
     else:
         assert outcome.counts["acquire granted"] > 100
 
 
+@pytest.mark.parametrize("hours", [pytest.param(DENSE, id="dense"), pytest.param(DENSE * PACE, id="calm")])
 @pytest.mark.parametrize("kind", WITHIN)
-def test_each_fault_happens_and_breaks_no_promise(kind: str) -> None:
+def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> None:
+    """In a calm schedule each fault is as likely in the time of one lease as in a dense one."""
     counts: Counter[str] = Counter()
     for seed in range(3):
-        outcome = simulate(draw(seed, 1.0, kind))
+        outcome = simulate(draw(seed, hours, kind))
         assert outcome.broken() == [], f"seed {seed}"
         counts += outcome.counts
     assert [fault for fault in KINDS[kind].faults if not counts[fault]] == []
@@ -80,6 +84,6 @@ def test_a_dropped_fault_changes_nothing_before_it() -> None:
 def test_a_long_simulation_is_judged_in_windows() -> None:
     """What was judged is forgotten, and a lease that lasts from one window to the next is not."""
     hours: list[float] = []
-    outcome = simulate(draw(11, 4.0, "locks"), on_progress=lambda hour, _: hours.append(hour))
-    assert hours == [1.0, 2.0, 3.0, 4.0]
+    outcome = simulate(draw(11, 3.0 * PACE, "locks"), on_progress=lambda hour, _: hours.append(hour))
+    assert hours == [PACE, 2 * PACE, 3 * PACE]
     assert outcome.broken() == []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests.faults.report import write_page
 from tests.simulation import progress, timeline
-from tests.simulation.campaign import LONG, LONG_EVERY, SHORT, Job, Limit, for_hours, jobs
+from tests.simulation.campaign import CALM, LONG, LONG_EVERY, SHORT, STORES, WITHIN_LIMITS, Job, Limit, for_hours, jobs
 from tests.simulation.mutants import ALL, Mutant
 from tests.simulation.report import BEGIN, END, Run, section
 from tests.simulation.schedule import Entry, Fault, Outcome, Schedule, Violation
@@ -83,13 +84,20 @@ def test_the_hours_are_divided_among_kinds_and_stores() -> None:
     assert sum(job.hours for job in planned) == 200
     assert planned[:5] == [
         Job(7, "locks", SHORT, "memory"),
-        Job(8, "elections", SHORT, "memory"),
-        Job(9, "locks", SHORT, "redis"),
+        Job(8, "elections", CALM, "memory"),
+        Job(9, "locks", CALM, "redis"),
         Job(10, "elections", SHORT, "redis"),
-        Job(11, "locks", SHORT, "memory"),
+        Job(11, "locks", CALM, "memory"),
     ]
     assert planned[LONG_EVERY - 1].hours == LONG
     assert list(for_hours(0.1, jobs(7, ("locks",)))) == [Job(7, "locks", 0.1)]
+
+
+def test_each_kind_of_each_store_has_dense_and_calm_schedules() -> None:
+    planned = list(islice(jobs(7, WITHIN_LIMITS, STORES), 3 * len(WITHIN_LIMITS) * len(STORES)))
+    for kind in WITHIN_LIMITS:
+        for store in set(STORES):
+            assert {SHORT, CALM} <= {job.hours for job in planned if (job.kind, job.store) == (kind, store)}
 
 
 def _tally() -> Tally:
