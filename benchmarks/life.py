@@ -18,7 +18,7 @@ from shedlock_py import LeaderElector, LockProvider, LockRequest, hold
 from shedlock_py.testing.proxy import TcpProxy
 from tests.support.polling import wait_until
 
-KEPT_SECONDS = 1.5
+KEPT_SECONDS = 3.0
 HEARTBEATS = 6
 
 Count = Callable[[], int]

@@ -58,6 +58,9 @@ def test_i12_a_signal_while_the_statement_waits_for_the_writer(operation: str, t
             assert provider.release(acquired(provider, name)), "nothing stays locked"
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"  # where it comes in a finalizer, Python reports and drops it
+)
 def test_a_provider_survives_exceptions_while_it_takes_connections(tmp_path: Path, name: str) -> None:
     """SQLAlchemy's own pool counts a connection as taken for ever if a handler raises at some of these moments."""
     interrupted = 0
