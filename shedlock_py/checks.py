@@ -120,7 +120,6 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
 def _collecting(messages: list[str]) -> Iterator[None]:
     """Collect the warnings that the provider would log in this thread."""
     logger = logging.getLogger("shedlock_py")
-
     this_thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:

@@ -84,6 +84,11 @@ def pause_in_words(record: LockRecord) -> str:
     return f"paused until {local_iso(record.lock_until)} by {printable(pause.by)}{why}"
 
 
+def running_in_words(record: LockRecord) -> str:
+    since = f"since {local_iso(record.locked_at)} ({in_words(age(record))})"
+    return f"{holder_of(record)} has it {since}, for another {in_words(record.remaining)} unless extended"
+
+
 def state_of(record: LockRecord) -> str:
     if not record.is_held:
         return "free"

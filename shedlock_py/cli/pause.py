@@ -10,7 +10,8 @@ import click
 
 from shedlock_py.cli.common import NO, duration_option, fail, open_store, option, store_option, warn
 from shedlock_py.cli.show import name_argument, record_or_fail, similar_names
-from shedlock_py.cli.tables import age, holder_of, in_words, local_iso, pause_in_words
+from shedlock_py.cli.tables import holder_of, pause_in_words
+from shedlock_py.display import running_in_words
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord, Pause
@@ -49,7 +50,8 @@ def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timede
             warn(f"the store has no lock {name!r} until now; {similar_names(provider, name)}")
         record = _pause(provider, name, for_, why, wait)
     if not record.is_paused:
-        fail(f"lock {name!r} is not paused: {_running(record)}{'' if wait else '; --wait 10m waits for its end'}", NO)
+        cure = "" if wait else "; --wait 10m waits for its end"
+        fail(f"lock {name!r} is not paused: {running_in_words(record)}{cure}", NO)
     click.echo(f"lock {name!r} is {pause_in_words(record)}")
 
 
@@ -67,14 +69,9 @@ def _pause(provider: Any, name: str, for_: timedelta, why: str, wait: timedelta)
     while not record.is_paused and (left := until - monotonic()) > 0:
         if record.locked_by != reported:
             reported = record.locked_by
-            warn(f"waiting for lock {name!r}: {_running(record)}")
+            warn(f"waiting for lock {name!r}: {running_in_words(record)}")
         record = provider.pause(name, for_, why, wait=min(timedelta(seconds=left), PROGRESS))
     return record
-
-
-def _running(record: LockRecord) -> str:
-    since = f"since {local_iso(record.locked_at)} ({in_words(age(record))})"
-    return f"{holder_of(record)} has it {since}, for another {in_words(record.remaining)} unless extended"
 
 
 @click.command()

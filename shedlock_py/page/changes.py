@@ -79,7 +79,7 @@ def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[st
     if record is not None and record.is_paused:
         runs = f" It is {display.pause_in_words(record)}; the new pause replaces that."
     elif record is not None and record.is_held:
-        runs = f" {_running(record)}: it cannot be paused before that ends."
+        runs = f" {display.running_in_words(record)}: it cannot be paused before that ends."
     return Confirmation(
         f"Pause {name}",
         "Pause",
@@ -106,8 +106,8 @@ def _pause(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
     record: LockRecord = store.provider.pause(name, lasts, values.get("why", ""), by=by)
     if not record.is_paused:
         raise NotDone(
-            f"{display.printable(name)} is not paused: {_running(record)}. Try again when it has ended, or wait for it "
-            f"with: shedlock pause NAME --for 2h --wait 10m"
+            f"{display.printable(name)} is not paused: {display.running_in_words(record)}. Try again when it has "
+            f"ended, or wait for it with: shedlock pause NAME --for 2h --wait 10m"
         )
     return display.pause_in_words(record)
 
@@ -145,8 +145,9 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
         )
     else:
         consequence = (
-            f"{_running(record)}. If its task still runs, it goes on, and a second one can start beside it at once. It "
-            f"notices at its next extension, or not at all. Free a lock only if its holder is known to be dead."
+            f"{display.running_in_words(record)}. If its task still runs, it goes on, and a second one can start "
+            f"beside it at once. It notices at its next extension, or not at all. Free a lock only if its "
+            f"holder is known to be dead."
         )
     sure = "Free it although an operator has paused it" if record.is_paused else ""
     return Confirmation(f"Free {name} by force", "Free by force", consequence, sure=sure, seen=record.locked_by)
@@ -223,14 +224,6 @@ def _prune(store: Store, values: Mapping[str, str]) -> str:
 
 
 # Common to all
-
-
-def _running(record: LockRecord) -> str:
-    left = display.in_words(record.remaining)
-    return (
-        f"{display.holder_of(record)} has it since {display.local_iso(record.locked_at)} "
-        f"({display.in_words(display.age(record))}), for another {left} unless extended"
-    )
 
 
 def _unchanged(store: Store, name: str, values: Mapping[str, str]) -> LockRecord:
