@@ -52,7 +52,7 @@ class HealthchecksListener:
     thread of their own: a service that is dead or slow delays no job, and a message that it does not take is dropped.
 
     :param urls: the ping URL of each lock name; other locks send nothing. Or one URL for all of them, in which
-        ``{name}`` stands for the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``.
+        ``{name}`` is replaced by the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``.
     :param label: makes the name of a check from a lock name. By default names that were filled from a template
         ("sync-{tenant}") share the check of their template; ``label=str`` gives each its own.
     :param timeout: how long a request may wait for the service, for each of: connecting, sending, its reply.
@@ -120,7 +120,7 @@ class WebhookListener:
     By default the start and the end of each run, and a lost lease. Skips are events of the replicas that did *not*
     run, so they are not among them. Sent as those of :class:`HealthchecksListener` are.
 
-    :param events: which events; a base class stands for all of its own, ``Event`` for all.
+    :param events: which events; a base class means all of its subclasses, ``Event`` all events.
     :param headers: further headers of the requests, such as ``{"Authorization": "Bearer …"}``.
     :param timeout: as for :class:`HealthchecksListener`.
     :raises ConfigurationError: for a value that cannot work. The URL is not quoted.
