@@ -12,6 +12,8 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-warn-scri
 
 # Which Python to build the environments with: make PYTHON=python3.13 setup
 export PYTHON
+# Tests and demo start hundreds of Python processes, and without its bytecode each compiles the package again
+unexport PYTHONDONTWRITEBYTECODE
 # More arguments for pytest: make test ARGS="-k postgres -x"
 ARGS ?=
 # More arguments for the fault suite: make faults FAULTS_ARGS="--minutes 5 --only kill --store redis"
