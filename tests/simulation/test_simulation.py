@@ -63,12 +63,12 @@ def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> No
 @pytest.mark.parametrize("kind", LIMITS)
 def test_what_is_beyond_a_documented_limit_is_found(kind: str) -> None:
     """The checker is not blind: where the library promises nothing, promises are broken, and no others than named."""
-    found = []
     for seed in range(12):
         outcome = simulate(draw(seed, 1.0, kind))
         assert outcome.broken() == []
-        found += [violation.rule for violation in outcome.violations]
-    assert found
+        if outcome.violations:
+            return
+    pytest.fail("nothing was found in twelve hours")
 
 
 def test_a_dropped_fault_changes_nothing_before_it() -> None:
