@@ -50,6 +50,8 @@ class Claim:
 
     def __init__(self, request: LockRequest, clock: Clock, new_claim_id: Callable[[], str] = random_claim_id) -> None:
         self.request = request
+        self.note: object = None
+        """What the programs of the store want to find in :attr:`Lease.note`."""
         self._clock = clock
         self._new_claim_id = new_claim_id
         self.renew()
@@ -66,7 +68,9 @@ class Claim:
 
     def granted(self, fencing_token: int | None) -> Lease:
         """The lease that the store has granted. Call it when the reply is there: it reads the clock again."""
-        return Lease(self.request, self.claim_id, fencing_token, self._clock, self._sent_at)
+        lease = Lease(self.request, self.claim_id, fencing_token, self._clock, self._sent_at)
+        lease.note = self.note
+        return lease
 
 
 def _no_clock() -> float:
@@ -102,6 +106,8 @@ class Lease:
     """For run history: how the task ended. Set it before the release. A lease that was lost is kept as "lost"."""
     error: str | None = None
     """For run history: type and first line of what the task raised."""
+    note: object = None
+    """For the programs of the store: the version of the lock record, for example."""
     _latest: object = None
     """The extension that was sent last."""
     _shortest_repeated: timedelta | None = None

@@ -259,11 +259,14 @@ def call_within(
     waiting_for: str,
     function: Callable[[], T],
     discard: Callable[[T], object],
+    *,
+    sent: bool = False,
 ) -> T:
     """Call ``function`` in a thread of ``pool``: for calls that drivers cannot limit, such as a DNS lookup.
 
     :param discard: called with a result that comes too late.
-    :raises TimedOut: after ``seconds``; nothing was sent.
+    :param sent: ``function`` sends commands, so that one may have reached the store when the time is over.
+    :raises TimedOut: after ``seconds``.
     """
     from concurrent.futures import Future, wait
 
@@ -286,7 +289,7 @@ def call_within(
             return function()
         done, _ = wait([future], seconds)
         if not done:
-            raise TimedOut(waiting_for, sent=False)
+            raise TimedOut(waiting_for, sent=sent)
         return future.result()
     except BaseException:  # of a signal handler, too
         if future is not None:

@@ -1,0 +1,236 @@
+"""The operations on a compare-and-swap store: read a versioned record, decide, write if the version still matches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from shedlock_py._program import Program
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers.cas.server_time import ServerTime
+from shedlock_py.providers.kit import StorePrograms, fire_time_too_late, refused
+from shedlock_py.record import LockRecord
+
+DEFAULT_CLOCK_ERROR = "1s"
+MOST_TRIES = 16
+"""For copies that write the same record at the same time: one of them succeeds in each round."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A lock record, and the version that the store has given to it: anything that another write changes."""
+
+    record: LockRecord
+    version: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the record of ``name``. The reply's value is an :class:`Entry`, or None."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write ``record`` if the store still has ``if_version`` of it; None: if there is no record.
+
+    The reply's value is the new version, or None if the condition did not hold. The store must decide in one atomic
+    step.
+    """
+
+    record: LockRecord
+    if_version: Any | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the record of ``name`` if the store still has ``if_version`` of it. The reply's value says whether."""
+
+    name: str
+    if_version: Any
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """The reply's value is an :class:`Entry` for each record whose name starts with ``prefix``."""
+
+    prefix: str
+
+
+CasCommand = Read | Write | Delete | List
+
+
+class CasReply(NamedTuple):
+    """What the client returns for a command: its value, and the server's time."""
+
+    value: Any
+    time: ServerTime
+
+
+T = TypeVar("T")
+CasProgram = Program[CasCommand, CasReply, T]
+_Step = Callable[[LockRecord], LockRecord | None]
+"""What becomes of a record; None: it stays as it is."""
+
+
+class CasPrograms(StorePrograms):
+    """Programs for a store that reads a versioned record, and writes it if the version still matches.
+
+    A subclass adds ``classify``; its client carries out the four commands.
+
+    The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
+    adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
+    and one that is not released is kept up to ``clock_error`` + 1 s + a round trip longer than asked.
+
+    :param clock_error: how far the clocks of the servers that reply may differ.
+    """
+
+    recognises_retries: ClassVar[bool] = True  # each write has a version of its own
+
+    def __init__(self, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:
+        super().__init__(**options)
+        self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
+        self._time: ServerTime | None = None
+
+    def is_write(self, command: CasCommand) -> bool:
+        return isinstance(command, Write)
+
+    # The operations
+
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> CasProgram[int | None]:
+        for _ in range(MOST_TRIES):
+            entry = yield from self._read(claim.request.name)
+            if entry is not None and entry.record.locked_by == claim.locked_by:
+                claim.note = entry  # an earlier copy of the command was carried out, and its reply was lost
+                return entry.record.fencing_token
+            granted = self._granted(claim, entry.record if entry else None, force=force)
+            if granted is None:
+                return None
+            version = yield from self._ask(Write(granted, entry.version if entry else None))
+            if version is not None:
+                claim.note = Entry(granted, version)
+                return granted.fencing_token
+        raise _too_many_tries("take_over" if force else "acquire", claim.request.name)
+
+    def _granted(self, claim: Claim, record: LockRecord | None, *, force: bool) -> LockRecord | None:
+        """The record that grants the lock to ``claim``; None: it is held, or its fire time was granted."""
+        request, fire_time, now = claim.request, claim.request.fire_time, self._earliest()
+        if fire_time and fire_time > self._latest() + self.fire_time_tolerance:
+            raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
+        newest = record and record.last_fire_time
+        if record and not force and (record.lock_until > now or (fire_time and newest and fire_time <= newest)):
+            return None
+        if newest and (fire_time is None or fire_time < newest):
+            fire_time = newest
+        token = max(((record and record.fencing_token) or 0) + 1, (now - _EPOCH) // _MICROSECOND)
+        until = self._end_of(request.lock_at_most_for)
+        return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
+
+    def read_before_take_over(self, name: str) -> CasProgram[LockRecord | None]:
+        """Nothing: the claim reads what it replaces."""
+        yield from ()
+        return None
+
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
+        if self._time is None or not isinstance(lease.note, Entry):
+            lease.note = yield from self._read(lease.name)
+        entry, is_free = lease.note, releasing and not lock_for
+        until = self._free_since() if is_free else self._end_of(lock_for)
+        for _ in range(MOST_TRIES):
+            if not isinstance(entry, Entry) or entry.record.locked_by != lease.locked_by:
+                return False
+            if entry.record.fencing_token != lease.fencing_token or entry.record.lock_until <= self._earliest():
+                return False
+            record = replace(entry.record, lock_until=until)
+            version = yield from self._ask(Write(record, entry.version))
+            if version is not None:
+                lease.note = Entry(record, version)
+                return True
+            entry = yield from self._read(lease.name)
+            if entry is not None and entry.record == record:
+                lease.note = entry  # an earlier copy was carried out
+                return True
+        raise _too_many_tries("release" if releasing else "extend", lease.name)
+
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
+        def undone(record: LockRecord) -> LockRecord | None:
+            if record.locked_by != locked_by:
+                return None
+            newest = record.last_fire_time
+            if newest and former_fire_time:
+                newest = min(newest, former_fire_time)
+            return replace(record, lock_until=min(record.lock_until, self._free_since()), last_fire_time=newest)
+
+        return self._change("undo", name, undone)
+
+    def forget_fire_time(self, name: str) -> CasProgram[bool]:
+        def forgotten(record: LockRecord) -> LockRecord | None:
+            return replace(record, last_fire_time=None) if record.last_fire_time else None
+
+        return self._change("forget_fire_time", name, forgotten)
+
+    def _change(self, operation: str, name: str, step: _Step) -> CasProgram[bool]:
+        for _ in range(MOST_TRIES):
+            entry = yield from self._read(name)
+            changed = step(entry.record) if entry else None
+            if entry is None or changed is None:
+                return False
+            version = yield from self._ask(Write(changed, entry.version))
+            if version is not None:
+                return True
+        raise _too_many_tries(operation, name)
+
+    def record(self, name: str) -> CasProgram[LockRecord | None]:
+        entry = yield from self._read(name)
+        return replace(entry.record, read_at=self._earliest()) if entry else None
+
+    def records(self, prefix: str) -> CasProgram[list[LockRecord]]:
+        entries = yield from self._ask(List(prefix))
+        now = self._earliest()
+        return [replace(entry.record, read_at=now) for entry in entries]
+
+    def prune(self, unused_for: timedelta) -> CasProgram[int]:
+        entries: Sequence[Entry] = yield from self._ask(List(""))
+        now, deleted = self._earliest(), 0
+        for entry in entries:
+            if now - entry.record.lock_until >= unused_for:
+                deleted += bool((yield from self._ask(Delete(entry.record.name, entry.version))))
+        return deleted
+
+    # The server's time
+
+    def _ask(self, command: CasCommand) -> CasProgram[Any]:
+        reply = yield command
+        self._time = reply.time
+        return reply.value
+
+    def _read(self, name: str) -> CasProgram[Entry | None]:
+        entry: Entry | None = yield from self._ask(Read(name))
+        return entry
+
+    def _earliest(self) -> datetime:
+        assert self._time is not None, "a reply was received before"
+        return self._time.earliest(self.clock())
+
+    def _latest(self) -> datetime:
+        assert self._time is not None, "a reply was received before"
+        return self._time.latest(self.clock())
+
+    def _end_of(self, lock_for: timedelta) -> datetime:
+        """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
+        return self._latest() + lock_for + self.clock_error
+
+    def _free_since(self) -> datetime:
+        """An end that is over by every server's clock."""
+        assert self._time is not None, "a reply was received before"
+        return self._earliest() - self.clock_error - timedelta(seconds=self._time.resolution)
+
+
+def _too_many_tries(operation: str, name: str) -> Exception:
+    return refused(operation, name, "the record changed again and again; try once more")

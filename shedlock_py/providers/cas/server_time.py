@@ -1,0 +1,49 @@
+"""The time of a server whose statements cannot read its clock, from the ``Date`` of its replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+DRIFT = 0.001
+"""How fast two clocks may drift apart, as a share of the time that passes. NTP changes the speed of a clock by half as
+much."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTime:
+    """What one reply tells about the server's clock.
+
+    The server read its clock after the request was sent and before the reply was received, and cut what it read to
+    ``resolution``. So there are an earliest and a latest time that it can be now.
+
+    :ivar date: what the reply says.
+    :ivar sent_at: when the request was sent, in seconds of the holder's monotonic clock.
+    :ivar received_at: when the reply was received, by the same clock.
+    :ivar resolution: in seconds; 1 for the ``Date`` header of HTTP.
+    """
+
+    date: datetime
+    sent_at: float
+    received_at: float
+    resolution: float = 1.0
+
+    @classmethod
+    def from_header(cls, date: str | None, sent_at: float, received_at: float) -> ServerTime:
+        """The time from a ``Date`` header, as RFC 9110 §6.6.1 has it.
+
+        :raises ValueError: there is no such header, or it is no date.
+        """
+        if date is None:
+            raise ValueError("the reply has no Date header, so the server's time is unknown")
+        parsed = parsedate_to_datetime(date)
+        return cls(parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed, sent_at, received_at)
+
+    def earliest(self, now: float) -> datetime:
+        """What the server's clock shows at least, at ``now`` of the monotonic clock."""
+        return self.date + timedelta(seconds=(now - self.received_at) * (1 - DRIFT))
+
+    def latest(self, now: float) -> datetime:
+        """What the server's clock shows at most."""
+        return self.date + timedelta(seconds=self.resolution + (now - self.sent_at) * (1 + DRIFT))

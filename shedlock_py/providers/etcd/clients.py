@@ -1,0 +1,184 @@
+"""Clients for threads and for asyncio: the same exchange with etcd over httpx."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import httpx
+
+from shedlock_py._process import PerLoop, PerProcess, monotonic
+from shedlock_py._program import Program, run, run_async
+from shedlock_py._timers import WorkerPool
+from shedlock_py.providers.cas import CasCommand, CasReply, ServerTime
+from shedlock_py.providers.etcd.urls import Place
+from shedlock_py.providers.etcd.wire import UNAUTHENTICATED, error_of, request_of, value_of
+from shedlock_py.providers.kit import NotSent, TimedOut, call_within, within
+
+POOL_SIZE = 16
+_LIMITS = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE)
+_SHARE = 0.4
+"""Of the time limit: one member may take so much of it, so that there is time for another one."""
+
+
+class Request(NamedTuple):
+    """One request to one member."""
+
+    url: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+
+class Exchange:
+    """What a process, or an event loop, knows of the cluster: which member replied last, and its token for the user."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._endpoints = list(place.endpoints)
+        self._token = ""
+
+    def of(self, command: CasCommand) -> Program[Request, httpx.Response, CasReply]:
+        """Carry ``command`` out on the first member that can be reached."""
+        path, body = request_of(command, self._place.prefix)
+        may_log_in = bool(self._place.user)
+        if may_log_in and not self._token:
+            yield from self._log_in()
+        while True:
+            sent_at = monotonic()
+            response = yield from self._asked(path, body)
+            received_at = monotonic()
+            reply = response.json()
+            if response.status_code == httpx.codes.OK:
+                time = ServerTime.from_header(response.headers.get("Date"), sent_at, received_at)
+                return CasReply(value_of(command, self._place.prefix, reply), time)
+            error = error_of(response.status_code, reply)
+            if error.code != UNAUTHENTICATED or not may_log_in:
+                raise error
+            may_log_in = False  # the token was too old; a new one is not
+            yield from self._log_in()
+
+    def _log_in(self) -> Program[Request, httpx.Response, None]:
+        body = {"name": self._place.user, "password": self._place.password}
+        self._token = ""
+        response = yield from self._asked("/v3/auth/authenticate", body)
+        if response.status_code != httpx.codes.OK:
+            raise error_of(response.status_code, response.json())
+        self._token = response.json()["token"]
+
+    def _asked(self, path: str, body: dict[str, Any]) -> Program[Request, httpx.Response, httpx.Response]:
+        headers = {"Authorization": self._token} if self._token else {}
+        last: Exception | None = None
+        for endpoint in list(self._endpoints):
+            try:
+                return (yield Request(endpoint + path, body, headers))
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                last = error
+                self._avoid(endpoint)
+            except httpx.PoolTimeout as error:
+                raise TimedOut("a free connection", sent=False) from error
+            except httpx.TransportError:
+                self._avoid(endpoint)  # the kit asks again, and then another member
+                raise
+        raise NotSent from last
+
+    def _avoid(self, endpoint: str) -> None:
+        self._endpoints.sort(key=endpoint.__eq__)  # stable: it goes to the end
+
+    def timeout(self, seconds: float | None) -> httpx.Timeout:
+        """The limits of httpx for one request."""
+        if seconds is None:
+            return httpx.Timeout(None)
+        share = seconds if len(self._endpoints) == 1 else seconds * _SHARE
+        return httpx.Timeout(share, connect=seconds / (len(self._endpoints) + 1), pool=seconds)
+
+
+class _Threads:
+    """The connections of one process."""
+
+    def __init__(self, place: Place) -> None:
+        self.exchange = Exchange(place)
+        self.workers = WorkerPool(POOL_SIZE, "shedlock-etcd")
+        with _tls_errors():
+            self.http = httpx.Client(verify=_tls(place), limits=_LIMITS, trust_env=False)
+
+
+class EtcdClient:
+    """For threads. A thread of its own carries each request out, so that one time limit counts for all of it."""
+
+    def __init__(self, place: Place) -> None:
+        self.shown = place.shown
+        self._of_process = PerProcess(partial(_Threads, place))
+
+    def execute(self, command: CasCommand, timeout: float | None) -> CasReply:
+        mine = self._of_process.get()
+        limits = mine.exchange.timeout(timeout)
+
+        def post(request: Request) -> httpx.Response:
+            return mine.http.post(request.url, json=request.body, headers=request.headers, timeout=limits)
+
+        work = partial(run, mine.exchange.of(command), post)
+        seconds = float("inf") if timeout is None else timeout
+        reply: CasReply = call_within(mine.workers, seconds, "a reply", work, _ignore, sent=True)
+        return reply
+
+    def close(self) -> None:
+        mine = self._of_process.pop()
+        if mine is not None:
+            mine.http.close()
+
+
+class _Tasks:
+    """The connections of one event loop."""
+
+    def __init__(self, place: Place) -> None:
+        self.exchange = Exchange(place)
+        with _tls_errors():
+            self.http = httpx.AsyncClient(verify=_tls(place), limits=_LIMITS, trust_env=False)
+
+
+class AsyncEtcdClient:
+    """For asyncio."""
+
+    def __init__(self, place: Place) -> None:
+        self.shown = place.shown
+        self._of_loop = PerLoop(partial(_Tasks, place))
+
+    async def execute(self, command: CasCommand, timeout: float | None) -> CasReply:  # noqa: ASYNC109 (see kit)
+        mine = self._of_loop.get()
+        limits = mine.exchange.timeout(timeout)
+
+        async def post(request: Request) -> httpx.Response:
+            return await mine.http.post(request.url, json=request.body, headers=request.headers, timeout=limits)
+
+        async with within(timeout, "a reply", sent=True):
+            return await run_async(mine.exchange.of(command), post)
+
+    async def close(self) -> None:
+        mine = self._of_loop.pop()
+        if mine is not None:
+            await mine.http.aclose()
+
+
+def _ignore(_reply: object) -> None:
+    """It came too late."""
+
+
+def _tls(place: Place) -> ssl.SSLContext | bool:
+    if not place.is_tls:
+        return False
+    context = ssl.create_default_context(cafile=place.ca)
+    if place.cert:
+        context.load_cert_chain(place.cert, place.key)
+    return context
+
+
+@contextmanager
+def _tls_errors() -> Iterator[None]:
+    """Raise :class:`NotSent` from an error in the certificates."""
+    try:
+        yield
+    except (OSError, ssl.SSLError) as error:
+        raise NotSent from error

@@ -1,0 +1,88 @@
+"""Where a cluster of etcd is, and who asks: from a URL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote
+
+from shedlock_py.errors import ConfigurationError
+
+DEFAULT_PORT = 2379
+DEFAULT_PREFIX = "/shedlock/"
+_OPTIONS = ("ca", "cert", "key", "tls", "prefix")
+_FORM = "etcd://host:2379 or etcd://user:password@host1,host2,host3?ca=ca.pem"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cluster of etcd, and the keys in it.
+
+    :ivar endpoints: the addresses of members, each ``http://host:port`` or ``https://host:port``.
+    :ivar prefix: of each key; the lock's name follows.
+    :ivar ca: a file with the certificates to trust; None: those of the system.
+    """
+
+    endpoints: tuple[str, ...]
+    prefix: str = DEFAULT_PREFIX
+    user: str = ""
+    password: str = field(default="", repr=False)
+    is_tls: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """For people to read, without the password."""
+        return f"{self.prefix} at etcd://{','.join(endpoint.partition('://')[2] for endpoint in self.endpoints)}"
+
+    @classmethod
+    def from_url(cls, url: str) -> Place:
+        """:raises ConfigurationError: it is no such URL."""
+        scheme, separator, rest = url.partition("://")
+        location, _, query = rest.partition("?")
+        userinfo, _, hosts = location.rpartition("@")
+        hosts, _, path = hosts.partition("/")
+        if scheme != "etcd" or not separator or not hosts or "#" in url:
+            raise ConfigurationError(f"store URL: not of the form {_FORM}")
+        try:
+            options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        except ValueError:
+            raise ConfigurationError(f"store URL: not of the form {_FORM}") from None
+        unknown = sorted(options.keys() - set(_OPTIONS))
+        if unknown:
+            raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {', '.join(_OPTIONS)}")
+        is_tls = _parse_tls(options)
+        user, _, password = userinfo.partition(":")
+        if path and "prefix" in options:
+            raise ConfigurationError("store URL: a path is the prefix of the keys, so leave the option prefix out")
+        prefix = options.get("prefix") or (f"/{unquote(path).strip('/')}/" if path else DEFAULT_PREFIX)
+        return cls(
+            tuple(_endpoint(host, is_tls) for host in hosts.split(",")),
+            prefix,
+            unquote(user),
+            unquote(password),
+            is_tls,
+            options.get("ca"),
+            options.get("cert"),
+            options.get("key"),
+        )
+
+
+def _parse_tls(options: dict[str, str]) -> bool:
+    given = options.get("tls")
+    if given not in (None, "true", "false"):
+        raise ConfigurationError(f"store URL: tls must be true or false, not {given!r}")
+    has_certificates = any(name in options for name in ("ca", "cert", "key"))
+    if given == "false" and has_certificates:
+        raise ConfigurationError("store URL: tls=false, but there are certificates in ca, cert or key")
+    return given == "true" or has_certificates
+
+
+def _endpoint(host: str, is_tls: bool) -> str:
+    name, colon, port = host.rpartition(":")
+    if not colon or (host.startswith("[") and host.endswith("]")):
+        name, port = host, str(DEFAULT_PORT)
+    if not name or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        raise ConfigurationError(f"store URL: {host!r} is not host:port")
+    return f"{'https' if is_tls else 'http'}://{name}:{port}"

@@ -1,0 +1,112 @@
+"""The commands as requests to the JSON gateway of etcd, which every etcd since 3.4 has at its client address.
+
+https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
+from shedlock_py.providers.kit import Failure, record_from_json, record_to_json
+
+
+class EtcdError(Exception):
+    """Etcd replied with an error.
+
+    :ivar code: of gRPC.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+UNAUTHENTICATED = 16
+_BY_CODE = {
+    4: Failure.UNREACHABLE,  # deadline exceeded: the leader did not confirm it in time
+    14: Failure.UNREACHABLE,  # unavailable: no leader, or the leader has changed meanwhile
+    13: Failure.UNREACHABLE,  # internal
+    2: Failure.UNREACHABLE,  # unknown
+}
+
+
+def classify(error: EtcdError) -> Failure:
+    """What an error reply means for its command."""
+    return _BY_CODE.get(error.code, Failure.REFUSED)
+
+
+def request_of(command: CasCommand, prefix: str) -> tuple[str, dict[str, Any]]:
+    """Path and body. Reads are linearizable, as is etcd's default: a member asks the leader before it replies."""
+    match command:
+        case Read(name):
+            return "/v3/kv/range", {"key": _encoded(prefix + name)}
+        case List(start):
+            first = (prefix + start).encode()
+            return "/v3/kv/range", {"key": _encoded(first), "range_end": _encoded(_after(first))}
+        case Write(record, if_version):
+            key = _encoded(prefix + record.name)
+            value = _encoded(json.dumps(record_to_json(record)))
+            return _transaction(key, if_version, {"request_put": {"key": key, "value": value}})
+        case Delete(name, if_version):
+            key = _encoded(prefix + name)
+            return _transaction(key, if_version, {"request_delete_range": {"key": key}})
+
+
+def _transaction(key: str, if_version: object, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    # The revision of a key that is absent is 0.
+    compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": if_version or "0"}
+    return "/v3/kv/txn", {"compare": [compare], "success": [change]}
+
+
+def value_of(command: CasCommand, prefix: str, reply: Mapping[str, Any]) -> Any:
+    """The value of the reply to ``command``. The gateway leaves out what is empty, zero or false.
+
+    :raises ValueError: a record has odd values.
+    """
+    match command:
+        case Read():
+            return next(iter(_entries(prefix, reply)), None)
+        case List():
+            return _entries(prefix, reply)
+        case Write():
+            return reply["header"]["revision"] if reply.get("succeeded") else None
+        case Delete():
+            return bool(reply.get("succeeded"))
+
+
+def error_of(status: int, reply: object) -> EtcdError:
+    """The error in a reply that is none of HTTP's 200."""
+    if isinstance(reply, dict) and ("error" in reply or "message" in reply):
+        return EtcdError(int(reply.get("code", 0)), str(reply.get("error") or reply["message"]))
+    return EtcdError(14 if status >= 500 else 0, f"HTTP status {status}, and no error of etcd")
+
+
+def _entries(prefix: str, reply: Mapping[str, Any]) -> list[Entry]:
+    return [_entry(prefix, pair) for pair in reply.get("kvs", ())]
+
+
+def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:
+    name = b64decode(pair["key"]).decode()[len(prefix) :]
+    fields = json.loads(b64decode(pair.get("value", "")) or "null")
+    if not isinstance(fields, dict):
+        raise ValueError(f"not a lock record: {fields!r:.200}")
+    return Entry(record_from_json(name, fields, read_at=_UNREAD), pair["mod_revision"])
+
+
+def _encoded(text: str | bytes) -> str:
+    return b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+def _after(key: bytes) -> bytes:
+    """The first key that does not start with ``key``; one zero byte, all keys, if there is none."""
+    start = key.rstrip(b"\xff")
+    return start[:-1] + bytes([start[-1] + 1]) if start else b"\0"
+
+
+_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
+"""In place of the time when a record was read: the programs fill that in."""
