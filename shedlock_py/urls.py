@@ -18,12 +18,14 @@ _SQL = ("shedlock_py.providers.sqlalchemy", "SqlAlchemyLockProvider", "sqlalchem
 _REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
 _REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
 _MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
+_ETCD = ("shedlock_py.providers.etcd", "EtcdLockProvider", "etcd")
 _SCHEMES = {
     "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
     **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
     **dict.fromkeys(("redis", "rediss", "unix"), _REDIS),
     **dict.fromkeys(("redis+quorum", "rediss+quorum"), _REDIS_QUORUM),
     **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
+    "etcd": _ETCD,
 }
 _DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
 
@@ -36,8 +38,8 @@ def provider_from_url(url: str) -> LockProvider:
 
     ``sqlite:///locks.db``, ``postgresql://user@host/db``, ``mysql://…``, ``mariadb://…`` (a driver may be named as
     SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…``, ``unix:///path/to/redis.sock``,
-    ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``memory://``, and the schemes that installed packages
-    offer in the entry-point group ``shedlock_py.providers``.
+    ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``etcd://host:2379``, ``memory://``, and the schemes
+    that installed packages offer in the entry-point group ``shedlock_py.providers``.
 
     :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).
     """

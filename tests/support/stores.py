@@ -20,6 +20,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
+from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.providers.redis import (
     AsyncRedisLockProvider,
@@ -31,6 +32,7 @@ from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlc
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import Address, DatabaseServer, ExternalLife
+from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
@@ -45,6 +47,8 @@ _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("quorum", True): AsyncRedisQuorumLockProvider,
     ("mongodb", False): MongoLockProvider,
     ("mongodb", True): AsyncMongoLockProvider,
+    ("etcd", False): EtcdLockProvider,
+    ("etcd", True): AsyncEtcdLockProvider,
 }
 
 
@@ -205,6 +209,19 @@ class MongoStore(Store):
 
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
         return self.server.url(self.database, via=via[0] if via else None)
+
+
+class EtcdStore(Store):
+    name = "etcd"
+    family = "etcd"
+
+    def __init__(self, server: EtcdServer) -> None:
+        self.server = server
+        self.prefix = f"/locks_{uuid4().hex[:8]}/"
+        super().__init__([server], {"clock_error": 0})  # the members run on one machine
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        return self.server.url(via=via[0] if via else None, prefix=self.prefix)
 
 
 def sqlite_store(directory: Path, drivers: tuple[str, str] = ("sqlite", "sqlite")) -> SqliteStore:

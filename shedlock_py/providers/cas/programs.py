@@ -23,10 +23,14 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A lock record, and the version that the store has given to it: anything that another write changes."""
+    """A lock record, and the version that the store has given to it: anything that another write changes.
+
+    :ivar is_free: it was released, so it is free whatever the clocks say.
+    """
 
     record: LockRecord
     version: Any
+    is_free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,13 @@ class Read:
 class Write:
     """Write ``record`` if the store still has ``if_version`` of it; None: if there is no record.
 
-    The reply's value is the new version, or None if the condition did not hold. The store must decide in one atomic
-    step.
+    ``is_free`` belongs to the record: readers find it in :class:`Entry`. The reply's value is the new version, or None
+    if the condition did not hold. The store must decide in one atomic step.
     """
 
     record: LockRecord
     if_version: Any | None
+    is_free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class CasReply(NamedTuple):
 
 T = TypeVar("T")
 CasProgram = Program[CasCommand, CasReply, T]
-_Step = Callable[[LockRecord], LockRecord | None]
+_Step = Callable[[Entry], Write | None]
 """What becomes of a record; None: it stays as it is."""
 
 
@@ -109,7 +114,7 @@ class CasPrograms(StorePrograms):
             if entry is not None and entry.record.locked_by == claim.locked_by:
                 claim.note = entry  # an earlier copy of the command was carried out, and its reply was lost
                 return entry.record.fencing_token
-            granted = self._granted(claim, entry.record if entry else None, force=force)
+            granted = self._granted(claim, entry, force=force)
             if granted is None:
                 return None
             version = yield from self._ask(Write(granted, entry.version if entry else None))
@@ -118,13 +123,14 @@ class CasPrograms(StorePrograms):
                 return granted.fencing_token
         raise _too_many_tries("take_over" if force else "acquire", claim.request.name)
 
-    def _granted(self, claim: Claim, record: LockRecord | None, *, force: bool) -> LockRecord | None:
+    def _granted(self, claim: Claim, entry: Entry | None, *, force: bool) -> LockRecord | None:
         """The record that grants the lock to ``claim``; None: it is held, or its fire time was granted."""
         request, fire_time, now = claim.request, claim.request.fire_time, self._earliest()
         if fire_time and fire_time > self._latest() + self.fire_time_tolerance:
             raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
+        record = entry and entry.record
         newest = record and record.last_fire_time
-        if record and not force and (record.lock_until > now or (fire_time and newest and fire_time <= newest)):
+        if not force and (self._is_held(entry) or (fire_time and newest and fire_time <= newest)):
             return None
         if newest and (fire_time is None or fire_time < newest):
             fire_time = newest
@@ -141,65 +147,72 @@ class CasPrograms(StorePrograms):
         if self._time is None or not isinstance(lease.note, Entry):
             lease.note = yield from self._read(lease.name)
         entry, is_free = lease.note, releasing and not lock_for
-        until = self._free_since() if is_free else self._end_of(lock_for)
+        until = self._earliest() if is_free else self._end_of(lock_for)
         for _ in range(MOST_TRIES):
             if not isinstance(entry, Entry) or entry.record.locked_by != lease.locked_by:
                 return False
-            if entry.record.fencing_token != lease.fencing_token or entry.record.lock_until <= self._earliest():
+            if entry.record.fencing_token != lease.fencing_token or not self._is_held(entry):
                 return False
-            record = replace(entry.record, lock_until=until)
-            version = yield from self._ask(Write(record, entry.version))
+            record = replace(entry.record, lock_until=max(until, entry.record.locked_at))
+            version = yield from self._ask(Write(record, entry.version, is_free))
             if version is not None:
-                lease.note = Entry(record, version)
+                lease.note = Entry(record, version, is_free)
                 return True
             entry = yield from self._read(lease.name)
-            if entry is not None and entry.record == record:
+            if entry is not None and (entry.record, entry.is_free) == (record, is_free):
                 lease.note = entry  # an earlier copy was carried out
                 return True
         raise _too_many_tries("release" if releasing else "extend", lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
-        def undone(record: LockRecord) -> LockRecord | None:
+        def undone(entry: Entry) -> Write | None:
+            record, newest = entry.record, entry.record.last_fire_time
             if record.locked_by != locked_by:
                 return None
-            newest = record.last_fire_time
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
-            return replace(record, lock_until=min(record.lock_until, self._free_since()), last_fire_time=newest)
+            until = max(record.locked_at, min(record.lock_until, self._earliest()))
+            return Write(replace(record, lock_until=until, last_fire_time=newest), entry.version, is_free=True)
 
         return self._change("undo", name, undone)
 
     def forget_fire_time(self, name: str) -> CasProgram[bool]:
-        def forgotten(record: LockRecord) -> LockRecord | None:
-            return replace(record, last_fire_time=None) if record.last_fire_time else None
+        def forgotten(entry: Entry) -> Write | None:
+            if entry.record.last_fire_time is None:
+                return None
+            return Write(replace(entry.record, last_fire_time=None), entry.version, entry.is_free)
 
         return self._change("forget_fire_time", name, forgotten)
 
     def _change(self, operation: str, name: str, step: _Step) -> CasProgram[bool]:
         for _ in range(MOST_TRIES):
             entry = yield from self._read(name)
-            changed = step(entry.record) if entry else None
-            if entry is None or changed is None:
+            write = step(entry) if entry else None
+            if write is None:
                 return False
-            version = yield from self._ask(Write(changed, entry.version))
-            if version is not None:
+            if (yield from self._ask(write)) is not None:
                 return True
         raise _too_many_tries(operation, name)
 
     def record(self, name: str) -> CasProgram[LockRecord | None]:
         entry = yield from self._read(name)
-        return replace(entry.record, read_at=self._earliest()) if entry else None
+        return self._shown(entry) if entry else None
 
     def records(self, prefix: str) -> CasProgram[list[LockRecord]]:
         entries = yield from self._ask(List(prefix))
-        now = self._earliest()
-        return [replace(entry.record, read_at=now) for entry in entries]
+        return [self._shown(entry) for entry in entries]
+
+    def _shown(self, entry: Entry) -> LockRecord:
+        """Its record for people to read. What another server has written may look like the future to this one."""
+        record = entry.record
+        since = record.lock_until if entry.is_free else record.locked_at
+        return replace(record, read_at=max(self._earliest(), since))
 
     def prune(self, unused_for: timedelta) -> CasProgram[int]:
         entries: Sequence[Entry] = yield from self._ask(List(""))
         now, deleted = self._earliest(), 0
         for entry in entries:
-            if now - entry.record.lock_until >= unused_for:
+            if not self._is_held(entry) and now - entry.record.lock_until >= unused_for:
                 deleted += bool((yield from self._ask(Delete(entry.record.name, entry.version))))
         return deleted
 
@@ -226,10 +239,8 @@ class CasPrograms(StorePrograms):
         """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
         return self._latest() + lock_for + self.clock_error
 
-    def _free_since(self) -> datetime:
-        """An end that is over by every server's clock."""
-        assert self._time is not None, "a reply was received before"
-        return self._earliest() - self.clock_error - timedelta(seconds=self._time.resolution)
+    def _is_held(self, entry: Entry | None) -> bool:
+        return entry is not None and not entry.is_free and entry.record.lock_until > self._earliest()
 
 
 def _too_many_tries(operation: str, name: str) -> Exception:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import httpx
 
@@ -103,6 +104,8 @@ class _Threads:
         self.workers = WorkerPool(POOL_SIZE, "shedlock-etcd")
         with _tls_errors():
             self.http = httpx.Client(verify=_tls(place), limits=_LIMITS, trust_env=False)
+        # Of a provider that nobody closes. At the end of the process the system closes them.
+        finalize(self, self.http.close).atexit = False
 
 
 class EtcdClient:

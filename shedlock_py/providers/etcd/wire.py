@@ -48,9 +48,9 @@ def request_of(command: CasCommand, prefix: str) -> tuple[str, dict[str, Any]]:
         case List(start):
             first = (prefix + start).encode()
             return "/v3/kv/range", {"key": _encoded(first), "range_end": _encoded(_after(first))}
-        case Write(record, if_version):
+        case Write(record, if_version, is_free):
             key = _encoded(prefix + record.name)
-            value = _encoded(json.dumps(record_to_json(record)))
+            value = _encoded(json.dumps({**record_to_json(record), **({"free": True} if is_free else {})}))
             return _transaction(key, if_version, {"request_put": {"key": key, "value": value}})
         case Delete(name, if_version):
             key = _encoded(prefix + name)
@@ -95,7 +95,8 @@ def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:
     fields = json.loads(b64decode(pair.get("value", "")) or "null")
     if not isinstance(fields, dict):
         raise ValueError(f"not a lock record: {fields!r:.200}")
-    return Entry(record_from_json(name, fields, read_at=_UNREAD), pair["mod_revision"])
+    is_free = fields.pop("free", False) is True
+    return Entry(record_from_json(name, fields, read_at=_UNREAD), pair["mod_revision"], is_free)
 
 
 def _encoded(text: str | bytes) -> str:

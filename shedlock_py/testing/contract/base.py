@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final, TypeVar
@@ -36,6 +37,8 @@ class ContractBase:
 
     clock_resolution: ClassVar[float] = 0.0
     """Seconds: a record that is deleted and acquired again within them may get a token that was given before."""
+    kept_longer: ClassVar[timedelta] = timedelta(milliseconds=2)
+    """How much longer than asked the store may keep a lease: what it rounds, or does not know of its own clock."""
     herd: ClassVar[int] = 200
     """How many callers attempt at once. Fewer where one attempt is many requests, or the test server is slow."""
 

@@ -22,13 +22,13 @@ class HoldTimesContract(ContractBase):
     def test_i3_a_dead_holder_blocks_for_at_most(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         expired(provider, name)
         record = record_of(other, name)
-        assert record.lock_until - record.locked_at <= timedelta(milliseconds=100) + ROUNDING
+        assert record.lock_until - record.locked_at <= timedelta(milliseconds=100) + self.kept_longer
         acquired(other, LockRequest(name, LONG))
 
     def test_i3_an_extension_counts_from_itself(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         lease = acquired(provider, LockRequest(name, "1h"))
         assert provider.extend(lease, SHORT) is lease
-        assert record_of(provider, name).remaining <= timedelta(milliseconds=100) + ROUNDING
+        assert record_of(provider, name).remaining <= timedelta(milliseconds=100) + self.kept_longer
         eventually(lambda: other.acquire(LockRequest(name, LONG)), "a grant after the end of the extension")
 
     def test_i4_minimum_hold_survives_the_release(self, provider: LockProvider, other: LockProvider, name: str) -> None:
@@ -36,7 +36,7 @@ class HoldTimesContract(ContractBase):
         assert provider.release(lease) is True
         for replica in (provider, other):
             assert replica.acquire(LockRequest(name, LONG)) is None
-        assert seconds(30) < record_of(provider, name).remaining <= seconds(60) + ROUNDING
+        assert seconds(30) < record_of(provider, name).remaining <= seconds(60) + self.kept_longer
 
     def test_i4_nobody_else_before_it_is_over(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         lease = acquired(provider, LockRequest(name, LONG, "200ms"))
@@ -68,7 +68,7 @@ class HoldTimesContract(ContractBase):
         assert lease.trusted_for() > timedelta(minutes=50)
         assert other.acquire(LockRequest(name, LONG)) is None
         after = record_of(provider, name)
-        assert timedelta(minutes=50) < after.remaining <= timedelta(hours=1) + ROUNDING
+        assert timedelta(minutes=50) < after.remaining <= timedelta(hours=1) + self.kept_longer
         assert (after.locked_by, after.locked_at) == (before.locked_by, before.locked_at)
         assert (after.fencing_token, after.last_fire_time) == (before.fencing_token, before.last_fire_time)
         assert provider.release(lease) is True
@@ -80,7 +80,7 @@ class HoldTimesContract(ContractBase):
         for _ in range(10):
             assert provider.extend(lease, LONG) is lease
             after = record_of(provider, name)
-            assert after.lock_until >= before.lock_until
+            assert after.lock_until >= before.lock_until - self.kept_longer
             before = after
         assert provider.release(lease) is True
 
@@ -115,7 +115,7 @@ class HoldTimesContract(ContractBase):
         lease = acquired(provider, LockRequest(name, "1h"))
         assert provider.extend(lease, LONG) is lease
         assert lease.trusted_for() <= seconds(60)
-        assert record_of(provider, name).remaining <= seconds(60) + ROUNDING
+        assert record_of(provider, name).remaining <= seconds(60) + self.kept_longer
         self._check_trust(provider, lease)
 
     def test_i6_a_released_or_lost_lease_is_not_trusted(

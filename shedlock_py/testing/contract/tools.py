@@ -24,7 +24,7 @@ class ToolsContract(ContractBase):
         assert record.locked_at < record.lock_until
         assert record.locked_at <= record.read_at
         assert record.remaining == record.lock_until - record.read_at
-        assert timedelta(seconds=30) < record.remaining <= timedelta(seconds=60)
+        assert timedelta(seconds=30) < record.remaining <= timedelta(seconds=60) + self.kept_longer
         for moment in (record.locked_at, record.lock_until, record.read_at):
             assert moment.utcoffset() == NOTHING
 

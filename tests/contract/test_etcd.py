@@ -1,0 +1,97 @@
+"""The contract on etcd."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
+from shedlock_py.testing.contract import (
+    AsyncLockProviderContract,
+    AsyncPauseContract,
+    EventLoopContract,
+    ForkContract,
+    LockProviderContract,
+    PauseContract,
+    ProcessContract,
+    StallingStoreContract,
+)
+from shedlock_py.testing.proxy import Address, TcpProxy
+from tests.contract.stores import ContractStore, StoreContract
+from tests.support.etcd import EtcdServer
+from tests.support.ports import free_port
+
+
+class EtcdStore(ContractStore):
+    """Keys of its own. ``via_proxy``: a proxy that can stall."""
+
+    def __init__(self, server: EtcdServer, kind: Any, *, via_proxy: bool) -> None:
+        self._server = server
+        # A multiple of three characters, so that a name's base64 is found in the key's.
+        self._prefix = f"/lock{uuid4().hex[:6]}/"
+        super().__init__(kind, server.url(prefix=self._prefix), {"clock_error": "0s"})
+        self._proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
+
+    @property
+    def address(self) -> Address:
+        return self._server.address
+
+    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+        address = via or (self._proxy.address if self._proxy else None)
+        return partial(self.kind, self._server.url(via=address, prefix=self._prefix), **self.options), None
+
+    def delete(self, name: str) -> None:
+        self._server.ask("/v3/kv/deleterange", key=b64encode((self._prefix + name).encode()).decode())
+
+    @contextmanager
+    def stalled(self, name: str) -> Iterator[None]:
+        assert self._proxy, "only a store behind a proxy can be made to wait"
+        self._proxy.stall()
+        try:
+            yield
+        finally:
+            self._proxy.resume()
+
+
+class EtcdContract(StoreContract):
+    kind: ClassVar[Any] = EtcdLockProvider
+    via_proxy: ClassVar[bool] = False
+    clock_resolution: ClassVar[float] = 1.1
+    kept_longer: ClassVar[timedelta] = timedelta(seconds=1.5)
+    """The Date header is cut to seconds; and a round trip."""
+
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> EtcdStore:
+        server: EtcdServer = request.getfixturevalue("etcd_server")
+        return EtcdStore(server, cls.kind, via_proxy=cls.via_proxy)
+
+    @pytest.fixture
+    def unreachable(self) -> str:
+        return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
+
+
+class TestUrl(EtcdContract, LockProviderContract, ProcessContract, ForkContract, PauseContract): ...
+
+
+class TestAsyncUrl(EtcdContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+    kind = AsyncEtcdLockProvider
+
+
+class TestAsyncPause(EtcdContract, AsyncPauseContract):
+    kind = AsyncEtcdLockProvider
+
+
+class TestStallingStore(EtcdContract, StallingStoreContract):
+    via_proxy = True
+
+
+class TestAsyncStallingStore(EtcdContract, StallingStoreContract):
+    kind = AsyncEtcdLockProvider
+    via_proxy = True
