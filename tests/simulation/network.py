@@ -84,6 +84,9 @@ class Network:
         self.counts = world.log.counts
         self.jumps: list[Fault] = []
         """Jumps of the store's clock that wait for the next request for a lock."""
+        self.between_jumps = 0.0
+        """Seconds: a jump that comes sooner after another one is left out."""
+        self._jumped_at = float("-inf")
 
     def link(self, process: Process) -> Link:
         return self._links.setdefault(process.number, Link())
@@ -95,7 +98,13 @@ class Network:
             delay = min(fault.length, LONGEST_EXTRA)
             self.link(process).extra = delay
             self.counts["jump before a claim"] += 1
-            self.world.at(self.world.now + delay * 0.99, self.server.jump, fault.size)
+            self.world.at(self.world.now + delay * 0.99, self.jump, fault.size)
+
+    def jump(self, seconds: float) -> None:
+        """The store's clock jumps."""
+        if self.world.now >= self._jumped_at + self.between_jumps:
+            self._jumped_at = self.world.now
+            self.server.jump(seconds)
 
     def links(self, node: int) -> list[Link]:
         """Of the node with that number, or of all."""
