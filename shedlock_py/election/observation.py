@@ -30,7 +30,7 @@ class Observation:
             self._known_since = self._received_at
         if record is None or record != before:
             self._unchanged_since = self._received_at
-        if before is not None and record is not None and self._was_released(before, record, passed):
+        if before is not None and record is not None and self.was_released(before, record, passed):
             self._unchanged_since = float("-inf")
 
     def is_free(self) -> bool:
@@ -74,7 +74,7 @@ class Observation:
             and abs(record.locked_at - self.record.read_at) < self.settings.renew_deadline
         )
 
-    def _was_released(self, before: LockRecord, record: LockRecord, passed: float) -> bool:
+    def was_released(self, before: LockRecord, record: LockRecord, passed: float) -> bool:
         """Whether the leader released its lease between two reads, at least ``passed`` seconds apart by our own clock.
 
         Released means: the lease ends earlier than it did. But a jump of the store's clock may have ended it instead.

@@ -57,7 +57,7 @@ PENDING: Any = object()
 
 
 @dataclass(slots=True)
-class _Term:
+class Term:
     """The time for which a node has the lease."""
 
     lease: Lease
@@ -93,13 +93,14 @@ class Election:
         self.intents: set[Intent] = set()
         self.is_over = False
         """Whether the program has ended, for any reason. The node cannot lead any more."""
+        self.term: Term | None = None
+        """None: this node does not have the lease."""
         self._name = self.settings.name
         self._request = LockRequest(self._name, self.settings.lease_duration, holder=self.holder)
         self._lease_seconds = self.settings.lease_duration.total_seconds()
         self._retry = self.settings.retry_period.total_seconds()
         self._deadline = self.settings.renew_deadline.total_seconds()
         self._reply_timeout = max(self._lease_seconds / 6, 0.001)
-        self._term: _Term | None = None
         self._lost: Lease | None = None
         """Of a term that ended without a release, until its run in the history is ended as lost."""
         self._failures = 0
@@ -111,7 +112,7 @@ class Election:
 
         False as soon as the node is to resign or to stop, although it still keeps its lease for a while.
         """
-        term = self._term
+        term = self.term
         is_leading = term is not None and term.is_leading and self.clock() < term.trusted_until
         return is_leading and self.may_lead() and "resign" not in self.intents
 
@@ -121,20 +122,20 @@ class Election:
 
     def is_taking_over(self) -> bool:
         """Whether this node may yet lead because of a ``take_over()``."""
-        term = self._term
+        term = self.term
         return "take_over" in self.intents or (term is not None and not term.is_leading)
 
     @property
     def lease(self) -> Lease | None:
         """The lease of this node, which may lead or be about to."""
-        term = self._term
+        term = self.term
         return None if term is None else term.lease
 
     def run(self) -> Program[Command, Any, None]:
         """Take part in the election until the node is to stop."""
         while True:
-            if self._term is not None:
-                yield from self._keep(self._term)
+            if self.term is not None:
+                yield from self._keep(self.term)
             elif "stop" in self.intents:
                 return
             else:
@@ -143,12 +144,12 @@ class Election:
 
     def give_up(self) -> None:
         """End the leadership of a program that has failed. The lease is left to expire."""
-        if self._term is not None:
-            self._end(self._term, "unreachable")
+        if self.term is not None:
+            self._end(self.term, "unreachable")
 
     # Leading
 
-    def _keep(self, term: _Term) -> Program[Command, Any, None]:
+    def _keep(self, term: Term) -> Program[Command, Any, None]:
         """One step of a node that has the lease: renew it, begin to lead, or resign."""
         if self.intents & {"stop", "resign"}:
             yield from self._resign(term)
@@ -168,7 +169,7 @@ class Election:
         if not self.intents & {"stop", "resign"}:
             yield from self._renew_if_due(term)
 
-    def _renew_if_due(self, term: _Term) -> Program[Command, Any, None]:
+    def _renew_if_due(self, term: Term) -> Program[Command, Any, None]:
         requested_at = self.clock()
         if not term.renews_at <= requested_at < term.trusted_until:
             return
@@ -186,14 +187,14 @@ class Election:
             if term.is_leading:
                 self.renewed()
 
-    def _end(self, term: _Term, reason: StopReason) -> None:
+    def _end(self, term: Term, reason: StopReason) -> None:
         """Stop leading without a release: the lease is lost, or is left to expire."""
-        self._term, self._lost = None, term.lease
+        self.term, self._lost = None, term.lease
         term.lease.lose()
         if term.is_leading:
             self.notify(LeadershipStopped(self._name, self.holder, term.lease.fencing_token, reason))
 
-    def _resign(self, term: _Term) -> Program[Command, Any, None]:
+    def _resign(self, term: Term) -> Program[Command, Any, None]:
         """Release the lease, but only when the callbacks have returned: two leaders must not work at once."""
         if term.is_leading:
             term.is_leading = False
@@ -201,9 +202,9 @@ class Election:
         while self.is_busy() and self.clock() < term.trusted_until:
             yield Wait(min(term.renews_at, term.trusted_until))
             yield from self._renew_if_due(term)
-            if self._term is None:
+            if self.term is None:
                 return
-        self._term = None
+        self.term = None
         self._rests_until = max(self._rests_until, self.clock() + 2 * self._retry)  # so that another node can lead
         # The store was away for too long. Or this node has never led, and the former leader may still trust its lease.
         if self.is_busy() or self.clock() < term.leads_from:
@@ -223,7 +224,7 @@ class Election:
                 yield from self._observe()
                 if self._may_acquire():
                     yield from self._acquire()
-                if self._term is None:
+                if self.term is None:
                     yield from self._take_by_force(self._deadline)
                 self.intents.discard("take_over")  # try once: two nodes that keep taking over would leave no leader
                 return
@@ -237,7 +238,7 @@ class Election:
             elif self.observation.is_overdue():
                 # The store's clock was set back, so it would keep the lease of the dead leader for too long.
                 yield from self._take_by_force(self._lease_seconds)
-            if self._term is None:
+            if self.term is None:
                 yield Wait(self.clock() + self._pause())
         except Exception as error:
             operation = error.operation if isinstance(error, ProviderError) else "acquire"
@@ -298,8 +299,8 @@ class Election:
         # The former leader may have renewed until the take-over itself, so its trust counts from now.
         self._begin(lease, requested_at, leads_from=self.clock() + seconds * DRIFT_FACTOR)
 
-    def _begin(self, lease: Lease, requested_at: float, leads_from: float) -> _Term:
-        self._term = term = _Term(lease, requested_at + self._deadline, requested_at + self._retry, leads_from)
+    def _begin(self, lease: Lease, requested_at: float, leads_from: float) -> Term:
+        self.term = term = Term(lease, requested_at + self._deadline, requested_at + self._retry, leads_from)
         return term
 
     def _pause(self) -> float:

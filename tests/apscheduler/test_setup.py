@@ -273,10 +273,10 @@ def test_a_worker_process_finds_the_decorators_own_provider(tmp_path: Path) -> N
 class TaggingExecutor(DebugExecutor):
     """Sets an attribute of its own on each job, and pickles the job, as an executor with worker processes does."""
 
-    def _do_submit_job(self, job: Any, run_times: Any) -> None:
+    def submit_job(self, job: Any, run_times: Any) -> None:
         job.tag = "batch"
         assert pickle.loads(pickle.dumps(job)).id == job.id
-        super()._do_submit_job(job, run_times)
+        super().submit_job(job, run_times)
 
 
 def test_an_inner_executor_may_set_attributes_on_a_job(tmp_path: Path) -> None:

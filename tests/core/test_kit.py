@@ -97,13 +97,13 @@ async def test_a_cancellation_is_no_time_limit(line: Line) -> None:
 async def test_a_cancelled_caller_does_not_interrupt_an_operation_that_has_begun() -> None:
     """Else a late extension could arrive after the release, and the driver would lose its connection."""
     memory = AsyncInMemoryLockProvider()
-    client, gate, ended = memory._client, asyncio.Event(), []
+    store, gate, ended = memory.programs.store, asyncio.Event(), []
 
     class Slow:
         async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
             try:
                 await gate.wait()
-                return await client.execute(command, timeout)
+                return store.execute(command, timeout)
             finally:
                 ended.append(gate.is_set())
 

@@ -313,14 +313,12 @@ def test_a_connection_opened_just_after_another_failed_is_kept() -> None:
         assert [lent.connection] == newer
 
 
-def test_a_returned_connection_wakes_a_thread_that_waits(
-    threaded: ConnectionPool[Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shedlock_py.providers.kit.pool._POLL_SECONDS", 60)
+def test_a_returned_connection_wakes_a_thread_that_waits(server: Server) -> None:
+    pool = ConnectionPool(server.connect, server.disconnect, size=COUNT, reserved=0, name="test", poll_seconds=60)
     with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
         for _ in range(COUNT):
-            stack.enter_context(threaded.connection(monotonic() + 10, is_urgent=False))
-        waiting = threads.submit(take_and_return, threaded)
+            stack.enter_context(pool.connection(monotonic() + 10, is_urgent=False))
+        waiting = threads.submit(take_and_return, pool)
         wait([waiting], 0.1)
         assert not waiting.done()
         stack.close()

@@ -28,7 +28,7 @@ PAIRS = [
         for method in (*FACADE, "undo", "runs", "recent_runs", "forget_fire_time", "resume", "close")
     ),
     ("providers/mongodb/clients.py", "CollectionClient.close", "AsyncCollectionClient.close"),
-    ("providers/mongodb/clients.py", "CollectionClient._execute", "AsyncCollectionClient._execute"),
+    ("providers/mongodb/clients.py", "CollectionClient.execute.carry_out", "AsyncCollectionClient.execute.carry_out"),
     ("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider.verify", "AsyncSqlAlchemyLockProvider.verify"),
     ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
     ("providers/redis/quorum/provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),

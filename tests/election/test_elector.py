@@ -129,7 +129,7 @@ def test_take_over_is_exclusive(
     make_elector: MakeElector, store: FaultyProvider, listener: RecordingListener, is_cut_off: bool
 ) -> None:
     """A node that takes over leads only when the former leader, even cut off from the store, has stopped trusting."""
-    durations = {"lease_duration": "900ms", "renew_deadline": "600ms"}
+    durations = {"lease_duration": "3s", "renew_deadline": "2s"}
     connection = FaultyProvider(store.inner)
     former, taker = make_elector("former", connection, **durations), make_elector("taker", **durations)
     term = lead(former)

@@ -89,18 +89,16 @@ class Walk:
             fields = vars(item)
         else:
             raise TypeError(f"what is in it? {item!r}")
-        return type(item).__name__, *((name, self._field(item, name, value)) for name, value in fields.items())
+        return type(item).__name__, *((name, self._field(item, value)) for name, value in fields.items())
 
-    def _field(self, item: object, name: str, value: Any) -> Hashable:
+    def _field(self, item: object, value: Any) -> Hashable:
         """A moment counts no longer after the lease would have ended that counts from it."""
         match item:
-            case Lease() if name == "_trusted_until":
-                matters_for = 0.0
-            case Lease() if name == "_granted_at":
+            case Lease() if isinstance(value, float):  # the end of the trust, or the grant
                 matters_for = item.lock_at_least_for.total_seconds()
-            case Claim() if name == "_sent_at":
+            case Claim() if isinstance(value, float):  # when the request was sent
                 matters_for = item.request.lock_at_most_for.total_seconds()
-            case Extension() if name == "_sent_at":
+            case Extension() if isinstance(value, float):
                 matters_for = item.lock_for.total_seconds()
             case _:
                 return self.value(value)

@@ -1,23 +1,26 @@
 """Wrong copies of the programs and commands, one fault each: the search must find every one.
 
-They replace private attributes of the library on purpose: a mutant is the library with one line changed.
+A mutant replaces a public method, or a command on its way to the store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
 
+import shedlock_py.lease
 from shedlock_py import LockRequest, ProviderError
-from shedlock_py.lease import Claim, Extension, Lease
+from shedlock_py.lease import Claim, Clock, Extension, Lease
 from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.redis.commands import Call, Script
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
+from shedlock_py.request import trust_ends
 from tests.exhaustive.run import Plan
 from tests.exhaustive.scenes import SCENES, Scene
 from tests.simulation.stores import ModelStore
@@ -109,18 +112,19 @@ def _wrapped(owner: type, name: str, wrap: Callable[[Any], Any]) -> Apply:
 
 def _counts_from_the_reply(granted: Any) -> Any:
     def wrong(self: Claim, token: int | None) -> Lease:
-        self._sent_at = self._clock()
+        self.restart_clock()
         lease: Lease = granted(self, token)
         return lease
 
     return wrong
 
 
-def _minimum_from_the_request(granted: Any) -> Any:
-    def wrong(self: Claim, token: int | None) -> Lease:
-        lease: Lease = granted(self, token)
-        lease._granted_at = self._sent_at
-        return lease
+def _minimum_from_the_request(init: Any) -> Any:
+    def wrong(
+        self: Lease, request: LockRequest, claim_id: str, token: int | None, clock: Clock, sent_at: float
+    ) -> None:
+        init(self, request, claim_id, token, clock, sent_at)
+        self.lock_at_least_for -= timedelta(seconds=clock() - sent_at)
 
     return wrong
 
@@ -135,18 +139,18 @@ def _cuts_the_minimum(init: Any) -> Any:
 
 def _trusts_the_old_window(init: Any) -> Any:
     def wrong(self: Extension, lease: Lease, lock_at_most_for: Any) -> None:
-        until = lease._trusted_until
-        init(self, lease, lock_at_most_for)
-        lease._trusted_until = until
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(shedlock_py.lease, "trust_ends", lambda sent_at, lock_for: lease.trusted_until)
+            init(self, lease, lock_at_most_for)
 
     return wrong
 
 
 def _nothing_in_doubt(granted: Any) -> Any:
     def wrong(self: Extension, *, repeated: bool = False) -> Lease:
-        self._lease._in_doubt[:] = [self]
-        self._shortest = self.lock_for
-        lease: Lease = granted(self, repeated=repeated)
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(shedlock_py.lease, "trust_ends", lambda sent_at, _: trust_ends(sent_at, self.lock_for))
+            lease: Lease = granted(self, repeated=repeated)
         return lease
 
     return wrong
@@ -154,10 +158,9 @@ def _nothing_in_doubt(granted: Any) -> Any:
 
 def _forgets_others(granted: Any) -> Any:
     def wrong(self: Extension, *, repeated: bool = False) -> Lease:
-        before = {other: other._shortest for other in self._lease._in_doubt}
+        lock_for, self.lock_for = self.lock_for, timedelta.max  # in place of a length that shortens the others
         lease: Lease = granted(self, repeated=repeated)
-        for other in lease._in_doubt:
-            other._shortest = before[other]
+        self.lock_for = lock_for
         return lease
 
     return wrong
@@ -267,13 +270,13 @@ MUTANTS = {
     ),
     "trust counts from the reply": Mutant("sql", _QUIET, "I6", _wrapped(Claim, "granted", _counts_from_the_reply)),
     "trust is a flag": Mutant(
-        "sql", _QUIET, "I6", _wrapped(Lease, "is_trusted", lambda _: lambda lease: lease._trusted_until > float("-inf"))
+        "sql", _QUIET, "I6", _wrapped(Lease, "is_trusted", lambda _: lambda lease: lease.trusted_until > float("-inf"))
     ),
     "a release forgets the minimum hold": Mutant(
         "sql", _MINIMUM, "I4", _wrapped(Lease, "remaining_minimum", lambda minimum: lambda lease: 0 * minimum(lease))
     ),
     "the minimum hold counts from the request": Mutant(
-        "sql", _MINIMUM, "I4", _wrapped(Claim, "granted", _minimum_from_the_request)
+        "sql", _MINIMUM, "I4", _wrapped(Lease, "__init__", _minimum_from_the_request)
     ),
     "extensions cut the minimum hold": Mutant(
         "sql", _LONG_MINIMUM, "I4", _wrapped(Extension, "__init__", _cuts_the_minimum)

@@ -84,6 +84,7 @@ FRESH = Operation("w2", "write", "job", 0.8, 0.9, "done", "c2", 2, trusted_until
 GONE = Operation("w2", "release", "job", 0.75, 0.8, "done", "c2", 2)
 FREE = replace(FREED, outcome="free")
 UNKNOWN = replace(FREED, outcome="error")
+READ_FIRST = replace(FREED, at_store=(0.41, 0.46))
 KEPT = replace(HELD, at_least=2.0)
 EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
 
@@ -139,6 +140,9 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, replace(FREED, at_store=(0.45,)), NEXT, LOST), set()),
         ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 0.5)), NEXT, LOST), set()),
         ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 1.5)), NEXT, LOST), {"overlap", "lost"}),
+        # Its first request only reads.
+        ((replace(HELD, at_store=(0.05,)), READ_FIRST, replace(SKIP, started=0.43, ended=0.44)), set()),
+        ((replace(HELD, at_store=(0.05,)), READ_FIRST, replace(SKIP, started=0.49, ended=0.5)), {"grant lost"}),
     ],
 )
 def test_what_an_operator_excuses(operations: tuple[Operation, ...], found: set[str]) -> None:

@@ -38,7 +38,7 @@ class Service:
         self.is_silent = False
         self.headers: dict[str, str] = {}
         """Of its replies."""
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,7 +51,7 @@ class Service:
                     Request(self.command, url.path, parse_qs(url.query), dict(self.headers.items()), body)
                 )
                 if service.is_silent:
-                    service._ended.wait(30)
+                    service.ended.wait(30)
                     return
                 self.send_response(service.statuses.pop(0) if service.statuses else 200)
                 for name, value in service.headers.items():
@@ -82,7 +82,7 @@ class Service:
         return self.requests
 
     def close(self) -> None:
-        self._ended.set()
+        self.ended.set()
         self.server.shutdown()
         self.server.server_close()
         self._thread.join(10)

@@ -52,6 +52,11 @@ class Contest:
     def takes_over(self, machine: str) -> None:
         self._resting.pop(machine, None)
 
+    def replaced(self) -> None:
+        """The record was taken over: a node that has not read the demotion in it will never read it."""
+        read = {elector.process.machine: elector.demoted_in for elector in self.electors}
+        self._resting = {each: rest for each, rest in self._resting.items() if read.get(each) == rest[1]}
+
     def check(self) -> None:
         """After each step of a node: at most one node leads, and none for longer than it may."""
         now = self._world.now
@@ -118,7 +123,9 @@ class Elector:
         """By the node's clock: until when it is not a candidate, because it has read that it was demoted."""
         self._has_led = False
         """Whether the node has led with the lease that it got last."""
-        self._demoted_by = ""
+        self.demoted_in = 0
+        """The term of the last demotion of this node that it has read."""
+        self._last_read = ""
         self._is_woken = False
         self._waits: Signal | None = None
         self._log = process.world.log
@@ -150,6 +157,7 @@ class Elector:
             if former is not None:
                 demotion = Demotion(former.holder, timedelta(seconds=cooldown))
                 lease = await self.provider.take_over(demotion.request(NAME, self.settings.renew_deadline))
+                self.contest.replaced()
                 self._add(f"has demoted {former.holder}")
                 self._demoted(former.holder, cooldown, lease.fencing_token or 0)
         except ProviderError:
@@ -194,6 +202,8 @@ class Elector:
             reply = await task.ended
         if operation != "record":
             self._add(f"{operation}: {'done' if reply else 'refused'}")
+        if operation == "take_over":
+            self.contest.replaced()
         if operation in ("acquire", "take_over", "extend") and reply is not None:
             deadline = sent_at + self.settings.renew_deadline.total_seconds()
             self.may_lead_until = self.process.to_world(deadline)
@@ -206,9 +216,10 @@ class Elector:
         return reply
 
     def _read(self, record: LockRecord) -> None:
-        demotion = Demotion.from_record(record) if record.is_held else None
-        if demotion is not None and demotion.leader == self.process.machine and record.locked_by != self._demoted_by:
-            self._demoted_by = record.locked_by
+        is_new, self._last_read = record.locked_by != self._last_read, record.locked_by
+        demotion = Demotion.from_record(record) if record.is_held and is_new else None
+        if demotion is not None and demotion.leader == self.process.machine:
+            self.demoted_in = record.fencing_token or 0
             self.rests_until = self.process.clock() + demotion.cooldown.total_seconds()
 
     def overtime(self, now: float) -> str:

@@ -39,7 +39,7 @@ class Server:
     """The server of the store: it carries commands out, when it is there, at the time of its own clock."""
 
     def __init__(self, world: World, execute: Callable[[Any, int], Any]) -> None:
-        self._world = world
+        self.world = world
         self._execute = execute
         self._jumped = 0
         self.is_down_until = 0.0
@@ -47,7 +47,7 @@ class Server:
 
     def now(self) -> int:
         """The store's clock, in microseconds since 1970."""
-        return 1_800_000_000_000_000 + round(self._world.now * 1_000_000) + self._jumped
+        return 1_800_000_000_000_000 + round(self.world.now * 1_000_000) + self._jumped
 
     def jump(self, seconds: float) -> None:
         self._jumped += round(seconds * 1_000_000)
@@ -76,14 +76,17 @@ class Network:
     def __init__(self, world: World, server: Server, recorder: Recorder, *, recognises_retries: bool) -> None:
         """:param recognises_retries: as the store's programs say."""
         self.recognises_retries = recognises_retries
-        self._world = world
-        self._server = server
-        self._recorder = recorder
+        self.world = world
+        self.server = server
+        self.recorder = recorder
         self._links: dict[int, Link] = {}
         self._numbers: dict[int, int] = {}
-        self._counts = world.log.counts
+        self.counts = world.log.counts
         self.jumps: list[Fault] = []
         """Jumps of the store's clock that wait for the next request for a lock."""
+        self.between_jumps = 0.0
+        """Seconds: a jump that comes sooner after another one is left out."""
+        self._jumped_at = float("-inf")
 
     def link(self, process: Process) -> Link:
         return self._links.setdefault(process.number, Link())
@@ -94,8 +97,14 @@ class Network:
             fault = self.jumps.pop(0)
             delay = min(fault.length, LONGEST_EXTRA)
             self.link(process).extra = delay
-            self._counts["jump before a claim"] += 1
-            self._world.at(self._world.now + delay * 0.99, self._server.jump, fault.size)
+            self.counts["jump before a claim"] += 1
+            self.world.at(self.world.now + delay * 0.99, self.jump, fault.size)
+
+    def jump(self, seconds: float) -> None:
+        """The store's clock jumps."""
+        if self.world.now >= self._jumped_at + self.between_jumps:
+            self._jumped_at = self.world.now
+            self.server.jump(seconds)
 
     def links(self, node: int) -> list[Link]:
         """Of the node with that number, or of all."""
@@ -108,10 +117,10 @@ class Network:
 
         :param operation: the number of the recorded operation that it is a part of; negative: of its undo.
         """
-        world, link, signal = self._world, self.link(process), Signal()
+        world, link, signal = self.world, self.link(process), Signal()
         number = self._numbers[process.number] = self._numbers.get(process.number, 0) + 1
         dice = Dice(process.seed ^ 0x5EED, number)
-        self._recorder.sent(operation)
+        self.recorder.sent(operation)
         message = _Message(self, process, link, command, signal, dice, operation)
         if seconds is not None:
             process.call_at(process.clock() + seconds, message.time_out)
@@ -121,37 +130,37 @@ class Network:
         if process.doom is not None:
             world.at(now + 2 * QUICK * dice(), process.doom)
             process.doom = None
-        if now < self._server.is_down_until:
-            self._counts["refused"] += 1
+        if now < self.server.is_down_until:
+            self.counts["refused"] += 1
             world.at(now + delay, signal.fail, NetworkError(Failure.NOT_DONE), process=process)
         elif now < link.cut_until and link.cuts != "replies":
-            self._counts["cut"] += 1
+            self.counts["cut"] += 1
             if link.holds:
                 world.at(link.cut_until + delay, message.arrive)
         elif dice() < link.loss:
-            self._counts["lost request"] += 1
+            self.counts["lost request"] += 1
         else:
             world.at(now + delay, message.arrive)
         self._disturb(message, link, dice)
         return await signal
 
     def _disturb(self, message: _Message, link: Link, dice: Dice) -> None:
-        now, world = self._world.now, self._world
+        now, world = self.world.now, self.world
         breaks, doubles, fails = dice(), dice(), dice()
         if fails < link.error:
             # The store replies that it did nothing; or it did not, and says so in another way.
-            self._counts["replied with an error"] += 1
+            self.counts["replied with an error"] += 1
             failure = _ERRORS[int(dice() * len(_ERRORS))]
             message.refuse()
             world.at(now + dice() * QUICK, message.signal.fail, NetworkError(failure), process=message.process)
             return
         if breaks < link.break_:
             # Before or after the request was carried out. What is under way may arrive yet.
-            self._counts["broken"] += 1
+            self.counts["broken"] += 1
             error = NetworkError(Failure.CONNECTION_LOST)
             world.at(now + dice() * 4 * QUICK, message.signal.fail, error, process=message.process)
         if doubles < max(link.duplicate, link.repeat):
-            self._counts["duplicated"] += 1
+            self.counts["duplicated"] += 1
             late = FIRST_LATE * (LATEST / FIRST_LATE) ** dice()
             world.at(now + late, message.arrive if doubles < link.repeat else message.arrive_again)
 
@@ -192,7 +201,7 @@ class _Message:
 
     def time_out(self) -> None:
         if not self.signal.is_done:
-            self._network._counts["timed out"] += 1
+            self._network.counts["timed out"] += 1
             self.signal.fail(TimedOut("a reply", sent=True))
 
     def arrive_again(self) -> None:
@@ -208,11 +217,11 @@ class _Message:
     def _is_confirmed_extension(self) -> bool:
         signal, network = self.signal, self._network
         is_confirmed = signal.is_done and signal.error is None and signal.value is not None
-        return is_confirmed and not network.recognises_retries and network._recorder.kind(self._operation) == "extend"
+        return is_confirmed and not network.recognises_retries and network.recorder.kind(self._operation) == "extend"
 
     def _reply(self, carried_out_at: float, reply: Any) -> None:
         if not self.signal.is_done:
-            self._network._recorder.replied(self._operation, carried_out_at)
+            self._network.recorder.replied(self._operation, carried_out_at)
             self.signal.set(reply)
 
     def arrive(self) -> None:
@@ -221,8 +230,8 @@ class _Message:
 
     def _arrive(self, later: Callable[[], None]) -> None:
         """:param later: what to call when a stall is over."""
-        network, world, link = self._network, self._network._world, self._link
-        server, now = network._server, world.now
+        network, world, link = self._network, self._network.world, self._link
+        server, now = network.server, world.now
         if self._is_refused:
             return
         if now < server.stalls_until or now < server.is_down_until:
@@ -231,11 +240,11 @@ class _Message:
             return
         is_late = self.signal.is_done or self.process.life != self._life
         if is_late:
-            network._counts["late request"] += 1
+            network.counts["late request"] += 1
         if self._operation > 0:
-            network._recorder.arrived(self._operation, now)
+            network.recorder.arrived(self._operation, now)
         elif self._operation < 0:
-            network._recorder.undo_arrived(-self._operation, now)
+            network.recorder.undo_arrived(-self._operation, now)
         error, reply = None, None
         try:
             reply = server.execute(self._command)
@@ -245,12 +254,12 @@ class _Message:
             return
         delay = self.delay()
         if now < link.cut_until and link.cuts != "requests":
-            network._counts["cut"] += 1
+            network.counts["cut"] += 1
             if not link.holds:
                 return
             delay += link.cut_until - now
         elif self._dice() < link.loss:
-            network._counts["lost reply"] += 1
+            network.counts["lost reply"] += 1
             return
         if error is None:
             world.at(now + delay, self._reply, now, reply, process=self.process)

@@ -87,6 +87,8 @@ class Simulation:
         self.jobs, self.settings = settings.jobs, settings.election
         self._calm = Calm(schedule.faults)
         self.contest = Contest(self.world, self._calm.since, KINDS[schedule.kind].may_break)
+        if schedule.kind == "observed":
+            self._network.between_jumps = self.settings["retry_period"]  # docs/leader-election.md has this limit
         self.contest.longest_gap = 5 * self.settings["lease_duration"] + 4 * self.settings["retry_period"] + 10.0
         self._nodes = [self._node(number) for number in range(schedule.nodes)]
         self._operator = Process(self.world, _OPERATOR, "operator")
@@ -181,7 +183,7 @@ class Simulation:
             case "jump" if int(fault.at * 1000) % 2:
                 self._network.jumps.append(fault)
             case "jump":
-                self._server.jump(fault.size)
+                self._network.jump(fault.size)
             case "crash" | "pause" | "deploy" | "give up":
                 self._hit(fault)
             case "resign" | "take over" | "demote" if self._is_election:

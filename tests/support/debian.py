@@ -27,7 +27,7 @@ def unpack(suite: str, package: str, target: Path) -> None:
     if missing := [program for program in ("apt-get", "dpkg") if shutil.which(program) is None]:
         raise AptError(f"{package} comes from Debian {suite}, and there is no {' and no '.join(missing)} here")
     work = target / ".apt"
-    apt = _apt(work, suite)
+    apt = apt_command(work, suite)
     _run([*apt, "update"], f"cannot read the package list of Debian {suite}")
     install = [*apt, "install", package]
     uris = _run([*install, "--print-uris"], f"Debian {suite} has no {package}")
@@ -49,12 +49,12 @@ def loader(root: Path) -> list[str]:
     return [str(program), "--library-path", ":".join(map(str, folders))]
 
 
-def _apt(work: Path, suite: str) -> list[str]:
+def apt_command(work: Path, suite: str) -> list[str]:
     """apt-get with lists, archives and an (empty) status of its own."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (work / folder).mkdir(parents=True)
     (work / "status").touch()
-    uri, options = _mirror()
+    uri, options = mirror()
     (work / "sources.list").write_text(f"deb {options}{uri} {suite} main\n")
     settings = {
         "Dir::Etc::sourcelist": work / "sources.list",
@@ -74,7 +74,7 @@ def _apt(work: Path, suite: str) -> list[str]:
     return ["apt-get", "-c", str(config), "-q", "-q", "-y"]
 
 
-def _mirror() -> tuple[str, str]:
+def mirror() -> tuple[str, str]:
     """The address of the system's mirror of Debian, and ``[signed-by=…]`` if its sources say that."""
     for uri, suites, signed_by in _sources():
         if uri.rstrip("/").endswith("/debian") and not any("security" in suite for suite in suites):

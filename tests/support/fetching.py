@@ -266,7 +266,7 @@ def _say(message: str) -> None:
     print(f"==> {message}", file=sys.stderr, flush=True)
 
 
-def _needed() -> list[str]:
+def needed() -> list[str]:
     """Not those products that the environment has elsewhere."""
     return [name for name in FOR_TEST if not os.environ.get(f"SHEDLOCK_TEST_{name.upper()}_URL")]
 
@@ -284,7 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(options.names) - set(SOURCES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(SOURCES)}")
     failed = False
-    for name in _missing() if options.all else options.names or _needed():
+    for name in _missing() if options.all else options.names or needed():
         try:
             fetch(name)
         except MissingError as error:

@@ -16,7 +16,8 @@ from sqlalchemy import create_engine
 from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
 from shedlock_py.election.base import random as election_random
 from shedlock_py.keepalive import HeartbeatPlan
-from shedlock_py.providers.redis.quorum.programs import _pause
+from shedlock_py.lease import Claim
+from shedlock_py.providers.redis.quorum.programs import QuorumPrograms, Reading
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
 from shedlock_py.testing.forks import in_child
@@ -111,6 +112,16 @@ def with_a_pool_of_the_childs(url: str, name: str) -> None:
     use(provider, name)
 
 
+def pause_of_a_quorum() -> float:
+    """The seconds until a take-over that another one has prevented tries again."""
+    programs = QuorumPrograms(3, "", "1h")
+    claim = Claim(LockRequest("job", "1m"), programs.clock)
+    taking_over = programs.claim(claim, before=Reading(token=1, former={}, clocks=[]), force=True)
+    next(taking_over)
+    pause: Any = taking_over.send([0, 0, 0])  # the servers refuse
+    return float(pause.seconds)
+
+
 def jitter(url: str, name: str) -> None:
     """It is not the same in every child."""
     reading, writing = os.pipe()
@@ -118,7 +129,7 @@ def jitter(url: str, name: str) -> None:
     def child() -> None:
         plan = HeartbeatPlan(timedelta(minutes=1), 0.0)
         plan.failed(timedelta(minutes=1), 0.0)
-        numbers = (random.random(), election_random(), plan.due, _pause(10).seconds)
+        numbers = (random.random(), election_random(), plan.due, pause_of_a_quorum())
         os.write(writing, " ".join(map(str, numbers)).encode() + b"\n")
 
     for _ in range(3):

@@ -14,7 +14,7 @@ from typing import Any
 from secantus import cli, commands, server  # type: ignore[import-untyped]  # it has no types
 from secantus.failpoints import CloseConnectionRequested  # type: ignore[import-untyped]
 
-FIND_AND_MODIFY = "_find_and_modify_impl"  # there is no public seam
+FIND_AND_MODIFY = "_find_and_modify_impl"  # SecantusDB has no public seam for a command
 _find_and_modify = getattr(commands, FIND_AND_MODIFY)
 _dispatch = server.dispatch
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_had_says_why_until_it_can(
     failing.touch()
     source = FakeSource("Fake 1", str(log), str(failing))
     monkeypatch.setitem(SOURCES, "fake", source)
-    monkeypatch.setattr(fetching, "_needed", lambda: ["fake"])
+    monkeypatch.setattr(fetching, "needed", lambda: ["fake"])
     assert main([]) == 0, "make test goes on, and skips"
     assert main(["fake"]) == 1
     monkeypatch.setenv("CI", "1")
@@ -218,7 +218,7 @@ def test_the_mirror_is_that_of_the_system(
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(debian, "SYSTEM_SOURCES", tmp_path)
-    assert debian._mirror() == expected  # what `unpack` reads needs no network
+    assert debian.mirror() == expected  # what `unpack` reads needs no network
 
 
 def test_a_system_without_a_mirror_of_debian_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,9 +242,9 @@ def test_apt_needs_no_right_to_write_elsewhere(monkeypatch: pytest.MonkeyPatch) 
     """Root could write everywhere, so apt-get runs as nobody. There are no package lists: it needs no network."""
     if shutil.which("apt-get") is None:
         pytest.skip("not Debian")
-    monkeypatch.setattr(debian, "_mirror", lambda: ("http://127.0.0.1:9/debian", ""))
+    monkeypatch.setattr(debian, "mirror", lambda: ("http://127.0.0.1:9/debian", ""))
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
-        apt = debian._apt(Path(place), "sid")
+        apt = debian.apt_command(Path(place), "sid")
         as_nobody: dict[str, Any] = {}
         if os.geteuid() == 0:
             subprocess.run(["chown", "-R", "nobody", place], check=True)

@@ -21,8 +21,6 @@ _NONE: Any = None
 
 FREE_CONNECTION = "a free connection"
 CONNECTION = "a connection"
-_POLL_SECONDS = 0.1
-"""A waiting thread checks this often for a slot that another thread has lost."""
 
 
 def seconds_left(until: float) -> float:
@@ -111,6 +109,7 @@ class ConnectionPool(Generic[C]):
         acquire.
     :param name: of the threads that connect.
     :param connect_in_thread: False for a driver that connects to no server.
+    :param poll_seconds: a waiting thread checks this often for a slot that another thread has lost.
     """
 
     def __init__(
@@ -122,9 +121,11 @@ class ConnectionPool(Generic[C]):
         reserved: int,
         name: str,
         connect_in_thread: bool = True,
+        poll_seconds: float = 0.1,
     ) -> None:
         self._connect = connect
         self._disconnect = disconnect
+        self._poll_seconds = poll_seconds
         reserved = min(reserved, size - 1)
         self._for_all: _Lane[C] = _Lane(size - reserved)
         self._for_urgent: _Lane[C] = _Lane(reserved)
@@ -195,7 +196,7 @@ class ConnectionPool(Generic[C]):
                 lane.waiting.append(woken)
             try:
                 if not any(lane.free for lane in lanes):  # else a slot was returned before this thread was in the queue
-                    woken.acquire(timeout=min(left, _POLL_SECONDS))
+                    woken.acquire(timeout=min(left, self._poll_seconds))
             finally:
                 for lane in lanes:
                     try:

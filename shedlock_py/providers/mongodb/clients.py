@@ -137,13 +137,13 @@ class CollectionClient(_AnyClient):
     _is_async = False
 
     def execute(self, command: Command, timeout: float | None) -> Any:
-        # In a context of its own: not in the session or the time limit that the caller's context has for PyMongo.
-        return Context().run(self._execute, command, None if self._has_limits else timeout)
+        def carry_out() -> Any:
+            with time_limit(None if self._has_limits else timeout):
+                result = attrgetter(command.method)(self.collection())(**command.arguments)
+                return result.to_list() if isinstance(result, CommandCursor) else result
 
-    def _execute(self, command: Command, seconds: float | None) -> Any:
-        with time_limit(seconds):
-            result = attrgetter(command.method)(self.collection())(**command.arguments)
-            return result.to_list() if isinstance(result, CommandCursor) else result
+        # In a context of its own: not in the session or the time limit that the caller's context has for PyMongo.
+        return Context().run(carry_out)
 
     def close(self) -> None:
         """Close the client that was opened from a URL; the user closes the user's."""
@@ -158,13 +158,12 @@ class AsyncCollectionClient(_AnyClient):
     _is_async = True
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
-        work = self._execute(command, None if self._has_limits else timeout)
-        return await asyncio.create_task(work, context=Context())
+        async def carry_out() -> Any:
+            with time_limit(None if self._has_limits else timeout):
+                result = await attrgetter(command.method)(self.collection())(**command.arguments)
+                return await result.to_list() if isinstance(result, AsyncCommandCursor) else result
 
-    async def _execute(self, command: Command, seconds: float | None) -> Any:
-        with time_limit(seconds):
-            result = await attrgetter(command.method)(self.collection())(**command.arguments)
-            return await result.to_list() if isinstance(result, AsyncCommandCursor) else result
+        return await asyncio.create_task(carry_out(), context=Context())
 
     async def close(self) -> None:
         client = None if self._clients is None else self._clients.pop()

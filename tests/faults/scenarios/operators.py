@@ -177,13 +177,12 @@ def as_released(history: History, met: dict[str, list[Met]], *, ends_minimum_hol
         if not is_in_vain:  # see _own_writes
             operations.append(operation)
         if operation.kind == "acquire" and certain:
-            at_store = None if certain[0].action.at_store is None else (certain[0].at,)
+            action = certain[0].action
+            # Its first request reads the record, and the last of the copies that it waited for may have freed the lock.
+            at_store = action.at_store and (max(moment for moment in action.at_store if moment <= action.end),)
             operations.append(
-                replace(
-                    certain[0].action, kind="release", outcome="done", claim=operation.claim, at_least=0.0,
-                    at_store=at_store,
-                )
-            )  # fmt: skip
+                replace(action, kind="release", outcome="done", claim=operation.claim, at_least=0.0, at_store=at_store)
+            )
     return replace(history, operations=tuple(sorted(operations, key=lambda operation: operation.started)))
 
 

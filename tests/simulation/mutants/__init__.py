@@ -1,7 +1,6 @@
 """Mutants: the real code with one thing wrong in each, which the checker must find within one simulated hour.
 
-Each replaces one method or constant of the real code while a simulation runs. It therefore uses private parts of that
-code: a mutant is a wrong copy of an inner part.
+Each replaces one public method or constant of the real code while a simulation runs.
 """
 
 from tests.simulation.mutants import elections, holders, keepalives, records

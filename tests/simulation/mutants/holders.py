@@ -6,12 +6,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pytest
+
 import shedlock_py.lease
 from shedlock_py import ProviderUnreachable
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Extension, Lease
 from shedlock_py.providers.kit import StorePrograms, Undo
-from shedlock_py.request import trust_ends
 from tests.simulation.mutants.mutant import Change, mutate
 
 _lease = partial(mutate, kind="locks", part="lease")
@@ -26,12 +27,11 @@ def trust_counts_from_the_reply(granted: Change, claim: Claim, token: int | None
     return lease
 
 
-@_lease(Extension, "granted")
-def an_extension_counts_from_its_reply(granted: Change, extension: Extension, **how: Any) -> Lease:
+@_lease(StorePrograms, "extend")
+def an_extension_counts_from_its_reply(extend: Change, programs: StorePrograms, lease: Lease, more: Any) -> Any:
     """The trust window of an extended lease counts from the reply."""
-    extension._sent_at = extension._lease._clock()
-    lease: Lease = granted(extension, **how)
-    return lease
+    extended = yield from extend(programs, lease, more)
+    return extended and lease.begin_extension(more).granted()
 
 
 @_lease(shedlock_py.lease, "trust_ends")
@@ -66,9 +66,9 @@ def a_shorter_extension_is_trusted_longer(begin: Change, lease: Lease, lock_at_m
 @_lease(Lease, "begin_extension")
 def a_shorter_extension_is_trusted_late(begin: Change, lease: Lease, lock_at_most_for: Duration) -> Extension:
     """While a shorter extension is under way, the holder trusts the former, longer time."""
-    before = lease.trusted_until
-    extension: Extension = begin(lease, lock_at_most_for)
-    lease._trusted_until = before
+    with pytest.MonkeyPatch.context() as meanwhile:
+        meanwhile.setattr(shedlock_py.lease, "trust_ends", lambda sent_at, lock_for: lease.trusted_until)
+        extension: Extension = begin(lease, lock_at_most_for)
     return extension
 
 
@@ -123,9 +123,8 @@ def an_unknown_outcome_passes_for_a_grant(acquire: Change, programs: StoreProgra
 @_operations(StorePrograms, "extend")
 def a_failed_extension_passes_for_a_success(extend: Change, programs: StorePrograms, lease: Lease, more: Any) -> Any:
     """An extension without a reply moves the trust window."""
-    sent_at = programs.clock()
     try:
         return (yield from extend(programs, lease, more))
     except ProviderUnreachable:
-        lease._trusted_until = trust_ends(sent_at, parse_duration(more))
+        lease.begin_extension(more).granted()
         raise

@@ -35,12 +35,12 @@ class SqlModelStore:
     def __init__(self) -> None:
         self._dialect = SQLiteDialect_pysqlite(dbapi=sqlite3)
         self.programs: StorePrograms = SqlPrograms(self._dialect, "shedlock", None, True, lambda: self._dialect)
-        self._connection = sqlite3.connect(
+        self.connection = sqlite3.connect(
             ":memory:", isolation_level=None, cached_statements=64, check_same_thread=False
         )
-        weakref.finalize(self, self._connection.close)  # Python 3.13 warns of a connection that nobody closed
+        weakref.finalize(self, self.connection.close)  # Python 3.13 warns of a connection that nobody closed
         self._clock = _Clock()
-        self._connection.create_function("model_now", 0, self._clock)
+        self.connection.create_function("model_now", 0, self._clock)
         self._sql: dict[str, str] = {}
         schema = self.programs.carry_out("create_schema", None, self.programs.create_schema())
         run(schema, lambda command: self.execute(command, 0))
@@ -53,16 +53,16 @@ class SqlModelStore:
         if "now_us" in values:  # the machine's clock, which the program has read when it made the command
             values = {**values, "now_us": now_us}
         try:
-            cursor = self._connection.execute(sql, [values[name] for name in statement.names or ()])
+            cursor = self.connection.execute(sql, [values[name] for name in statement.names or ()])
             rows = cursor.fetchall()
         except sqlite3.Error as error:
             raise translated(error, self._dialect, sql) from error
         return SqlReply(rows) if statement.reply == "rows" else SqlReply(changed=cursor.rowcount)
 
     def snapshot(self) -> Hashable:
-        return tuple(self._connection.execute(f"SELECT {_COLUMNS} FROM shedlock ORDER BY name"))
+        return tuple(self.connection.execute(f"SELECT {_COLUMNS} FROM shedlock ORDER BY name"))
 
     def restore(self, snapshot: Hashable) -> None:
         rows: Any = snapshot
-        self._connection.execute("DELETE FROM shedlock")
-        self._connection.executemany(f"INSERT INTO shedlock ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self.connection.execute("DELETE FROM shedlock")
+        self.connection.executemany(f"INSERT INTO shedlock ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows)

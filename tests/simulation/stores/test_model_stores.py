@@ -329,7 +329,7 @@ def _minutes(value: Any) -> int:
 
 def test_a_store_of_sql_that_is_no_longer_used_closes_its_connection() -> None:
     store: Any = SqlModelStore()
-    connection = store._connection  # it would warn in another test, from Python 3.13 on
+    connection = store.connection  # it would warn in another test, from Python 3.13 on
     del store
     gc.collect()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):

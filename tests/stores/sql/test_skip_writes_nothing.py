@@ -13,7 +13,7 @@ from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 from tests.support.servers import PostgresServer
 
-SKIPS = 1000
+SKIPS = 100
 FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
 
 
