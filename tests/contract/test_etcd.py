@@ -19,6 +19,7 @@ from shedlock_py.testing.contract import (
     EventLoopContract,
     ForkContract,
     LockProviderContract,
+    NetworkContract,
     PauseContract,
     ProcessContract,
     StallingStoreContract,
@@ -60,7 +61,23 @@ class EtcdStore(ContractStore):
             self._proxy.resume()
 
 
+class EtcdProxy(TcpProxy):
+    """Finds lock names in writes. They are a part of the key there, in base64."""
+
+    def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
+        super().drop_replies_to(_in_write(marker), times, skip=skip)
+
+    def hold(self, marker: str, *, skip: int = 0) -> None:
+        super().hold(_in_write(marker), skip=skip)
+
+
+def _in_write(name: str) -> str:
+    return f'{b64encode(name.encode()).decode()}","target"'
+
+
 class EtcdContract(StoreContract):
+    requests_before_take_over: ClassVar[int] = 0  # the proxy looks at writes
+    requests_before_force_release: ClassVar[int] = 0
     kind: ClassVar[Any] = EtcdLockProvider
     via_proxy: ClassVar[bool] = False
     clock_resolution: ClassVar[float] = 1.1
@@ -73,14 +90,19 @@ class EtcdContract(StoreContract):
         return EtcdStore(server, cls.kind, via_proxy=cls.via_proxy)
 
     @pytest.fixture
+    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
+        with EtcdProxy(store.address) as proxy:
+            yield proxy
+
+    @pytest.fixture
     def unreachable(self) -> str:
         return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-class TestUrl(EtcdContract, LockProviderContract, ProcessContract, ForkContract, PauseContract): ...
+class TestUrl(EtcdContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract): ...
 
 
-class TestAsyncUrl(EtcdContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+class TestAsyncUrl(EtcdContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
     kind = AsyncEtcdLockProvider
 
 
