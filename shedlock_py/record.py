@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -94,6 +95,11 @@ class LockRecord:
     def remaining(self) -> timedelta:
         """For how long it was still held when the record was read; zero when free."""
         return max(timedelta(0), self.lock_until - self.read_at)
+
+
+def names_to_prune(records: Iterable[LockRecord], unused_for: timedelta) -> list[str]:
+    """The names that ``prune(unused_for)`` deletes: they are free, and were last held so long ago or longer."""
+    return [record.name for record in records if record.lock_until <= record.read_at - unused_for]
 
 
 def holder_of(locked_by: str) -> str:

@@ -26,7 +26,7 @@ from shedlock_py.cli.show import name_argument, record_or_fail
 from shedlock_py.cli.tables import age, demoted_leader, holder_of, in_words, local_iso, utc
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.record import LockRecord
+from shedlock_py.record import LockRecord, names_to_prune
 
 
 @click.command()
@@ -107,7 +107,7 @@ def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool
     """
     with open_store(store) as provider:
         if dry_run:
-            names = [record.name for record in provider.records() if record.lock_until <= record.read_at - unused_for]
+            names = names_to_prune(provider.records(), unused_for)
             number = len(names)
         else:
             names, number = [], provider.prune(unused_for)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, get_args
 
 from shedlock_py import display
@@ -17,7 +16,7 @@ from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import OperatorActed, OperatorAction
 from shedlock_py.page.reading import Store
-from shedlock_py.record import LockRecord, Pause
+from shedlock_py.record import LockRecord, Pause, names_to_prune
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
 MOST_NAMES = 20
@@ -196,7 +195,7 @@ def _demote(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
 
 def _prune_confirmation(store: Store, values: Mapping[str, str]) -> Confirmation:
     unused_for = values.get("unused_for", "90d")
-    names = _unused(store, parse_duration(unused_for, "unused for", zero=True))
+    names = names_to_prune(store.records(), parse_duration(unused_for, "unused for", zero=True))
     number = "1 record" if len(names) == 1 else f"{len(names)} records"
     return Confirmation(
         "Prune",
@@ -209,10 +208,6 @@ def _prune_confirmation(store: Store, values: Mapping[str, str]) -> Confirmation
         seen=unused_for,
         details=tuple(map(display.printable, names[:MOST_NAMES])),
     )
-
-
-def _unused(store: Store, unused_for: timedelta) -> list[str]:
-    return [record.name for record in store.records() if record.lock_until <= record.read_at - unused_for]
 
 
 def _prune(store: Store, values: Mapping[str, str]) -> str:

@@ -136,9 +136,9 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, UNKNOWN, SKIP, DONE), set()),
         ((KEPT, replace(UNKNOWN, started=0.05), EARLY, replace(SKIP, started=1.5, ended=1.6)), set()),
         ((KEPT, replace(UNKNOWN, started=0.05), EARLY, replace(SKIP, started=2.3, ended=2.4)), {"grant lost"}),
-        # Where it is known when a copy reached the store, it frees the lease that is there, and no other.
+        # Where it is known when a copy reached the store, it frees the lease that was read before, and no other.
         ((HELD, replace(FREED, at_store=(0.45,)), NEXT, LOST), set()),
-        ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 0.5)), NEXT, LOST), set()),
+        ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 0.5)), NEXT, LOST), {"overlap", "lost"}),
         ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 1.5)), NEXT, LOST), {"overlap", "lost"}),
         # Its first request only reads.
         ((replace(HELD, at_store=(0.05,)), READ_FIRST, replace(SKIP, started=0.43, ended=0.44)), set()),

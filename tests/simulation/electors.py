@@ -55,7 +55,11 @@ class Contest:
     def replaced(self) -> None:
         """The record was taken over: a node that has not read the demotion in it will never read it."""
         read = {elector.process.machine: elector.demoted_in for elector in self.electors}
-        self._resting = {each: rest for each, rest in self._resting.items() if read.get(each) == rest[1]}
+        self._resting = {
+            machine: (until, demotion)
+            for machine, (until, demotion) in self._resting.items()
+            if read.get(machine) == demotion
+        }
 
     def check(self) -> None:
         """After each step of a node: at most one node leads, and none for longer than it may."""

@@ -165,7 +165,7 @@ KINDS: dict[str, Kind] = {
     "locks": Kind("workers with and without keep-alive", _LOCKS, 120),
     "retries": Kind("workers whose connections break, and whose requests arrive twice", _RETRIES, 150),
     "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 140),
-    "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS, 120),
+    "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS | {"give up": 9.0}, 120),
     "elections": Kind('electors with takeover="expired"', _ELECTIONS, 130),
     "handovers": Kind("electors that resign, are demoted and replaced all the time", _HANDOVERS, 120),
     "observed": Kind('electors with takeover="observed", and a clock that jumps', _ELECTIONS | {"jump": 6.0}, 150),

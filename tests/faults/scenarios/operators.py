@@ -147,8 +147,10 @@ def met_leases(history: History, late: float) -> dict[str, list[Met]]:
 def _meets(action: Operation, begin: float, end: float, latest: float) -> float | None:
     """When, at the earliest, ``action`` can have been done to a lease that was there between ``begin`` and ``end``.
 
-    Each copy frees the lock from its holder of that moment. If it is not known when: until ``latest``.
+    Each copy does it to the lease that the action has read before. If it is not known when: until ``latest``.
     """
+    if begin > action.end:
+        return None
     if action.at_store is not None:
         return next((moment for moment in action.at_store if begin <= moment <= end), None)
     return action.started if begin <= latest and action.started <= end else None
@@ -170,8 +172,8 @@ def as_released(history: History, met: dict[str, list[Met]], *, ends_minimum_hol
                 trusted_until=min(operation.trusted_until, until),
                 trusted_before=min(operation.trusted_before, until),
             )
-            if certain or ends_minimum_holds:
-                at_least = max(0.0, min(operation.at_least, until - operation.granted_from))
+            if ends := actions if ends_minimum_holds else certain:
+                at_least = max(0.0, min(operation.at_least, ends[0].at - operation.granted_from))
                 operation = replace(operation, at_least=at_least)
         is_in_vain = operation.kind in ("extend", "release") and any(o.action.end < operation.started for o in certain)
         if not is_in_vain:  # see _own_writes
