@@ -1,13 +1,17 @@
 """Private servers of etcd: one alone, or the members of a cluster."""
 
 import json
+import socket
+import subprocess
 import urllib.request
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from tests.support.database import Address
 from tests.support.dates import ClockedProxy
+from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.releases import Fetched, Release
 from tests.support.server_process import ServerProcess
@@ -64,8 +68,15 @@ class EtcdServer(ServerProcess):
     def answers(self) -> bool:
         if self.pid is None:
             return False
-        # A member of a cluster listens before there is a leader. Whoever starts the cluster waits for that.
-        return len(self.peers) > 1 or self.has_leader()
+        # A member of a cluster listens before there is a leader; the cluster waits for that.
+        return self._listens() if len(self.peers) > 1 else self.has_leader()
+
+    def _listens(self) -> bool:
+        try:
+            with socket.create_connection(super().address, timeout=1):
+                return True
+        except OSError:
+            return False
 
     def has_leader(self) -> bool:
         """Whether it knows the leader, and so can carry commands out."""
@@ -82,9 +93,52 @@ class EtcdServer(ServerProcess):
             answer: dict[str, Any] = json.load(reply)
             return answer
 
+    def is_leader(self) -> bool:
+        """False also if it does not reply."""
+        try:
+            status = self.ask("/v3/maintenance/status")
+        except (OSError, ValueError):
+            return False
+        return bool(status.get("leader") == status["header"]["member_id"])
+
     def version(self) -> tuple[str, str]:
-        return "etcd", self.ask("/v3/maintenance/status")["version"]
+        """Of a cluster's member by its program, as it replies to nobody before it has met the others."""
+        if len(self.peers) == 1:
+            return "etcd", self.ask("/v3/maintenance/status")["version"]
+        shown = subprocess.run([*self._programs["etcd"], "--version"], capture_output=True, text=True, check=True)
+        return "etcd", shown.stdout.split()[2]
 
     def url(self, *, via: Address | None = None, prefix: str = "") -> str:
         host, port = via or self.address
         return f"etcd://{host}:{port}{prefix}"
+
+
+class EtcdCluster:
+    """Three members, each of which may be stopped, killed and started again; a context manager.
+
+    :raises MissingServerError: there is no etcd.
+    """
+
+    def __init__(self, size: int = 3) -> None:
+        peers = {f"member-{number}": free_port() for number in range(size)}
+        self.members = [EtcdServer(name, peers) for name in peers]
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        for member in self.members:
+            self._running.enter_context(member)
+        self.wait_for_leader()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    @property
+    def leader(self) -> EtcdServer:
+        """The member that leads, as soon as there is one."""
+        wait_until(lambda: any(member.is_leader() for member in self.members), what="a leader")
+        return next((member for member in self.members if member.is_leader()), self.members[0])
+
+    def wait_for_leader(self) -> None:
+        """Until each member knows the leader."""
+        wait_until(lambda: all(member.has_leader() for member in self.members), timeout=60, what="all follow a leader")
