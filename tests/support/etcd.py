@@ -2,9 +2,10 @@
 
 import json
 import socket
+import ssl
 import subprocess
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -27,11 +28,19 @@ class EtcdServer(ServerProcess):
     product = "etcd"
     programs = ("etcd",)
     releases: ClassVar[Mapping[str, Release]] = {"3.5": Fetched("etcd")}
+    scheme = "http"
+    """Of its clients' requests."""
 
-    def __init__(self, name: str = "alone", peers: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, name: str = "alone", peers: Mapping[str, int] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        """:param options: more of etcd's."""
         super().__init__()
         self.name = name
+        self.options = list(options)
         self.peers = peers or {name: free_port()}
+        self.headers: dict[str, str] = {}
+        """Of each request of :meth:`ask`: a token, for example."""
         self._front: ClockedProxy | None = None
 
     def create_data(self) -> None:
@@ -54,7 +63,7 @@ class EtcdServer(ServerProcess):
         return super().address if self._front is None else self._front.address
 
     def command(self, port: int) -> list[str]:
-        client, peer = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{self.peers[self.name]}"
+        client, peer = f"{self.scheme}://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{self.peers[self.name]}"
         members = ",".join(f"{name}=http://{LOOPBACK}:{number}" for name, number in self.peers.items())
         return [
             *self._programs["etcd"],
@@ -63,6 +72,7 @@ class EtcdServer(ServerProcess):
             f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster={members}", f"--initial-cluster-token={self.directory.parent.name}",
             "--heartbeat-interval=50", "--election-timeout=500",  # of a cluster on one machine
+            *self.options,
         ]  # fmt: skip
 
     def answers(self) -> bool:
@@ -88,10 +98,16 @@ class EtcdServer(ServerProcess):
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
         """The reply of the JSON gateway. :raises OSError: there is none, or it is an error."""
         host, port = self.address
-        request = urllib.request.Request(f"http://{host}:{port}{path}", json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=5) as reply:
+        request = urllib.request.Request(
+            f"{self.scheme}://{host}:{port}{path}", json.dumps(body).encode(), self.headers
+        )
+        with urllib.request.urlopen(request, timeout=5, context=self.tls_context()) as reply:
             answer: dict[str, Any] = json.load(reply)
             return answer
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """For :meth:`ask`."""
+        return None
 
     def is_leader(self) -> bool:
         """False also if it does not reply."""
@@ -111,6 +127,39 @@ class EtcdServer(ServerProcess):
     def url(self, *, via: Address | None = None, prefix: str = "") -> str:
         host, port = via or self.address
         return f"etcd://{host}:{port}{prefix}"
+
+
+class EtcdTlsServer(EtcdServer):
+    """Speaks TLS only, to clients that have :attr:`certificate` as well, which is also the one to trust."""
+
+    tools = ("openssl",)
+    scheme = "https"
+
+    @property
+    def certificate(self) -> str:
+        return f"{self.directory}/certificate.pem"
+
+    @property
+    def key(self) -> str:
+        return f"{self.directory}/key.pem"
+
+    def create_data(self) -> None:
+        super().create_data()
+        self._run(
+            *self._programs["openssl"], "req", "-x509", "-nodes", "-days", "2",
+            "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+            "-subj", "/CN=localhost",
+            "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:localhost",
+            "-addext", "keyUsage=critical,digitalSignature,keyCertSign",  # without it Python 3.13 trusts no CA
+            "-keyout", self.key, "-out", self.certificate,
+        )  # fmt: skip
+        certificates = [f"--cert-file={self.certificate}", f"--key-file={self.key}"]
+        self.options += [*certificates, f"--trusted-ca-file={self.certificate}", "--client-cert-auth"]
+
+    def tls_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.certificate)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
 
 
 class EtcdCluster:
