@@ -25,6 +25,7 @@ _MICROSECOND = timedelta(microseconds=1)
 class Entry:
     """A lock record, and the version that the store has given to it: anything that another write changes.
 
+    :ivar record: as it was written, to the microsecond; its ``read_at`` may be any time.
     :ivar is_free: it was released, so it is free whatever the clocks say.
     """
 
@@ -35,7 +36,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the record of ``name``. The reply's value is an :class:`Entry`, or None."""
+    """Read the record of ``name``. The reply's value is an :class:`Entry`, or None.
+
+    It sees every write that was acknowledged before: a replica that lags behind must not reply.
+    """
 
     name: str
 
@@ -72,7 +76,7 @@ CasCommand = Read | Write | Delete | List
 
 
 class CasReply(NamedTuple):
-    """What the client returns for a command: its value, and the server's time."""
+    """What the client returns for a command: its value, and the server's time, by this reply or a recent one."""
 
     value: Any
     time: ServerTime
@@ -87,11 +91,11 @@ _Step = Callable[[Entry], Write | None]
 class CasPrograms(StorePrograms):
     """Programs for a store that reads a versioned record, and writes it if the version still matches.
 
-    A subclass adds ``classify``; its client carries out the four commands.
+    A subclass adds ``classify``; its client carries out the four commands, and measures their times by ``clock``.
 
     The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
     adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
-    and one that is not released is kept up to ``clock_error`` + 1 s + a round trip longer than asked.
+    and one that is not released is kept up to ``clock_error`` + its ``resolution`` + a round trip longer than asked.
 
     :param clock_error: how far the clocks of the servers that reply may differ.
     """
