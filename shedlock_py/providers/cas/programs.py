@@ -25,6 +25,7 @@ _MICROSECOND = timedelta(microseconds=1)
 class Entry:
     """A lock record, and the version that the store has given to it: anything that another write changes.
 
+    :ivar record: as it was written, to the microsecond; its ``read_at`` may be any time.
     :ivar is_free: it was released, so it is free whatever the clocks say.
     """
 
@@ -35,7 +36,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the record of ``name``. The reply's value is an :class:`Entry`, or None."""
+    """Read the record of ``name``. The reply's value is an :class:`Entry`, or None.
+
+    It sees every write that was acknowledged before: a replica that lags behind must not reply.
+    """
 
     name: str
 
@@ -72,7 +76,7 @@ CasCommand = Read | Write | Delete | List
 
 
 class CasReply(NamedTuple):
-    """What the client returns for a command: its value, and the server's time."""
+    """What the client returns for a command: its value, and the server's time, by this reply or a recent one."""
 
     value: Any
     time: ServerTime
@@ -87,12 +91,12 @@ _Step = Callable[[Entry, ServerTime], Write | None]
 class CasPrograms(StorePrograms):
     """Programs for a store that reads a versioned record, and writes it if the version still matches.
 
-    A subclass adds ``classify``; its client carries out the four commands.
+    A subclass adds ``classify``; its client carries out the four commands, and measures their times by ``clock``.
 
     The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
     adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
-    and one that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than asked: a second of the
-    reply by which it is written, and one of the reply by which it is read.
+    and one that is not released is kept up to ``clock_error`` + twice the resolution + a round trip longer than asked:
+    the server's time is known to its resolution in the reply by which the lease is written, and in that by which it is read.
 
     :param clock_error: how far the clocks of the servers that reply may differ.
     """
@@ -116,6 +120,8 @@ class CasPrograms(StorePrograms):
             if entry is not None and entry.record.locked_by == claim.locked_by:
                 claim.note = _Note(self._store, entry)  # an earlier copy was carried out, and its reply was lost
                 return entry.record.fencing_token
+            if force and _token_of(entry) != (before and before.fencing_token):
+                return None  # granted to somebody else, or deleted, since it was read
             granted = self._granted(claim, entry, time, force=force)
             if granted is None:
                 return None
@@ -140,11 +146,6 @@ class CasPrograms(StorePrograms):
         until = self._end_of(request.lock_at_most_for, time)
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
 
-    def read_before_take_over(self, name: str) -> CasProgram[LockRecord | None]:
-        """Nothing: the claim reads what it replaces."""
-        yield from ()
-        return None
-
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
         entry, time = lease.note.entry if _is_note(lease.note, self._store) else None, self._last
         if entry is None or time is None:
@@ -158,10 +159,14 @@ class CasPrograms(StorePrograms):
                 return False
             record = replace(entry.record, lock_until=max(until, entry.record.locked_at))
             version = yield from self._ask(Write(record, entry.version, is_free))
-            if version is not None:
-                lease.note = _Note(self._store, Entry(record, version, is_free))
+            if version is None:
+                entry, time = yield from self._read(lease.name)
+                continue
+            entry = Entry(record, version, is_free)
+            lease.note, latest = _Note(self._store, entry), self._last or time
+            if releasing or record.lock_until >= latest.date + lock_for:
                 return True
-            entry, time = yield from self._read(lease.name)
+            until = self._end_of(lock_for, latest)  # the server's clock was set forward since the last reply: once more
         raise _too_many_tries("release" if releasing else "extend", lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
@@ -255,6 +260,10 @@ class _Note(NamedTuple):
 
 def _is_note(note: object, store: object) -> TypeGuard[_Note]:
     return isinstance(note, _Note) and note.store is store
+
+
+def _token_of(entry: Entry | None) -> int | None:
+    return entry.record.fencing_token if entry else None
 
 
 def _token_at(moment: datetime) -> int:

@@ -1,4 +1,4 @@
-"""The time of a server whose statements cannot read its clock, from the ``Date`` of its replies."""
+"""The time of a server whose statements cannot read its clock, from what its replies tell."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class ServerTime:
     The server read its clock after the request was sent and before the reply was received, and cut what it read to
     ``resolution``. So there are an earliest and a latest time that it can be now.
 
-    :ivar date: what the reply says.
-    :ivar sent_at: when the request was sent, in seconds of the holder's monotonic clock.
+    :ivar date: the time that the reply says it is, not the time of an entry in it; aware.
+    :ivar sent_at: when the request was sent, in seconds of ``CasPrograms.clock``. That goes on while the machine
+        sleeps, and ``time.monotonic()`` does not.
     :ivar received_at: when the reply was received, by the same clock.
     :ivar resolution: in seconds; 1 for the ``Date`` header of HTTP.
     """
@@ -48,7 +49,7 @@ class ServerTime:
         return cls(parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed, sent_at, received_at)
 
     def earliest(self, now: float) -> datetime:
-        """What the server's clock shows at least, at ``now`` of the monotonic clock."""
+        """What the server's clock shows at least, at ``now`` of the same clock."""
         return self.date + timedelta(seconds=(now - self.received_at) * (1 - DRIFT))
 
     def latest(self, now: float) -> datetime:
