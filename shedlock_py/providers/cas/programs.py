@@ -96,7 +96,7 @@ class CasPrograms(StorePrograms):
     The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
     adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
     and one that is not released is kept up to ``clock_error`` + twice the resolution + a round trip longer than asked:
-    the server's time is known to its resolution in the reply by which the lease is written, and in that by which it is read.
+    both the reply by which it is written and that by which it is read show the time to the resolution.
 
     :param clock_error: how far the clocks of the servers that reply may differ.
     """

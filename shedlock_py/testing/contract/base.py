@@ -39,12 +39,12 @@ class ContractBase:
     """Seconds: a record that is deleted and acquired again within them may get a token that was given before.
 
     A record that is younger is not pruned.
-    Where the time comes from replies: its resolution, and a round trip.
+    Where the time comes from replies: twice its resolution, and a round trip.
     """
     kept_longer: ClassVar[timedelta] = timedelta(milliseconds=2)
     """How much longer than asked the store may keep a lease: what it rounds, or does not know of its own clock.
 
-    Where the time comes from replies: ``clock_error``, its resolution, and a round trip.
+    Where the time comes from replies: ``clock_error``, twice its resolution, and a round trip.
     """
     herd: ClassVar[int] = 200
     """How many callers attempt at once. Fewer where one attempt is many requests, or the test server is slow."""
