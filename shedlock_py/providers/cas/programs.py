@@ -119,11 +119,24 @@ class CasPrograms(StorePrograms):
             granted = self._granted(claim, entry, time, force=force)
             if granted is None:
                 return None
-            version = yield from self._ask(Write(granted, entry.version if entry else None))
+            version = entry.version if entry else (yield from self._make(claim, time))
+            if version is None:
+                continue
+            version = yield from self._ask(Write(granted, version))
             if version is not None:
                 claim.note = _Note(self._store, Entry(granted, version))
                 return granted.fencing_token
         raise _too_many_tries("take_over" if force else "acquire", claim.request.name)
+
+    def _make(self, claim: Claim, time: ServerTime) -> CasProgram[Any]:
+        """Make a free record, and return its version; None: another claim has made one.
+
+        A write that grants a lock always names a version. One that asked for no record could arrive late, when another
+        holder's record was pruned, and bring an old token back (I7).
+        """
+        now, name = time.date, claim.request.name
+        record = LockRecord(name, claim.request.holder, now, now, 0, None, read_at=now)
+        return self._ask(Write(record, None, is_free=True))
 
     def _granted(self, claim: Claim, entry: Entry | None, time: ServerTime, *, force: bool) -> LockRecord | None:
         """The record that grants the lock to ``claim``; None: it is held, or its fire time was granted."""
