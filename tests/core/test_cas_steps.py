@@ -1,0 +1,117 @@
+"""The programs for compare-and-swap stores, step by step: on a store in memory whose clock, commands and moments a test decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import Lease, LockRequest
+from shedlock_py.providers import cas, kit
+from shedlock_py.testing import FakeClock
+
+SECOND = timedelta(seconds=1)
+
+
+class Programs(cas.CasPrograms):
+    def classify(self, error: Exception) -> kit.Failure:
+        return kit.Failure.NOT_A_STORE_ERROR
+
+
+class Store:
+    """Versioned records, and the server's clock."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, cas.Entry] = {}
+        self.clock = FakeClock()
+        self.epoch = datetime(2026, 1, 1, tzinfo=UTC)
+        self.commands: list[str] = []
+        self.before: dict[int, Callable[[], object]] = {}
+        """What happens before the command of this number is carried out, counted from now."""
+
+    def meanwhile(self, command: int, happens: Callable[[], object]) -> None:
+        self.before[len(self.commands) + command] = happens
+
+    def execute(self, command: cas.CasCommand, _timeout: float | None) -> cas.CasReply:
+        if happens := self.before.pop(len(self.commands), None):
+            happens()
+        self.commands.append(type(command).__name__)
+        now = self.clock()
+        date = (self.epoch + timedelta(seconds=now)).replace(microsecond=0)
+        return cas.CasReply(self._value_of(command), cas.ServerTime(date, now, now))
+
+    def _value_of(self, command: cas.CasCommand) -> Any:
+        match command:
+            case cas.Read(name):
+                return self.entries.get(name)
+            case cas.Write(record, if_version, is_free):
+                entry = self.entries.get(record.name)
+                if (entry and entry.version) != if_version:
+                    return None
+                version = (if_version or 0) + 1
+                self.entries[record.name] = cas.Entry(record, version, is_free)
+                return version
+        raise AssertionError(command)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def replica(store: Store, clock_error: str = "0s") -> Any:
+    programs = Programs(timeout=5.0, clock_error=clock_error)
+    programs.clock = store.clock
+    return kit.ProgramProvider(programs, store)
+
+
+def acquired(provider: Any, request: LockRequest) -> Lease:
+    lease: Lease | None = provider.acquire(request)
+    assert lease is not None
+    return lease
+
+
+def test_i1_a_pause_does_not_replace_a_job_that_began_while_it_was_decided(store: Store) -> None:
+    operator, node = replica(store), replica(store)
+    node.pause("job", "1m")
+    leases: list[Lease] = []
+
+    def resume_and_start() -> None:
+        assert node.resume("job")
+        leases.append(acquired(node, LockRequest("job", "1m")))
+
+    store.meanwhile(1, resume_and_start)  # the pause has read that a pause holds the lock, which it may replace
+    record = operator.pause("job", "1m")
+    assert record.locked_by == leases[0].locked_by
+    assert node.extend(leases[0], "1m") is not None
+
+
+@pytest.mark.parametrize("jump", [30, 3600])
+def test_i6_an_extension_after_the_servers_clock_was_set_forward_is_as_long_as_it_says(store: Store, jump: int) -> None:
+    """The extension is computed from an old reply. The reply to it shows the jump."""
+    node = replica(store)
+    lease = acquired(node, LockRequest("job", "2h"))
+    store.clock.advance(60)
+    store.epoch += SECOND * jump
+    assert node.extend(lease, "10m") is not None
+    now = store.epoch + timedelta(seconds=store.clock())
+    assert store.entries["job"].record.lock_until >= now + timedelta(minutes=10)
+
+
+def test_round_trips(store: Store) -> None:
+    node = replica(store)
+
+    def commands(call: Callable[[], object]) -> list[str]:
+        before = len(store.commands)
+        call()
+        return store.commands[before:]
+
+    request, leases = LockRequest("job", "1m"), list[Lease]()
+    assert commands(lambda: leases.append(acquired(node, request))) == ["Read", "Write", "Write"]  # makes it first
+    assert commands(lambda: node.acquire(request)) == ["Read"]
+    assert commands(lambda: node.extend(leases[0], "2m")) == ["Write"]
+    assert commands(lambda: node.release(leases[0])) == ["Write"]
+    assert commands(lambda: leases.append(acquired(node, request))) == ["Read", "Write"]
+    assert commands(lambda: node.take_over(request)) == ["Read", "Read", "Write"]
