@@ -1,4 +1,4 @@
-"""The programs for compare-and-swap stores, step by step: on a store in memory whose clock, commands and moments a test decides."""
+"""The programs for compare-and-swap stores, step by step: a test decides the moments of a store in memory."""
 
 from __future__ import annotations
 
