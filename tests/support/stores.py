@@ -254,15 +254,16 @@ class DynamoDBStore(Store):
     name = "dynamodb"
     family = "dynamodb"
     kept_longer = 2.1
-    reads_to_acquire = 0
 
     def __init__(self, server: DynamoDBServer) -> None:
         self.server = server
         self.table = server.create_table()
         super().__init__([server], {"clock_error": 0})  # one server, and so one clock
 
-    def in_write(self, name: str) -> str:
-        return name
+    def delete_all(self) -> None:
+        """Remove all records by hand."""
+        for item in self.server.items(self.table):
+            self.server.delete(self.table, item["_id"]["S"])
 
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
         return self.server.url(self.table, via=via[0] if via else None)
