@@ -39,6 +39,8 @@ RECENT = 100.0
 meanwhile, a tenth of what the Date header leaves open. A job of every minute still costs one request."""
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
+_UNCERTAIN = 2_000_000
+"""Microseconds that the time of one reply may be behind that of the one before. More than this, and a clock was set."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -297,8 +299,13 @@ class DynamoDBPrograms(StorePrograms):
         return not entry.is_free and entry.record.lock_until > self._earliest()
 
     def _next_token(self) -> int:
-        """The time in microseconds, and more than any that this provider has used."""
-        self._newest_token = max(self._newest_token + 1, _token_at(self._earliest()))
+        """The time in microseconds; and more than the last one, as the earliest time that it can be may go back.
+
+        So one request grants the lock again that this provider had a moment ago.
+        """
+        now = _token_at(self._earliest())
+        is_repeated = 0 <= self._newest_token - now < _UNCERTAIN
+        self._newest_token = self._newest_token + 1 if is_repeated else now
         return self._newest_token
 
     def _least_token(self) -> int:
