@@ -21,6 +21,8 @@ STORES = {
     "mysql": "MySQL",
     "sqlite": "SQLite",
     "mongodb": "MongoDB",
+    "etcd": "etcd",
+    "dynamodb": "DynamoDB Local",
 }
 LINES = ("bad", "store", "trust", "muted", "good")
 

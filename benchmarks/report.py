@@ -29,6 +29,8 @@ TITLES = {
     "mysql": "MySQL",
     "sqlite": "SQLite and files",
     "mongodb": "MongoDB's protocol",
+    "etcd": "etcd",
+    "dynamodb": "DynamoDB Local",
 }
 NOTHING = "–"
 

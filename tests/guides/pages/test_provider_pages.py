@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -16,10 +17,12 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ShedLockError, provider_from_url
+from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
 from tests.guides.documents import check_script, script_of
 from tests.guides.examples.scripts import PROJECT
 from tests.support.dynamodb import DynamoDBServer
+from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer
@@ -87,6 +90,20 @@ def test_the_python_of_the_dynamodb_page(dynamodb_server: DynamoDBServer, tmp_pa
     item = dynamodb_server.item(table, "nightly-report")
     assert item is not None
     assert item["releasedBy"] == item["lockedBy"]
+
+
+def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:
+    prefix = f"/pages_{uuid4().hex[:8]}/"
+    place = "{}:{}{}".format(*etcd_server.address, prefix)
+
+    def replace(script: str) -> str:
+        script, count = re.subn(r"etcd1\.example,etcd2\.example,etcd3\.example", place, script)
+        assert count == 2
+        return script
+
+    run_page("etcd.md", replace, tmp_path)
+    with closing(EtcdLockProvider(etcd_server.url(prefix=prefix))) as provider:
+        assert {record.name for record in provider.records()} == {"nightly-report", "import"}
 
 
 # The permissions
