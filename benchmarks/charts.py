@@ -22,6 +22,7 @@ STORES = {
     "sqlite": "SQLite",
     "mongodb": "MongoDB",
     "etcd": "etcd",
+    "dynamodb": "DynamoDB Local",
 }
 LINES = ("bad", "store", "trust", "muted", "good")
 

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import URL
 
 from tests.support.database import Address
+from tests.support.dynamodb import DynamoDBServer, table_url
 from tests.support.etcd import EtcdServer
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.processes import descendants
@@ -21,8 +22,8 @@ from tests.support.redis import RedisServer
 from tests.support.server_process import ServerError
 from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, MySqlServer, PostgresServer
 
-STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd")
-WITHOUT_HISTORY = ("etcd",)
+STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd", "dynamodb")
+WITHOUT_HISTORY = ("etcd", "dynamodb")
 
 
 class DurablePostgres(PostgresServer):
@@ -42,6 +43,14 @@ class DurableMySql(MySqlServer):
     def command(self, port: int) -> list[str]:
         durable = ["--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--max-connections=500"]
         return [*super().command(port), *durable, "--innodb-buffer-pool-size=256M", "--innodb-redo-log-capacity=96M"]
+
+
+class BenchedDynamoDB(DynamoDBServer):
+    """With the table that the floor and the providers use."""
+
+    def start(self) -> None:
+        super().start()
+        self.create_table(DATABASE)
 
 
 class DefaultRedis(RedisServer):
@@ -76,6 +85,8 @@ class Site:
                 return f"redis://{host}:{port}/{0 if self.database == DATABASE else self.database}"
             case "mongodb":
                 return f"mongodb://{host}:{port}/{self.database}?directConnection=true"
+            case "dynamodb":
+                return table_url(self.address, self.database)
             case "etcd":
                 return f"etcd://{host}:{port}/{self.database}"
             case "sqlite":
@@ -110,6 +121,7 @@ _SERVERS: dict[str, Callable[[], Any]] = {
     "mysql": DurableMySql,
     "mongodb": PrivateMongoServer,
     "etcd": EtcdServer,
+    "dynamodb": BenchedDynamoDB,
 }
 
 
@@ -140,6 +152,8 @@ def _version(site: Site) -> str:
         from importlib.metadata import version
 
         return f"SecantusDB {version('SecantusDB')}, which speaks MongoDB's protocol"
+    if site.store == "dynamodb":
+        return "DynamoDB Local 1.25"
     if site.store == "etcd":
         import httpx
 

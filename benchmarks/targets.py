@@ -120,6 +120,8 @@ TARGETS = [
     _latency("MongoDB", 1.2, "mongodb"),
     _latency("etcd", 1.5, "etcd"),
     _latency("etcd, asyncio", 1.5, "etcd async"),
+    _latency("DynamoDB Local", 1.5, "dynamodb"),
+    _latency("DynamoDB Local, asyncio", 1.5, "dynamodb async"),
     *(_history(store) for store in ("postgres", "redis", "mongodb")),
     _skips("postgres", 0.4),
     _skips("redis", 0.75),

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.contenders.base import LEASE, SECONDS, AsyncSession, Contender, Session, load, new_token
 from benchmarks.servers import Site
+from tests.support.dynamodb import REGION
 
 TABLE = "floor_locks"
 RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
@@ -378,6 +379,81 @@ class AsyncEtcdFloor(AsyncSession):
         await self.client.aclose()
 
 
+# DynamoDB
+
+
+def _client_arguments(site: Site) -> dict[str, Any]:
+    return {"service_name": "dynamodb", "region_name": REGION, "endpoint_url": "http://{}:{}".format(*site.address)}
+
+
+def _taken(site: Site, name: str, token: str) -> dict[str, Any]:
+    now = time.time()
+    values = {":ends": {"N": str(now + SECONDS)}, ":owner": {"S": token}, ":now": {"N": str(now)}}
+    return {
+        "TableName": site.database,
+        "Key": {"_id": {"S": f"{TABLE}.{name}"}},
+        "UpdateExpression": "SET ends = :ends, holder = :owner",
+        "ConditionExpression": "attribute_not_exists(ends) OR ends <= :now",
+        "ExpressionAttributeValues": values,
+    }
+
+
+def _given(site: Site, name: str, token: str) -> dict[str, Any]:
+    return {
+        "TableName": site.database,
+        "Key": {"_id": {"S": f"{TABLE}.{name}"}},
+        "UpdateExpression": "SET ends = :zero",
+        "ConditionExpression": "holder = :owner",
+        "ExpressionAttributeValues": {":zero": {"N": "0"}, ":owner": {"S": token}},
+    }
+
+
+class DynamoDBFloor(Session):
+    """boto3 as it comes."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.token = site, ""
+        self.client = load("boto3").client(**_client_arguments(site))
+
+    def take(self, name: str) -> bool:
+        self.token = new_token()
+        try:
+            self.client.update_item(**_taken(self.site, name, self.token))
+        except self.client.exceptions.ConditionalCheckFailedException:
+            return False
+        return True
+
+    def give(self, name: str) -> None:
+        self.client.update_item(**_given(self.site, name, self.token))
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncDynamoDBFloor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.site, self.token = site, ""
+        self.opening = load("aiobotocore.session").get_session().create_client(**_client_arguments(site))
+        self.client: Any = None
+
+    async def take(self, name: str) -> bool:
+        if self.client is None:
+            self.client = await self.opening.__aenter__()
+        self.token = new_token()
+        try:
+            await self.client.update_item(**_taken(self.site, name, self.token))
+        except self.client.exceptions.ConditionalCheckFailedException:
+            return False
+        return True
+
+    async def give(self, name: str) -> None:
+        await self.client.update_item(**_given(self.site, name, self.token))
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.opening.__aexit__(None, None, None)
+
+
 FLOORS = [
     Contender("redis", "floor", "floor", RedisFloor, "redis"),
     Contender("redis", "floor", "floor", AsyncRedisFloor, "redis", is_async=True),
@@ -394,6 +470,8 @@ FLOORS = [
     Contender("sqlite", "floor", "floor", open_aiosqlite, "aiosqlite", is_async=True),
     Contender("mongodb", "floor", "floor", MongoFloor, "pymongo"),
     Contender("mongodb", "floor", "floor", AsyncMongoFloor, "pymongo", is_async=True),
+    Contender("dynamodb", "floor", "floor", DynamoDBFloor, "boto3"),
+    Contender("dynamodb", "floor", "floor", AsyncDynamoDBFloor, "aiobotocore", is_async=True),
     Contender("etcd", "floor", "floor", EtcdFloor, "httpx"),
     Contender("etcd", "floor", "floor", AsyncEtcdFloor, "httpx", is_async=True),
 ]

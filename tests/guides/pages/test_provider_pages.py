@@ -21,6 +21,7 @@ from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
 from tests.guides.documents import check_script, script_of
 from tests.guides.examples.scripts import PROJECT
+from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
@@ -76,6 +77,19 @@ def test_the_python_of_the_mongodb_page(mongodb_server: MongoServer, tmp_path: P
     with mongodb_server.connect() as client:
         assert client[database]["shedlock"].find_one({"_id": "nightly-report"}) is not None
         client.drop_database(database)
+
+
+def test_the_python_of_the_dynamodb_page(dynamodb_server: DynamoDBServer, tmp_path: Path) -> None:
+    table = f"pages_{uuid4().hex[:8]}"
+
+    def replace(script: str) -> str:
+        assert script.count("dynamodb://shedlock?region=eu-west-1") == 1
+        return script.replace("dynamodb://shedlock?region=eu-west-1", dynamodb_server.url(table) + "&timeout=60s")
+
+    run_page("dynamodb.md", replace, tmp_path)
+    item = dynamodb_server.item(table, "nightly-report")
+    assert item is not None
+    assert item["releasedBy"] == item["lockedBy"]
 
 
 def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:

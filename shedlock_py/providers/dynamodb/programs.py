@@ -1,0 +1,275 @@
+"""The operations on a table of DynamoDB: one conditional update each.
+
+DynamoDB's conditions cannot read a clock. The time comes from the ``Date`` header of its replies, as for the
+compare-and-swap stores; but a condition may compare, so no read has to come first while that time is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from shedlock_py._program import Program
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers import aws
+from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
+from shedlock_py.providers.cas.server_time import DRIFT
+from shedlock_py.providers.dynamodb import schema
+from shedlock_py.providers.dynamodb.changes import Written, claiming, holding, undoing
+from shedlock_py.providers.dynamodb.wire import (
+    Change,
+    Command,
+    Delete,
+    Entry,
+    List,
+    Read,
+    Reply,
+    milliseconds_up,
+    parse_moment,
+)
+from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, refused, unreachable
+from shedlock_py.record import LockRecord
+
+RECENT = 100.0
+"""Seconds for which the time of a reply serves the claims after it. Two clocks may drift a tenth of a second apart
+meanwhile, a tenth of what the Date header leaves open. A job of every minute still costs one request."""
+MOST_TRIES = 16
+"""For copies that write the same record at the same time: one of them succeeds in each round."""
+_UNCERTAIN = 2_000_000
+"""Microseconds that the time of one reply may be behind that of the one before. More than this, and a clock was set."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+T = TypeVar("T")
+DynamoProgram = Program[Command, Reply, T]
+
+
+class DynamoDBPrograms(StorePrograms):
+    """Programs for a table of DynamoDB.
+
+    The time is never exact. A program writes the latest time that it can be and adds ``clock_error``; it compares with
+    the earliest. Where a reply contradicts the time that its command was made with by more than ``clock_error``, the
+    operation is done again by the time of that reply; a second such reply is an error.
+
+    :param table: its name.
+    :param clock_error: how far the clocks of the servers that reply may differ.
+    """
+
+    def __init__(self, table: str, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:
+        super().__init__(**options)
+        self.table = table
+        self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
+        self._last: ServerTime | None = None
+        """From the last reply."""
+        self._newest_token = 0
+
+    def is_write(self, command: object) -> bool:
+        return isinstance(command, Change) and command.is_claim
+
+    # Errors
+
+    def classify(self, error: Exception) -> Failure:
+        return aws.classify(error)
+
+    def text_of(self, error: Exception) -> str:
+        return aws.text_of(error)
+
+    def hint(self, error: Exception) -> str | None:
+        if aws.code_of(error) == "ResourceNotFoundException":
+            return f"create the table {self.table!r} with provider.create_schema(), or name its region in the URL"
+        return aws.hint(error)
+
+    # The operations
+
+    def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> DynamoProgram[int | None]:
+        name, least_token = claim.request.name, ((before and before.fencing_token) or 0) + 1
+        time, seen, may_repeat = self._last, "", not force
+        if time is None or not self._is_recent(time) or self._is_too_late(claim, time):
+            reply = yield from self._ask(Read(name))
+            time, entry = reply.time, reply.entry
+            is_other = not force and entry is not None and not _is_own(entry, claim)
+            if is_other and self._is_refused(entry, claim, time) and not self._is_too_late(claim, time):
+                return None
+        for _ in range(MOST_TRIES):
+            if self._is_too_late(claim, time):
+                raise fire_time_too_late(_operation(force), claim.request, self.fire_time_tolerance)
+            token, written = max(least_token, self._next_token(time)), self._written(claim, time)
+            now = None if force else self._earliest(time)
+            reply = yield from self._ask(claiming(claim, before, token, written, now, seen))
+            entry, is_right = reply.entry, self._agree(time, reply.time)
+            is_granted = reply.is_done or (entry is not None and _is_own(entry, claim))
+            time = reply.time
+            if not is_right:
+                if is_granted and not force:  # until a wrong time; a take-over is left to expire
+                    yield from self.undo_for(name, claim.locked_by, claim.request.fire_time)
+                    claim.renew()  # so that a late copy of the undo frees nothing
+                if not may_repeat:
+                    raise self._disagreement(_operation(force), name)
+                may_repeat = False
+            elif reply.is_done:
+                claim.note = written
+                return token
+            elif entry is not None and is_granted:  # an earlier copy of the command was carried out
+                claim.note = Written(entry.record.locked_at, entry.lock_until)
+                return entry.record.fencing_token
+            elif force or self._is_refused(entry, claim, time):
+                return None
+            if entry is not None:
+                least_token = max(least_token, (entry.record.fencing_token or 0) + 1)
+                seen = "" if self._is_held(entry, time) else entry.lock_until
+        raise _too_many_tries(_operation(force), name)
+
+    def _is_refused(self, entry: Entry | None, claim: Claim, time: ServerTime) -> bool:
+        if entry is None:
+            return False
+        newest, fire_time = entry.record.last_fire_time, claim.request.fire_time
+        return self._is_held(entry, time) or (fire_time is not None and newest is not None and fire_time <= newest)
+
+    def _is_too_late(self, claim: Claim, time: ServerTime) -> bool:
+        fire_time = claim.request.fire_time
+        return fire_time is not None and fire_time > self._latest(time) + self.fire_time_tolerance
+
+    def _written(self, claim: Claim, time: ServerTime) -> Written:
+        return Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)))
+
+    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
+        known, time, may_repeat = lease.note if isinstance(lease.note, Written) else None, self._last, True
+        if known is None or time is None:
+            reply = yield from self._ask(Read(lease.name))
+            known, time = _own_of(reply.entry, lease), reply.time
+        for _ in range(MOST_TRIES):
+            now = self._earliest(time)
+            if known is None or parse_moment(known.lock_until) <= now:
+                return False
+            is_free = releasing and not lock_for
+            until = max(now, known.locked_at) if is_free else self._end_of(lock_for, time)
+            written = Written(known.locked_at, milliseconds_up(until))
+            reply = yield from self._ask(holding(lease, known, written, is_free=is_free))
+            known = written if reply.is_done else _own_of(reply.entry, lease)
+            is_right, time = self._agree(time, reply.time), reply.time
+            if reply.is_done:
+                lease.note = written
+                if is_right or is_free:
+                    return True
+                if not may_repeat:
+                    raise self._disagreement("release" if releasing else "extend", lease.name)
+                may_repeat = False
+        raise _too_many_tries("release" if releasing else "extend", lease.name)
+
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> DynamoProgram[bool]:
+        if former_fire_time is not None:
+            reply = yield from self._ask(undoing(name, locked_by, former_fire_time))
+            if reply.is_done or reply.entry is None or reply.entry.record.locked_by != locked_by:
+                return reply.is_done
+        return (yield from self._ask(undoing(name, locked_by))).is_done
+
+    def forget_fire_time(self, name: str) -> DynamoProgram[bool]:
+        reply = yield from self._ask(Change(name, "REMOVE lastFireTime", "attribute_exists(lastFireTime)"))
+        return reply.is_done
+
+    def record(self, name: str) -> DynamoProgram[LockRecord | None]:
+        reply = yield from self._ask(Read(name))
+        return self._shown(reply.entry, reply.time) if reply.entry else None
+
+    def records(self, prefix: str) -> DynamoProgram[list[LockRecord]]:
+        reply = yield from self._ask(List(prefix))
+        return [self._shown(entry, reply.time) for entry in reply.entries]
+
+    def _shown(self, entry: Entry, time: ServerTime) -> LockRecord:
+        """Its record for people to read. What another server has written may look like the future to this one."""
+        record = entry.record
+        since = record.lock_until if entry.is_free else record.locked_at
+        return replace(record, read_at=max(self._earliest(time), since))
+
+    def prune(self, unused_for: timedelta) -> DynamoProgram[int]:
+        reply, deleted = (yield from self._ask(List(""))), 0
+        now = self._earliest(reply.time)
+        # No replica gives a smaller token to a name that has no record. A younger record stays: the next token of its
+        # name comes from it, not from a clock that is coarse (I7).
+        least = _token_at(now - self.clock_error - timedelta(seconds=reply.time.resolution + 2 * DRIFT * RECENT))
+        for entry in reply.entries:
+            record, is_held = entry.record, self._is_held(entry, reply.time)
+            if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
+                deleted += (yield from self._ask(Delete(entry))).is_done
+        return deleted
+
+    def create_schema(self) -> Program[Any, Any, None]:
+        return schema.created(self.table, self.timeout, self.clock)
+
+    # The server's time
+
+    def _ask(self, command: Command) -> DynamoProgram[Reply]:
+        reply = yield command
+        self._last = reply.time
+        return reply
+
+    def _is_recent(self, time: ServerTime) -> bool:
+        return self.clock() - time.sent_at < RECENT
+
+    def _earliest(self, time: ServerTime) -> datetime:
+        return time.earliest(self.clock())
+
+    def _latest(self, time: ServerTime) -> datetime:
+        return time.latest(self.clock())
+
+    def _end_of(self, lock_for: timedelta, time: ServerTime) -> datetime:
+        """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
+        return self._latest(time) + lock_for + self.clock_error
+
+    def _is_held(self, entry: Entry, time: ServerTime) -> bool:
+        return not entry.is_free and entry.record.lock_until > self._earliest(time)
+
+    def _next_token(self, time: ServerTime) -> int:
+        """The time in microseconds; and more than the last one, as the earliest time that it can be may go back.
+
+        So one request grants the lock again that this provider had a moment ago.
+        """
+        now = _token_at(self._earliest(time))
+        is_repeated = 0 <= self._newest_token - now < _UNCERTAIN
+        self._newest_token = self._newest_token + 1 if is_repeated else now
+        return self._newest_token
+
+    def _agree(self, before: ServerTime, after: ServerTime) -> bool:
+        """Whether the time that a command was made with was right, as far as its reply shows.
+
+        It was not if the server's clock was set, if this machine stood still without its clock showing it, as after a
+        migration, or if two servers' clocks differ by more than ``clock_error``.
+        """
+        is_late = self._earliest(after) > self._latest(before) + self.clock_error
+        is_early = self._latest(after) + self.clock_error < self._earliest(before)
+        return not is_late and not is_early
+
+    def _disagreement(self, operation: str, name: str) -> Exception:
+        return unreachable(
+            operation,
+            name,
+            f"the times of one reply and the next differ by more than {self.clock_error} (clock_error)",
+            hint="if it happens again, the clocks of the servers differ so much: raise clock_error on all replicas",
+        )
+
+
+def _is_own(entry: Entry, claim: Claim) -> bool:
+    return entry.record.locked_by == claim.locked_by
+
+
+def _own_of(entry: Entry | None, lease: Lease) -> Written | None:
+    """What the table has of ``lease``; None: it is not held any more."""
+    if entry is None or entry.is_free:
+        return None
+    record = entry.record
+    is_own = (record.locked_by, record.fencing_token) == (lease.locked_by, lease.fencing_token)
+    return Written(record.locked_at, entry.lock_until) if is_own else None
+
+
+def _token_at(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _operation(force: bool) -> str:
+    return "take_over" if force else "acquire"
+
+
+def _too_many_tries(operation: str, name: str) -> Exception:
+    return refused(operation, name, "the record changed again and again; try once more")

@@ -1,0 +1,118 @@
+"""The time is that of the replies. I10, and what happens when two replies contradict each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.testing.contract.base import acquired, record_of
+from tests.stores.dynamodb.conftest import Open
+from tests.support.dates import DateProxy
+from tests.support.dynamodb import DynamoDBServer
+
+
+@pytest.fixture
+def front(dynamodb_server: DynamoDBServer) -> Iterator[DateProxy]:
+    with DateProxy(dynamodb_server.address) as front:
+        yield front
+
+
+def test_i10_the_clock_of_this_machine_is_an_hour_off(
+    open_provider: Open, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    provider = open_provider()
+    acquired(provider, LockRequest(f"{name}-warm", "1m"))
+    now = time.time
+    for offset in (3600, -3600):
+        monkeypatch.setattr(time, "time", lambda offset=offset: now() + offset)
+        lease = acquired(provider, LockRequest(f"{name}{offset}", "1m"))
+        record = record_of(provider, lease.name)
+        assert abs(record.locked_at - datetime.fromtimestamp(now(), UTC)) < timedelta(seconds=5)
+        assert provider.acquire(LockRequest(lease.name, "1m")) is None
+        assert provider.release(lease)
+
+
+@pytest.mark.parametrize("offset", [-2.0, 2.0])
+def test_i1_front_ends_that_differ_by_the_allowed_error(
+    open_provider: Open, front: DateProxy, name: str, offset: float
+) -> None:
+    """A lease of one front end is never free for the other while its holder trusts it."""
+    front.offset = offset
+    holder, other = open_provider(clock_error="2s"), open_provider(front.address, clock_error="2s")
+    for first, second in ((holder, other), (other, holder)):
+        lease, successor = acquired(first, LockRequest(name, "1s")), None
+        while successor is None:
+            was_trusted = lease.is_trusted()
+            successor = second.acquire(LockRequest(name, "1m"))
+            assert successor is None or not was_trusted
+            time.sleep(0.02)
+        assert second.release(successor)
+
+
+class TwoFrontEnds(DateProxy):
+    """They reply in turn, and one is ahead."""
+
+    def seconds_ahead(self) -> float:
+        self.offset = 10.0 - self.offset
+        return self.offset
+
+
+@pytest.mark.parametrize("offset", [-3600.0, 30.0, 3600.0])
+def test_i6_a_clock_that_was_set(open_provider: Open, front: DateProxy, name: str, offset: float) -> None:
+    """What was granted by the time of the reply before is undone, and the lock granted once more by the right one.
+
+    So it is on a machine that stood still and does not know, as after a migration.
+    """
+    provider, other = open_provider(front.address), open_provider()
+    lease = acquired(provider, LockRequest(f"{name}-held", "2h"))
+    front.offset = offset
+    granted = acquired(provider, LockRequest(name, "20s"))
+    record = record_of(provider, name)
+    assert timedelta(seconds=19) < record.remaining < timedelta(seconds=23)
+    assert (record.locked_by, record.fencing_token) == (granted.locked_by, granted.fencing_token)
+    assert abs(record.locked_at - datetime.now(UTC) - timedelta(seconds=offset)) < timedelta(seconds=5)
+    if offset > 0:
+        front.offset = 0.0
+        assert provider.extend(granted, "30s") is granted
+        ends_in = record_of(other, name).lock_until - datetime.now(UTC)
+        assert timedelta(seconds=29) < ends_in < timedelta(seconds=33), "also where this is before the acquisition"
+    assert provider.release(granted)
+    for ahead in (0.0, offset):
+        front.offset = ahead
+        assert provider.extend(lease, "4h") is lease
+        ends_in = record_of(other, lease.name).lock_until - datetime.now(UTC) - timedelta(seconds=ahead)
+        assert timedelta(hours=3.99) < ends_in < timedelta(hours=4, seconds=5)
+
+
+def test_i11_a_fire_time_is_refused_by_a_new_reply_only(open_provider: Open, front: DateProxy, name: str) -> None:
+    provider = open_provider(front.address)
+    acquired(provider, LockRequest(f"{name}-warm", "1m"))
+    fire_time = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(ProviderError, match="fire time"):
+        provider.acquire(LockRequest(name, "1m", fire_time=fire_time))
+    front.offset = 3600.0
+    acquired(provider, LockRequest(name, "1m", fire_time=fire_time))
+
+
+@pytest.mark.parametrize("operation", ["acquire", "extend", "take_over"])
+def test_i5_front_ends_that_differ_by_more_are_an_error(
+    open_provider: Open, dynamodb_server: DynamoDBServer, name: str, operation: str
+) -> None:
+    provider = open_provider()
+    with TwoFrontEnds(dynamodb_server.address) as fronts:
+        confused = open_provider(fronts.address, clock_error="1s")
+        request = LockRequest(name, "1h")
+        if operation == "extend":
+            request = LockRequest(name, "1m")
+            lease = acquired(provider, request)
+        with pytest.raises(ProviderUnreachable, match="differ by more than") as caught:
+            confused.extend(lease, "2h") if operation == "extend" else getattr(confused, operation)(request)
+        assert "clock_error" in (caught.value.hint or "")
+        if operation == "acquire":
+            assert not record_of(provider, name).is_held, "what was granted is undone"
+        allowed = open_provider(fronts.address, clock_error="11s")
+        acquired(allowed, LockRequest(f"{name}-allowed", "1m"))
