@@ -1,0 +1,24 @@
+"""What the stores in Amazon's services share: clients over boto3 and aiobotocore, and what their errors mean.
+
+The client for asyncio is in ``async_clients``, because its import takes a third of a second.
+"""
+
+from shedlock_py.providers.aws.clients import AwsClient, AwsReply, AwsRequest, Exchange, Sleep
+from shedlock_py.providers.aws.errors import NoServerTimeError, classify, code_of, hint, text_of
+from shedlock_py.providers.aws.place import OPTIONS, Place, split_url
+
+__all__ = [
+    "OPTIONS",
+    "AwsClient",
+    "AwsReply",
+    "AwsRequest",
+    "Exchange",
+    "NoServerTimeError",
+    "Place",
+    "Sleep",
+    "classify",
+    "code_of",
+    "hint",
+    "split_url",
+    "text_of",
+]

@@ -1,0 +1,170 @@
+"""The client for threads, over boto3; and what it shares with the one for asyncio."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import finalize
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from shedlock_py._process import PerProcess, monotonic
+from shedlock_py._program import Program, run
+from shedlock_py._timers import WorkerPool
+from shedlock_py.providers.aws.errors import NoServerTimeError, code_of
+from shedlock_py.providers.aws.place import POOL_SIZE, Place
+from shedlock_py.providers.cas import ServerTime
+from shedlock_py.providers.kit import NotSent, TimedOut, call_within
+
+A_REPLY = "a reply"
+
+
+@dataclass(frozen=True, slots=True)
+class AwsRequest:
+    """One request: a call of a method of boto3's client.
+
+    :ivar method: its name there, such as ``"update_item"``.
+    :ivar expected: codes of error replies that are replies to the program, such as
+        ``"ConditionalCheckFailedException"``. Any other raises botocore's ``ClientError``.
+    """
+
+    method: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    expected: tuple[str, ...] = ()
+
+
+class AwsReply(NamedTuple):
+    """What boto3 returns, or the content of an expected error reply; a ``Body`` is read, and so is ``bytes``.
+
+    :ivar code: of an expected error reply; empty after a success.
+    """
+
+    value: Mapping[str, Any]
+    time: ServerTime
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait for something that takes its time in the service. There is no reply."""
+
+    seconds: float
+
+
+Exchange = Callable[[Any], Program[AwsRequest | Sleep, Any, Any]]
+"""Makes the requests for one command of a store's programs, and its reply from theirs."""
+
+
+def directly(request: AwsRequest | Sleep) -> Program[AwsRequest | Sleep, Any, Any]:
+    """The :data:`Exchange` of a store whose programs yield requests."""
+    return (yield request)
+
+
+class Sending:
+    """Whether a request may have left, for the error after the time limit."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._until = None if timeout is None else monotonic() + timeout
+        self.has_begun = False
+
+    def begin(self) -> None:
+        """Call it before a request. :raises TimedOut: the caller has given up, perhaps, and nothing may be sent."""
+        self.has_begun = True
+        if self._until is not None and monotonic() >= self._until:
+            raise TimedOut(A_REPLY, sent=False)
+
+
+class _Threads:
+    """The client of one process. boto3 needs a tenth of a second to make it, and longer to find credentials."""
+
+    def __init__(self, place: Place, timeout: float | None) -> None:
+        self.workers = WorkerPool(POOL_SIZE, f"shedlock-{place.service}")
+        self._place = place
+        self._timeout = timeout
+        self._mutex = threading.Lock()  # used in worker threads only, which no signal handler interrupts
+        self._client: Any = None
+
+    def client(self) -> Any:
+        with self._mutex:
+            if self._client is None:
+                session = boto3.Session(profile_name=self._place.profile, region_name=self._place.region)
+                self._client = session.client(**self._place.client_arguments(Config, self._timeout))
+                # Of a provider that nobody closes. At the end of the process the system closes them.
+                finalize(self, self._client.close).atexit = False
+            return self._client
+
+    def close(self) -> None:
+        client = self._client
+        if client is not None:
+            client.close()
+
+
+class AwsClient:
+    """For threads. A thread of its own carries each command out, so that one time limit counts for all of it.
+
+    :param timeout: of the provider.
+    :param exchange: how a command becomes requests; by default commands are requests.
+    """
+
+    def __init__(self, place: Place, timeout: float | None, exchange: Exchange = directly) -> None:
+        self.shown = place.shown
+        self._exchange = exchange
+        self._of_process = PerProcess(partial(_Threads, place, timeout))
+
+    def execute(self, command: Any, timeout: float | None) -> Any:
+        mine, sending = self._of_process.get(), Sending(timeout)
+
+        def send(request: AwsRequest | Sleep) -> AwsReply | None:
+            if isinstance(request, Sleep):
+                time.sleep(request.seconds)
+                return None
+            method = getattr(mine.client(), request.method)
+            sending.begin()
+            sent_at = monotonic()
+            try:
+                value = method(**request.arguments)
+            except EndpointConnectionError as error:
+                raise NotSent from error
+            except ClientError as error:
+                return expected_reply(request, error, sent_at)
+            if hasattr(body := value.get("Body"), "read"):
+                value["Body"] = body.read()
+            return reply_of(value, sent_at)
+
+        work = partial(run, self._exchange(command), send)
+        seconds = float("inf") if timeout is None else timeout
+        try:
+            return call_within(mine.workers, seconds, A_REPLY, work, _ignore)
+        except TimedOut as error:
+            raise TimedOut(error.waiting_for, sent=sending.has_begun) from error.__cause__
+
+    def close(self) -> None:
+        mine = self._of_process.pop()
+        if mine is not None:
+            mine.close()
+
+
+def expected_reply(request: AwsRequest, error: ClientError, sent_at: float) -> AwsReply:
+    """The error reply as a reply. :raises ClientError: the program does not expect it."""
+    code = code_of(error)
+    if code not in request.expected:
+        raise error
+    return reply_of(error.response, sent_at, code)
+
+
+def reply_of(value: Mapping[str, Any], sent_at: float, code: str = "") -> AwsReply:
+    date = value["ResponseMetadata"]["HTTPHeaders"].get("date")
+    try:
+        return AwsReply(value, ServerTime.from_header(date, sent_at, monotonic()), code)
+    except ValueError as error:
+        raise NoServerTimeError(str(error)) from error
+
+
+def _ignore(_reply: object) -> None:
+    """It came too late."""

@@ -1,0 +1,70 @@
+"""Where a service of Amazon is, and as who to ask it: from a URL, and else from boto3's own configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from shedlock_py.errors import ConfigurationError
+
+OPTIONS = ("region", "profile", "endpoint")
+POOL_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """A service of Amazon, or one with the same interface. What is None comes from boto3's own configuration.
+
+    :ivar service: boto3's name of it: ``"dynamodb"``, ``"s3"``.
+    :ivar shown: for people to read.
+    :ivar config: what the service needs of botocore's ``Config`` besides time limits and connections.
+    """
+
+    service: str
+    shown: str
+    region: str | None = None
+    profile: str | None = None
+    endpoint: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def client_arguments(self, config: type, timeout: float | None) -> dict[str, Any]:
+        """For ``client()`` of boto3 and ``create_client()`` of aiobotocore.
+
+        :param config: the class ``Config`` of the one or the other.
+        """
+        limits = {} if timeout is None else {"connect_timeout": timeout, "read_timeout": timeout}
+        # The kit retries, and knows what may be. botocore would send a command up to ten times.
+        once = {"total_max_attempts": 1, "mode": "standard"}
+        made = config(**limits, retries=once, max_pool_connections=POOL_SIZE, **self.config)
+        return {"service_name": self.service, "endpoint_url": self.endpoint, "config": made}
+
+
+def split_url(url: str, scheme: str, form: str, options: tuple[str, ...] = OPTIONS) -> tuple[str, str, dict[str, str]]:
+    """Host, path (both unquoted, the path without slashes around it) and the options of ``url``.
+
+    :param form: an example of such a URL, for messages.
+    :raises ConfigurationError: it is no such URL.
+    """
+    found, separator, rest = url.partition("://")
+    location, _, query = rest.partition("?")
+    host, _, path = location.partition("/")
+    if "@" in host:
+        raise ConfigurationError(
+            f"store URL: credentials do not belong there; boto3 finds them in its own configuration, and profile "
+            f"chooses one of its profiles. The form is {form}"
+        )
+    if found != scheme or not separator or not host or "#" in url:
+        raise ConfigurationError(f"store URL: not of the form {form}")
+    try:
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise ConfigurationError(f"store URL: not of the form {form}") from None
+    unknown = sorted(given.keys() - set(options))
+    if unknown:
+        raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {', '.join(options)}")
+    endpoint = given.get("endpoint")
+    if endpoint is not None and (urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc):
+        raise ConfigurationError("store URL: endpoint must be a URL itself, such as http://localhost:8000")
+    return unquote(host), unquote(path).strip("/"), given
