@@ -13,6 +13,7 @@ from tests.support.database import DatabaseServer
 from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
+from tests.support.s3 import S3Server
 from tests.support.stores import STORES, Store
 
 
@@ -98,6 +99,12 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
 @pytest.fixture(scope="session")
 def etcd_server() -> Iterator[EtcdServer]:
     with private_server("etcd", EtcdServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with private_server("seaweedfs", S3Server) as server:
         yield server
 
 
