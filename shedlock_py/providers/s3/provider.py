@@ -14,8 +14,8 @@ from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProv
 from shedlock_py.providers.s3.wire import Check, IgnoredConditionError, NoBucketError, Objects
 
 DEFAULT_PREFIX = "shedlock"
-LONGEST_PREFIX = 200
-"""Bytes. A key may have 1024, of which a lock's name can need 773."""
+LONGEST_PREFIX = 800
+"""Bytes. A key may have 1024, of which a lock's name can need 205."""
 _OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
 _NO_BUCKET = "create the bucket in the region of the URL first: shedlock does not"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 from uuid import uuid4
 
 from shedlock_py._program import Program
@@ -26,6 +27,10 @@ _NOT_WRITTEN = ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict",
 _NO_BUCKET = ("404", "NoSuchBucket")
 _NO_ETAG = '"00000000000000000000000000000000"'
 _SUFFIX = ".json"
+_LONGEST = 200
+"""Of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
+_READABLE = _LONGEST - 64
+"""The rest of a longer one is a digest."""
 _UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
 """In place of the time when a record was read: the programs fill that in."""
 
@@ -61,14 +66,15 @@ class Objects:
     def exchange(self, command: CasCommand | Check) -> _Requests[CasReply]:
         match command:
             case Read(name):
-                reply, entry = yield from self._read(name)
+                reply, entry = yield from self._read(self._key(name))
                 return CasReply(entry, reply.time)
             case Write(record, if_version, is_free):
                 if if_version is None and not self._is_checked:
                     # The first record of this provider. What it finds was written after such a check.
                     yield from self._check(Check())
                 # Two objects with the same content would have the same ETag.
-                fields = {**record_to_json(record), **({"free": True} if is_free else {}), "write": uuid4().hex}
+                fields = {"name": record.name, **record_to_json(record), "write": uuid4().hex}
+                fields |= {"free": True} if is_free else {}
                 reply = yield from self._put(self._key(record.name), fields, if_version)
                 return CasReply(None if reply.code else reply.value["ETag"], reply.time)
             case Delete(name, if_version):
@@ -79,8 +85,7 @@ class Objects:
             case Check():
                 return (yield from self._check(command))
 
-    def _read(self, name: str) -> _Requests[tuple[AwsReply, Entry | None]]:
-        key = self._key(name)
+    def _read(self, key: str) -> _Requests[tuple[AwsReply, Entry | None]]:
         reply = yield self._request("get_object", _ABSENT, Key=key)
         if reply.code:
             return reply, None
@@ -89,18 +94,19 @@ class Objects:
             raise ValueError(f"{key}: not a lock record: {fields!r:.200}")
         is_free = fields.pop("free", False) is True
         fields.pop("write", None)
-        return reply, Entry(record_from_json(name, fields, read_at=_UNREAD), reply.value["ETag"], is_free)
+        record = record_from_json(fields.pop("name", ""), fields, read_at=_UNREAD)
+        return reply, Entry(record, reply.value["ETag"], is_free)
 
     def _list(self, start: str) -> _Requests[CasReply]:
         entries: list[Entry] = []
         # A key with another slash is of somebody else, whose prefix begins with this one.
-        where = {"Prefix": self._prefix + _encoded(start), "Delimiter": "/"}
+        where = {"Prefix": self._prefix + _encoded(start)[:_READABLE], "Delimiter": "/"}
         while True:
             page = yield self._request("list_objects_v2", **where)
             reply = page
             for key in (found["Key"] for found in page.value.get("Contents", ())):
                 if key.endswith(_SUFFIX):
-                    reply, entry = yield from self._read(_decoded(key[len(self._prefix) : -len(_SUFFIX)]))
+                    reply, entry = yield from self._read(key)
                     entries += [entry] if entry else []
             if not page.value.get("IsTruncated"):
                 return CasReply(entries, reply.time)
@@ -135,13 +141,12 @@ class Objects:
         return AwsRequest(method, {"Bucket": self._bucket, **arguments}, expected)
 
     def _key(self, name: str) -> str:
-        return f"{self._prefix}{_encoded(name)}{_SUFFIX}"
+        encoded = _encoded(name)
+        if len(encoded) > _LONGEST:
+            encoded = encoded[:_READABLE] + sha256(name.encode()).hexdigest()
+        return f"{self._prefix}{encoded}{_SUFFIX}"
 
 
 def _encoded(name: str) -> str:
     """The name in letters, digits and ``!-._``, which every server and tool takes as they are."""
     return quote(name, safe="").replace("~", "%7E").replace("%", "!")
-
-
-def _decoded(text: str) -> str:
-    return unquote(text.replace("!", "%"))
