@@ -26,6 +26,7 @@ _SCHEMES = {
     **dict.fromkeys(("redis+quorum", "rediss+quorum"), _REDIS_QUORUM),
     **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
     "etcd": _ETCD,
+    "dynamodb": ("shedlock_py.providers.dynamodb", "DynamoDBLockProvider", "dynamodb"),
 }
 _DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
 
@@ -38,8 +39,8 @@ def provider_from_url(url: str) -> LockProvider:
 
     ``sqlite:///locks.db``, ``postgresql://user@host/db``, ``mysql://…``, ``mariadb://…`` (a driver may be named as
     SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…``, ``unix:///path/to/redis.sock``,
-    ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``etcd://host:2379``, ``memory://``, and the schemes
-    that installed packages offer in the entry-point group ``shedlock_py.providers``.
+    ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``etcd://host:2379``, ``dynamodb://table``,
+    ``memory://``, and the schemes that installed packages offer in the entry-point group ``shedlock_py.providers``.
 
     :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).
     """

@@ -10,6 +10,7 @@ import pytest
 from tests.support import matrix, memory, versions
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import DatabaseServer
+from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
@@ -99,6 +100,12 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
 @pytest.fixture(scope="session")
 def etcd_server() -> Iterator[EtcdServer]:
     with private_server("etcd", EtcdServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dynamodb_server() -> Iterator[DynamoDBServer]:
+    with private_server("dynamodb", DynamoDBServer) as server:
         yield server
 
 

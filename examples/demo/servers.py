@@ -103,6 +103,13 @@ def _etcd() -> _Private:
     return _Private([server], server.url)
 
 
+def _dynamodb() -> _Private:
+    from tests.support.dynamodb import DynamoDBServer
+
+    server = DynamoDBServer()
+    return _Private([server], lambda: server.url("shedlock"))
+
+
 PRIVATE: dict[str, Callable[[], _Private]] = {
     "postgres": _postgres,
     "mariadb": _mariadb,
@@ -111,4 +118,5 @@ PRIVATE: dict[str, Callable[[], _Private]] = {
     "redis-quorum": _redis_quorum,
     "mongodb": _mongodb,
     "etcd": _etcd,
+    "dynamodb": _dynamodb,
 }

@@ -18,7 +18,16 @@ DATABASE = "tests_cli"
 
 
 @pytest.fixture(
-    params=["redis", "redis+quorum", "mongodb", "etcd", "postgresql+psycopg", "mariadb+pymysql", "mysql+pymysql"]
+    params=[
+        "redis",
+        "redis+quorum",
+        "mongodb",
+        "etcd",
+        "dynamodb",
+        "postgresql+psycopg",
+        "mariadb+pymysql",
+        "mysql+pymysql",
+    ]
 )
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     match request.param:
@@ -34,6 +43,9 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
             yield url
         case "mongodb":
             yield request.getfixturevalue("mongodb_server").url(DATABASE)
+        case "dynamodb":
+            server = request.getfixturevalue("dynamodb_server")
+            yield server.url(DATABASE)
         case "etcd":
             yield request.getfixturevalue("etcd_server").url(prefix=f"/{DATABASE}/")
         case driver:

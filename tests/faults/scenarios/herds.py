@@ -26,6 +26,7 @@ from tests.support.stores import Store, open_provider
 
 PROCESSES, EACH = 8, 25
 NAMES, FEW_NAMES, OF_A_ROUND = 5000, 300, 100
+ROUNDS = 1000
 TIMEOUT = 120.0
 """Seconds for a round, on a busy machine."""
 SHORTEST_LIMIT = 0.9
@@ -43,6 +44,7 @@ MOST_CONNECTIONS = {
     "quorum": 60,
     "mongodb": 22,
     "etcd": 16,
+    "dynamodb": 16,
 }
 """Of a process: what docs/providers promise of connections from a URL. MongoDB's client has two more to watch it."""
 
@@ -93,6 +95,28 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
         f"{f'at most {most} connections' if store.addresses else 'a file'}; "
         f"{report.counts['acquire error']} gave up after a time limit, on two cores"
     )
+    return report
+
+
+@scenario(12, "16 racers, 1000 rounds", stores=("dynamodb",), least=1)
+def racers(store: Store, budget: Budget, seed: int) -> Report:
+    """Sixteen attempts at one instant, from four processes, a thousand times: one winner each time."""
+    return race_of_sixteen(store, budget, ROUNDS)
+
+
+def race_of_sixteen(store: Store, budget: Budget, number: int) -> Report:
+    report = Report()
+    for _ in budget.trials():
+        prefix = f"racers-{uuid4().hex[:8]}-"
+        rounds = [[f"{prefix}{i}"] for i in range(number)]
+        outcomes, _ = run(store, rounds, processes=4, each=4)
+        for names, outcome in zip(rounds, outcomes, strict=True):
+            judge(report, names, outcome, 16)
+        report.trials += 1
+        report.notes.append(
+            f"{number} rounds of 16 racers: {report.counts['acquire granted']} winners, "
+            f"{report.counts['acquire skipped']} skipped, {report.counts['acquire error']} gave up after a time limit"
+        )
     return report
 
 

@@ -1,0 +1,5 @@
+"""Locks in a table of Amazon DynamoDB."""
+
+from shedlock_py.providers.dynamodb.provider import AsyncDynamoDBLockProvider, DynamoDBLockProvider
+
+__all__ = ["AsyncDynamoDBLockProvider", "DynamoDBLockProvider"]

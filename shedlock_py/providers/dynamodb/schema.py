@@ -1,0 +1,73 @@
+"""Creates the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shedlock_py._program import Program
+from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
+from shedlock_py.providers.dynamodb.wire import EXPIRES_AT, KEY
+from shedlock_py.providers.kit import refused, unreachable
+
+_POLL_SECONDS = 0.25
+_MISSING, _EXISTS, _DENIED = "ResourceNotFoundException", "ResourceInUseException", "AccessDeniedException"
+_KEY_SCHEMA = [{"AttributeName": KEY, "KeyType": "HASH"}]
+
+
+def created(
+    table: str, timeout: float | None, clock: Callable[[], float]
+) -> Program[AwsRequest | Sleep, AwsReply | Any, None]:
+    """Create ``table`` if it is missing, wait until it can be used, and switch its TTL on.
+
+    Several processes may do so at once: one creates it, and all wait. A table that is there needs no right to create.
+    """
+    ends_at = float("inf") if timeout is None else clock() + timeout - 2 * _POLL_SECONDS
+    found = yield from _described(table)
+    if found is None:
+        yield AwsRequest(
+            "create_table",
+            {
+                "TableName": table,
+                "KeySchema": _KEY_SCHEMA,
+                "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
+                "BillingMode": "PAY_PER_REQUEST",
+            },
+            expected=(_EXISTS,),
+        )
+    while found is None or found["TableStatus"] == "CREATING":
+        if clock() > ends_at:
+            what = f"the table {table!r} is being created, and cannot be used yet"
+            raise unreachable("create_schema", None, what, hint="call create_schema() again in a few seconds")
+        if found is not None:
+            yield Sleep(_POLL_SECONDS)
+        found = yield from _described(table)
+        if found is None:
+            yield Sleep(_POLL_SECONDS)
+    _check_key(table, found)
+    yield from _switch_ttl_on(table)
+
+
+def _described(table: str) -> Program[AwsRequest, AwsReply, Any]:
+    reply = yield AwsRequest("describe_table", {"TableName": table}, expected=(_MISSING,))
+    return reply.value.get("Table")
+
+
+def _check_key(table: str, found: dict[str, Any]) -> None:
+    types = {each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]}
+    if found["KeySchema"] != _KEY_SCHEMA or types.get(KEY) != "S":
+        what = f"the table {table!r} has another key than {KEY!r}, a string"
+        raise refused("create_schema", None, what, hint="name another table in the URL; create_schema() creates it")
+
+
+def _switch_ttl_on(table: str) -> Program[AwsRequest, AwsReply, None]:
+    """Unless it is on, for whatever attribute, or may not be read."""
+    reply = yield AwsRequest("describe_time_to_live", {"TableName": table}, expected=(_DENIED,))
+    if reply.code or reply.value["TimeToLiveDescription"]["TimeToLiveStatus"] != "DISABLED":
+        return
+    yield AwsRequest(
+        "update_time_to_live",
+        {"TableName": table, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": EXPIRES_AT}},
+        # Another process has switched it on, or is about to.
+        expected=("ValidationException", _EXISTS, "LimitExceededException"),
+    )

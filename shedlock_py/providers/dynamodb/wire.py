@@ -1,0 +1,218 @@
+"""The commands of the programs, as requests to DynamoDB; and items of the table as lock records.
+
+An item has the attributes of ShedLock for Java (``_id``, ``lockUntil``, ``lockedAt``, ``lockedBy``, moments as text
+with milliseconds), so both can use one table, and these:
+
+``fencingToken``    a number
+``lastFireTime``    text with microseconds
+``releasedBy``      the ``lockedBy`` of the acquisition that was released: while the two are equal, the lock is free
+``expiresAt``       seconds since 1970, for DynamoDB's TTL
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from shedlock_py._program import Program
+from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
+from shedlock_py.providers.cas import ServerTime
+from shedlock_py.record import LockRecord
+
+CONDITION_FAILED = "ConditionalCheckFailedException"
+KEY = "_id"
+EXPIRES_AT = "expiresAt"
+KEPT_FOR = timedelta(days=30)
+"""How long DynamoDB's TTL keeps a lock that is not used."""
+_MILLISECOND = timedelta(milliseconds=1)
+_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
+"""In place of the time when a record was read: the programs fill that in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The reply's ``entry`` is that of ``name``, or None."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change the item of ``name``, or make it, if ``condition`` holds. The reply's ``entry`` is the one that did not.
+
+    :ivar update: an update expression; ``values`` are those in it and in the condition, without the colon.
+    :ivar is_claim: it can grant the lock.
+    """
+
+    name: str
+    update: str
+    condition: str
+    values: Mapping[str, str | int] = field(default_factory=dict)
+    is_claim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the item of ``entry`` if it is unchanged."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """The reply's ``entries`` are all those whose names start with ``prefix``."""
+
+    prefix: str
+
+
+Command = Read | Change | Delete | List
+
+
+class Reply(NamedTuple):
+    """What became of a command, and the server's time."""
+
+    time: ServerTime
+    is_done: bool = True
+    entry: Entry | None = None
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An item.
+
+    :ivar is_free: it was released, so it is free whatever the clocks say.
+    :ivar lock_until: as the item has it.
+    """
+
+    record: LockRecord
+    is_free: bool
+    lock_until: str
+
+
+class Table:
+    """Makes the requests to one table."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def exchange(self, command: Command | AwsRequest | Sleep) -> Program[AwsRequest | Sleep, Any, Any]:
+        """The exchange of the clients. It passes on requests, which create the table."""
+        match command:
+            case Read():
+                reply = yield self._request("get_item", Key=_key(command.name), ConsistentRead=True)
+                return Reply(reply.time, entry=_entry(reply.value.get("Item")))
+            case List():
+                return (yield from self._scan(command))
+            case Change():
+                return _done((yield self._update(command)))
+            case Delete():
+                record = command.entry.record
+                values = {"lockUntil": command.entry.lock_until, "lockedBy": record.locked_by}
+                condition = "lockUntil = :lockUntil AND lockedBy = :lockedBy"
+                return _done((yield self._write("delete_item", record.name, condition, values)))
+            case _:
+                return (yield command)
+
+    def _scan(self, command: List) -> Program[AwsRequest, AwsReply, Reply]:
+        arguments: dict[str, Any] = {"ConsistentRead": True}
+        if command.prefix:
+            arguments["FilterExpression"] = "begins_with(#key, :prefix)"
+            arguments["ExpressionAttributeNames"] = {"#key": KEY}
+            arguments["ExpressionAttributeValues"] = _typed({"prefix": command.prefix})
+        entries: list[Entry] = []
+        while True:
+            reply = yield self._request("scan", **arguments)
+            entries += filter(None, map(_entry, reply.value.get("Items", ())))
+            if "LastEvaluatedKey" not in reply.value:
+                return Reply(reply.time, entries=tuple(entries))
+            arguments["ExclusiveStartKey"] = reply.value["LastEvaluatedKey"]
+
+    def _update(self, command: Change) -> AwsRequest:
+        condition, names = command.condition, {}
+        if "#key" in condition:
+            names["ExpressionAttributeNames"] = {"#key": KEY}
+        return self._write(
+            "update_item", command.name, condition, command.values, UpdateExpression=command.update, **names
+        )
+
+    def _write(
+        self, method: str, name: str, condition: str, values: Mapping[str, str | int], **more: Any
+    ) -> AwsRequest:
+        if values:
+            more["ExpressionAttributeValues"] = _typed(values)
+        return self._request(
+            method,
+            Key=_key(name),
+            ConditionExpression=condition,
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            **more,
+        )
+
+    def _request(self, method: str, **arguments: Any) -> AwsRequest:
+        return AwsRequest(method, {"TableName": self.name, **arguments}, (CONDITION_FAILED,))
+
+
+def _done(reply: AwsReply) -> Reply:
+    return Reply(reply.time, not reply.code, _entry(reply.value.get("Item")))
+
+
+def _key(name: str) -> dict[str, Any]:
+    return {KEY: {"S": name}}
+
+
+def _typed(values: Mapping[str, str | int]) -> dict[str, Any]:
+    return {f":{name}": {"S": value} if isinstance(value, str) else {"N": str(value)} for name, value in values.items()}
+
+
+def _entry(item: Mapping[str, Any] | None) -> Entry | None:
+    """:raises ValueError: the item is no lock record."""
+    if not item:
+        return None
+    try:
+        texts = {name: item[name]["S"] for name in (KEY, "lockUntil", "lockedAt", "lockedBy")}
+        token, fire_time = item.get("fencingToken"), item.get("lastFireTime")
+        record = LockRecord(
+            texts[KEY],
+            texts["lockedBy"],
+            parse_moment(texts["lockedAt"]),
+            parse_moment(texts["lockUntil"]),
+            int(token["N"]) if token else None,
+            parse_moment(fire_time["S"]) if fire_time else None,
+            read_at=_UNREAD,
+        )
+        is_free = item.get("releasedBy", {}).get("S") == record.locked_by
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"not a lock record: {item!r:.200}") from error
+    return Entry(record, is_free, texts["lockUntil"])
+
+
+def parse_moment(text: str) -> datetime:
+    """A moment as an item has it. ShedLock for Java always wrote milliseconds; any number of digits will do."""
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def milliseconds(moment: datetime) -> str:
+    """``moment`` cut to milliseconds, as ShedLock for Java writes it: the order of such texts is that of time."""
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def milliseconds_up(moment: datetime) -> str:
+    """The same, not earlier than ``moment``."""
+    return milliseconds(moment + _MILLISECOND - timedelta(microseconds=1))
+
+
+def surely_past(moment: datetime) -> str:
+    """What to compare ``lockUntil`` with: a text that is not greater than this means a time before ``moment``.
+
+    A millisecond earlier, as digits after the third would make a later moment look earlier than its "Z".
+    """
+    return milliseconds(moment - _MILLISECOND)
+
+
+def microseconds(moment: datetime) -> str:
+    """A fire time as text, whose order is that of time."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

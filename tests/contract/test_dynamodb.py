@@ -1,0 +1,97 @@
+"""The contract on DynamoDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+
+from shedlock_py.providers.dynamodb import AsyncDynamoDBLockProvider, DynamoDBLockProvider
+from shedlock_py.testing.contract import (
+    AsyncLockProviderContract,
+    AsyncPauseContract,
+    EventLoopContract,
+    ForkContract,
+    LockProviderContract,
+    NetworkContract,
+    PauseContract,
+    ProcessContract,
+    StallingStoreContract,
+)
+from shedlock_py.testing.proxy import Address, TcpProxy
+from tests.contract.stores import ContractStore, StoreContract
+from tests.support.dynamodb import REGION, DynamoDBServer
+from tests.support.ports import free_port
+
+
+class DynamoDBStore(ContractStore):
+    """A table of its own. ``via_proxy``: a proxy that can stall."""
+
+    def __init__(self, server: DynamoDBServer, kind: Any, *, via_proxy: bool) -> None:
+        self._server = server
+        self._table = server.create_table()
+        super().__init__(kind, server.url(self._table), {"clock_error": "0s"})
+        self._proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
+
+    @property
+    def address(self) -> Address:
+        return self._server.address
+
+    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+        address = via or (self._proxy.address if self._proxy else None)
+        return partial(self.kind, self._server.url(self._table, via=address), **self.options), None
+
+    def delete(self, name: str) -> None:
+        self._server.delete(self._table, name)
+
+    @contextmanager
+    def stalled(self, name: str) -> Iterator[None]:
+        assert self._proxy, "only a store behind a proxy can be made to wait"
+        self._proxy.stall()
+        try:
+            yield
+        finally:
+            self._proxy.resume()
+
+
+class DynamoDBContract(StoreContract):
+    kind: ClassVar[Any] = DynamoDBLockProvider
+    via_proxy: ClassVar[bool] = False
+    clock_resolution: ClassVar[float] = 2.3
+    kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
+    """The Date header is cut to seconds, for the writer and for the reader; and a round trip, on a busy machine."""
+
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> DynamoDBStore:
+        server: DynamoDBServer = request.getfixturevalue("dynamodb_server")
+        return DynamoDBStore(server, cls.kind, via_proxy=cls.via_proxy)
+
+    @pytest.fixture
+    def unreachable(self) -> str:
+        return f"dynamodb://locks?region={REGION}&endpoint=http://127.0.0.1:{free_port()}&timeout=300ms"
+
+
+class TestUrl(
+    DynamoDBContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract
+): ...
+
+
+class TestAsyncUrl(DynamoDBContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+    kind = AsyncDynamoDBLockProvider
+
+
+class TestAsyncPause(DynamoDBContract, AsyncPauseContract):
+    kind = AsyncDynamoDBLockProvider
+
+
+class TestStallingStore(DynamoDBContract, StallingStoreContract):
+    via_proxy = True
+
+
+class TestAsyncStallingStore(DynamoDBContract, StallingStoreContract):
+    kind = AsyncDynamoDBLockProvider
+    via_proxy = True
