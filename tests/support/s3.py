@@ -86,7 +86,7 @@ class S3Server(ServerProcess):
                 with self.client(attempts=1) as client:
                     if self.bucket not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
                         client.create_bucket(Bucket=self.bucket)
-                    client.put_object(Bucket=self.bucket, Key="ready", Body=b"")
+                    client.put_object(Bucket=self.bucket, Key="ready", Body=b"yes")
                 return True
         except (BotoCoreError, ClientError):
             pass

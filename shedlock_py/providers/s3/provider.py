@@ -143,9 +143,15 @@ def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, to
         raise ConfigurationError(f"store URL: the prefix has {len(path.encode())} bytes, {LONGEST_PREFIX} at most")
     # Services that are not Amazon's do not know the checksums that botocore adds where they are not required.
     required = dict.fromkeys(("request_checksum_calculation", "response_checksum_validation"), "when_required")
-    place = aws.Place("s3", f"s3://{bucket}/{path}/", **given, config=required)
+    handlers = {"request-created.s3.PutObject": _send_at_once}
+    place = aws.Place("s3", f"s3://{bucket}/{path}/", **given, config=required, handlers=handlers)
     if clock_error is None:
         clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
     limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
     limits.pop("history", None)
     return _Parsed(place, Objects(bucket, f"{path}/"), {**limits, "clock_error": clock_error})
+
+
+def _send_at_once(request: Any, **_: object) -> None:
+    """Send the content with the headers. botocore would wait one more round trip for S3 to ask for it."""
+    del request.headers["Expect"]  # nothing happens if there is none
