@@ -106,7 +106,7 @@ class AsyncConnectionPool(Generic[C]):
 
 
 async def close_with_loop(close: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
-    """Call ``close`` when the event loop ends. Advance the generator once, and keep it.
+    """Keep this generator, and start it with ``await anext(…)``: it calls ``close`` when its event loop ends.
 
     ``asyncio.run`` ends the async generators of its event loop before it closes the loop. Afterwards, drivers could
     close nothing.
