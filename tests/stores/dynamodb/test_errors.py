@@ -1,0 +1,161 @@
+"""Errors of DynamoDB and of the way to it: which are an outage, and what the message says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
+from shedlock_py.testing.contract.base import acquired, record_of
+from tests.stores.dynamodb.conftest import Open
+from tests.support.dynamodb import REGION, DynamoDBServer
+from tests.support.front_end import Fault, FrontEnd
+from tests.support.ports import free_port
+
+UPDATE = "UpdateItem"
+
+
+def fault(code: str, message: str = "as it is", status: int = 400, marker: str = UPDATE) -> Fault:
+    body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message}
+    return Fault(status, json.dumps(body).encode(), marker)
+
+
+@pytest.fixture
+def warm(open_provider: Open, front_end: FrontEnd) -> LockProvider:
+    """A provider that knows the time, so that an acquire is one request."""
+    provider = open_provider(front_end.address)
+    assert provider.record("warm") is None
+    return provider
+
+
+@pytest.mark.parametrize(
+    "code", ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
+)
+def test_i5_throttling_is_an_outage_and_is_not_made_worse(
+    warm: LockProvider, front_end: FrontEnd, name: str, code: str
+) -> None:
+    front_end.fault = fault(code)
+    with pytest.raises(ProviderUnreachable, match=code) as caught:
+        warm.acquire(LockRequest(name, "1m"))
+    assert "limit" in (caught.value.hint or "")
+    assert len(front_end.requests) == 1, "neither sent again nor undone"
+    front_end.fault = None
+    acquired(warm, LockRequest(name, "1m"))
+
+
+def test_i12_an_internal_error_is_in_doubt_and_undone(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
+    front_end.fault = fault("InternalServerError", status=500)
+    with pytest.raises(ProviderUnreachable, match="InternalServerError"):
+        warm.acquire(LockRequest(name, "1m"))
+    assert len(front_end.requests) == 2
+    assert "releasedBy" in front_end.requests[1]
+
+
+def test_a_conflict_with_a_transaction_is_tried_again(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
+    front_end.fault = fault("TransactionConflictException")
+    with pytest.raises(ProviderUnreachable, match="TransactionConflict"):
+        warm.acquire(LockRequest(name, "1m"))
+    assert len(front_end.requests) > 2
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "cure"),
+    [
+        ("AccessDeniedException", "User: x is not authorized to perform: dynamodb:UpdateItem", "policy"),
+        ("UnrecognizedClientException", "The security token included in the request is invalid.", "credentials"),
+        ("ExpiredTokenException", "The security token included in the request is expired", "credentials"),
+        (
+            "InvalidSignatureException",
+            "Signature expired: 20261123T170000Z is now earlier than 20261123T175500Z (20261123T180000Z - 5 min.)",
+            "set the clock of this machine right",
+        ),
+    ],
+)
+def test_refusals_name_their_cure(
+    warm: LockProvider, front_end: FrontEnd, name: str, code: str, message: str, cure: str
+) -> None:
+    front_end.fault = fault(code, message)
+    with pytest.raises(ProviderError, match=code) as caught:
+        warm.acquire(LockRequest(name, "1m"))
+    assert not isinstance(caught.value, ProviderUnreachable)
+    assert cure in (caught.value.hint or "")
+    assert len(front_end.requests) == 1
+
+
+def test_i5_a_reply_without_the_time_is_an_outage(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
+    front_end.fault = Fault(200, b"", marker="nothing has this", has_date=False)
+    with pytest.raises(ProviderUnreachable, match="Date") as caught:
+        warm.acquire(LockRequest(name, "1m"))
+    assert "proxy" in (caught.value.hint or "")
+
+
+def test_i5_a_page_of_a_proxy_is_an_outage(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
+    front_end.fault = Fault(502, b"<html>Bad gateway</html>")
+    with pytest.raises(ProviderUnreachable):
+        warm.acquire(LockRequest(name, "1m"))
+
+
+@pytest.mark.parametrize("operation", ["acquire", "record", "records", "prune"])
+def test_a_missing_table_names_the_cure(dynamodb_server: DynamoDBServer, operation: str) -> None:
+    provider: Any = provider_from_url(dynamodb_server.url("no_such_table"))
+    arguments: dict[str, Any] = {"acquire": LockRequest("job", "1m"), "record": "job", "records": "", "prune": "1d"}
+    with pytest.raises(ProviderError, match="ResourceNotFoundException") as caught:
+        getattr(provider, operation)(arguments[operation])
+    assert "create_schema()" in (caught.value.hint or "")
+    assert "no_such_table" in (caught.value.hint or "")
+    provider.close()
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    provider: Any = provider_from_url(f"dynamodb://locks?region={REGION}&endpoint=http://127.0.0.1:{free_port()}")
+    with pytest.raises(ProviderError, match="credentials") as caught:
+        provider.acquire(LockRequest("job", "1m"))
+    assert not isinstance(caught.value, ProviderUnreachable)
+    assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
+    provider.close()
+
+
+def test_a_profile_that_is_missing() -> None:
+    provider: Any = provider_from_url(f"dynamodb://locks?region={REGION}&profile=nobody-has-it")
+    with pytest.raises(ProviderError, match="nobody-has-it") as caught:
+        provider.acquire(LockRequest("job", "1m"))
+    assert "config" in (caught.value.hint or "")
+    provider.close()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"lockUntil": "tomorrow", "lockedAt": "2024-01-01T00:00:00.000Z", "lockedBy": "x"},
+        {"lockUntil": 12, "lockedAt": "2024-01-01T00:00:00.000Z", "lockedBy": "x"},
+        {"lockUntil": "9999-01-01T00:00:00.000Z"},
+    ],
+)
+def test_i5_an_item_with_odd_values(
+    provider: LockProvider, dynamodb_server: DynamoDBServer, table: str, name: str, values: dict[str, Any]
+) -> None:
+    dynamodb_server.put(table, _id=name, **values)
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="not a lock record"):
+            provider.acquire(LockRequest(name, "1m"))
+
+
+def test_a_scan_of_several_pages(
+    provider: LockProvider, dynamodb_server: DynamoDBServer, table: str, name: str
+) -> None:
+    """DynamoDB replies with a megabyte at a time."""
+    for number in range(12):
+        acquired(provider, LockRequest(f"{name}-{number}", "1m"))
+        item = dynamodb_server.item(table, f"{name}-{number}")
+        assert item is not None
+        dynamodb_server.ask("PutItem", TableName=table, Item=item | {"padding": {"S": "x" * 200_000}})
+    assert len(provider.records()) == len(provider.records(name)) == 12
+    assert record_of(provider, f"{name}-3").is_held

@@ -1,0 +1,124 @@
+"""One table together with ShedLock for Java: each side keeps the other out.
+
+The commands are those of ShedLock's provider for DynamoDB, in this test's own words. It takes the time of the JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest
+from shedlock_py.testing.contract.base import acquired, eventually, record_of
+from tests.support.dynamodb import DynamoDBServer
+
+HOST = "java-host.example.org"
+
+
+def iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03}Z"
+
+
+@dataclass
+class Java:
+    """A replica on the JVM. Owns by its host name, as ShedLock does."""
+
+    server: DynamoDBServer
+    table: str
+
+    def lock(self, name: str, at_most: float = 60) -> bool:
+        now = datetime.now(UTC)
+        values = {":lockUntil": iso(now + timedelta(seconds=at_most)), ":lockedAt": iso(now), ":lockedBy": HOST}
+        try:
+            self._update(
+                name,
+                values,
+                UpdateExpression="set lockUntil = :lockUntil, lockedAt = :lockedAt, lockedBy = :lockedBy",
+                ConditionExpression="lockUntil <= :lockedAt or attribute_not_exists(lockUntil)",
+            )
+        except urllib.error.HTTPError as error:
+            with error:
+                if not json.load(error)["__type"].endswith("ConditionalCheckFailedException"):
+                    raise
+            return False
+        return True
+
+    def unlock(self, name: str) -> None:
+        """By name only."""
+        values = {":lockUntil": iso(datetime.now(UTC))}
+        self._update(name, values, UpdateExpression="set lockUntil = :lockUntil")
+
+    def _update(self, name: str, values: dict[str, str], **expressions: str) -> None:
+        self.server.ask(
+            "UpdateItem",
+            TableName=self.table,
+            Key={"_id": {"S": name}},
+            ExpressionAttributeValues={key: {"S": value} for key, value in values.items()},
+            **expressions,
+        )
+
+
+@pytest.fixture
+def java(dynamodb_server: DynamoDBServer, table: str) -> Java:
+    return Java(dynamodb_server, table)
+
+
+def test_i1_each_side_keeps_the_other_out(provider: LockProvider, java: Java, name: str) -> None:
+    lease = acquired(provider, LockRequest(name, "1m"))
+    assert not java.lock(name)
+    assert provider.release(lease)
+    assert java.lock(name), "a lock that was released is free at once, also for Java"
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    record = record_of(provider, name)
+    assert (record.holder, record.is_held) == (HOST, True)
+    assert provider.release(lease) is False
+    java.unlock(name)
+    successor = eventually(lambda: provider.acquire(LockRequest(name, "1m")))
+    assert (successor.fencing_token or 0) > (lease.fencing_token or 0), "Java has left the token alone"
+
+
+def test_i1_a_released_lock_that_java_took_is_not_free(provider: LockProvider, java: Java, name: str) -> None:
+    """The record says that our acquisition was released; Java does not know of that, and leaves it there."""
+    lease = acquired(provider, LockRequest(name, "1m"))
+    provider.release(lease)
+    assert java.lock(name)
+    item = java.server.item(java.table, name)
+    assert item is not None
+    assert item["releasedBy"]["S"] == lease.locked_by
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert provider.force_release(name) is True
+    acquired(provider, LockRequest(name, "1m"))
+
+
+def test_what_java_reads(provider: LockProvider, java: Java, name: str) -> None:
+    lease = acquired(provider, LockRequest(name, "1m"))
+    item = java.server.item(java.table, name)
+    assert item is not None
+    assert (item["_id"], item["lockedBy"]) == ({"S": name}, {"S": lease.locked_by})
+    for attribute in ("lockUntil", "lockedAt"):
+        text = item[attribute]["S"]
+        assert text == iso(datetime.fromisoformat(text)), "milliseconds: the order of texts is that of time"
+
+
+@pytest.mark.parametrize("fraction", ["", ".5", ".25", ".123456", ".123456789", ".999999"])
+def test_i1_any_number_of_digits(
+    provider: LockProvider, dynamodb_server: DynamoDBServer, table: str, name: str, fraction: str
+) -> None:
+    """Texts of other lengths are not in the order of time: one that ends late looks earlier, and the other way."""
+    until = datetime.now(UTC) + timedelta(seconds=2)
+    text = f"{until:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    dynamodb_server.put(table, _id=name, lockUntil=text, lockedAt="2024-01-01T00:00:00Z", lockedBy=HOST)
+    lease = eventually(lambda: provider.acquire(LockRequest(name, "1m")))
+    assert datetime.now(UTC) >= datetime.fromisoformat(text)
+    assert record_of(provider, name).locked_by == lease.locked_by
+
+
+def test_a_take_over_from_java(provider: LockProvider, java: Java, name: str) -> None:
+    assert java.lock(name)
+    lease = provider.take_over(LockRequest(name, "1m"))
+    assert not java.lock(name)
+    assert provider.release(lease)

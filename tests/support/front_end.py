@@ -1,0 +1,81 @@
+"""An HTTP server in front of another one: it passes requests on, or replies with an error, as services of Amazon do."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from shedlock_py.testing.proxy import Address
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the front end replies instead.
+
+    :ivar marker: to requests that have this in a header or in the body; an empty one is in each.
+    """
+
+    status: int
+    body: bytes
+    marker: str = ""
+    has_date: bool = True
+
+
+class FrontEnd:
+    """Listens until the end of its ``with`` block."""
+
+    def __init__(self, upstream: Address) -> None:
+        self.fault: Fault | None = None
+        self.requests: list[str] = []
+        """Of each request that a fault replied to, headers and body."""
+        front = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_any(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                request, fault = f"{self.headers}{body.decode(errors='replace')}", front.fault
+                if fault is not None and fault.marker in request:
+                    front.requests.append(request)
+                    self.reply(fault.status, {"Content-Type": "application/x-amz-json-1.0"}, fault.body, fault.has_date)
+                    return
+                connection = http.client.HTTPConnection(*upstream, timeout=30)
+                connection.request(self.command, self.path, body, dict(self.headers))
+                reply = connection.getresponse()
+                self.reply(reply.status, dict(reply.headers), reply.read(), fault is None or fault.has_date)
+                connection.close()
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
+
+            def reply(self, status: int, headers: dict[str, str], body: bytes, has_date: bool) -> None:
+                self.send_response_only(status)
+                for name, value in headers.items():
+                    if name.lower() not in ("date", "content-length", "transfer-encoding"):
+                        self.send_header(name, value)
+                if has_date:
+                    self.send_header("Date", self.date_time_string())
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address: Address = ("127.0.0.1", self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
