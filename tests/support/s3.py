@@ -31,9 +31,9 @@ _IDENTITY = {
 class S3Server(ServerProcess):
     """SeaweedFS with one bucket. It replies to requests that are signed with the keys of ``aws.py`` only."""
 
-    product = "seaweedfs"
+    product = "s3"
     programs = ("weed",)
-    releases: ClassVar[Mapping[str, Release]] = {"4.45": Fetched("seaweedfs")}
+    releases: ClassVar[Mapping[str, Release]] = {"4.45": Fetched("s3")}
     bucket = "locks"
     stop_signal = signal.SIGKILL  # it takes ten seconds for an orderly end
 

@@ -362,7 +362,7 @@ STORES = {
         "dynamodb_server", partial(private_server, "dynamodb", DynamoDBServer), DynamoDBStore, DynamoDBServer
     ),
     "etcd": Registration("etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer),
-    "s3": Registration("s3_server", partial(private_server, "seaweedfs", S3Server), S3Store, S3Server),
+    "s3": Registration("s3_server", partial(private_server, "s3", S3Server), S3Store, S3Server),
 }
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")
