@@ -26,10 +26,12 @@ _IDENTITY = {
     "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
     "actions": ["Admin", "Read", "List", "Write"],
 }
+_ANONYMOUS = {"name": "anonymous", "actions": ["Read", "List", "Write"]}
+"""Of requests that a front end has changed, so that they have no signature."""
 
 
 class S3Server(ServerProcess):
-    """SeaweedFS with one bucket. It replies to requests that are signed with the keys of ``aws.py`` only."""
+    """SeaweedFS with one bucket. A signature must be of the keys in ``aws.py``."""
 
     product = "s3"
     programs = ("weed",)
@@ -44,7 +46,7 @@ class S3Server(ServerProcess):
 
     def create_data(self) -> None:
         self.data.mkdir(mode=0o700)
-        (self.directory / "s3.json").write_text(json.dumps({"identities": [_IDENTITY]}))
+        (self.directory / "s3.json").write_text(json.dumps({"identities": [_IDENTITY, _ANONYMOUS]}))
 
     def start(self) -> None:
         super().start()
@@ -100,6 +102,10 @@ class S3Server(ServerProcess):
         host, port = super().address
         made = boto3.client("s3", region_name=REGION, endpoint_url=f"http://{host}:{port}", config=config)
         return closing(made)
+
+    def keys(self, prefix: str) -> list[str]:
+        with self.client() as client:
+            return [found["Key"] for found in client.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", ())]
 
     def delete_all(self, prefix: str) -> None:
         with self.client() as client:

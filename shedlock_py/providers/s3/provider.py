@@ -73,11 +73,11 @@ class S3Programs(CasPrograms):
 class S3LockProvider(ProgramProvider):
     """Locks in a bucket of S3, or of a service with S3's interface and conditional writes.
 
-    A lease that is not released is kept up to ``clock_error`` + 1 s + a round trip longer than ``lock_at_most_for``,
+    A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
     because the time is that of the ``Date`` header of S3's replies. See docs/providers/s3.md.
 
-    :param url: ``s3://bucket`` or ``s3://bucket/prefix``. Options: ``endpoint``, ``region`` and ``profile``, in place of
-        what boto3's own configuration has; ``timeout``, ``fire_time_tolerance``, ``clock_error``.
+    :param url: ``s3://bucket`` or ``s3://bucket/prefix``. Options: ``endpoint``, ``region`` and ``profile``, in place
+        of what boto3's own configuration has; ``timeout``, ``fire_time_tolerance``, ``clock_error``.
     :param clock_error: how far the clocks of the service's front ends may differ; 1 s by default.
     :param timeout: how long an operation may take in all; 5 s by default.
     :param fire_time_tolerance: how far a fire time may lie in the future of S3's clock; 5 minutes by default.

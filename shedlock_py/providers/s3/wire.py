@@ -68,15 +68,11 @@ class Objects:
             case Read(name):
                 reply, entry = yield from self._read(self._key(name))
                 return CasReply(entry, reply.time)
-            case Write(record, if_version, is_free):
+            case Write(record, if_version):
                 if if_version is None and not self._is_checked:
                     # The first record of this provider. What it finds was written after such a check.
                     yield from self._check(Check())
-                # Two objects with the same content would have the same ETag.
-                fields = {"name": record.name, **record_to_json(record), "write": uuid4().hex}
-                fields |= {"free": True} if is_free else {}
-                reply = yield from self._put(self._key(record.name), fields, if_version)
-                return CasReply(None if reply.code else reply.value["ETag"], reply.time)
+                return (yield from self._write(self._key(record.name), command))
             case Delete(name, if_version):
                 reply = yield from self._delete(self._key(name), if_version)
                 return CasReply(not reply.code, reply.time)
@@ -89,18 +85,28 @@ class Objects:
         reply = yield self._request("get_object", _ABSENT, Key=key)
         if reply.code:
             return reply, None
-        fields = json.loads(reply.value["Body"])
-        if not isinstance(fields, dict):
-            raise ValueError(f"{key}: not a lock record: {fields!r:.200}")
+        fields = _fields_in(key, reply)
         is_free = fields.pop("free", False) is True
-        fields.pop("write", None)
-        record = record_from_json(fields.pop("name", ""), fields, read_at=_UNREAD)
+        del fields["write"]
+        record = record_from_json(fields.pop("name"), fields, read_at=_UNREAD)
         return reply, Entry(record, reply.value["ETag"], is_free)
+
+    def _write(self, key: str, command: Write) -> _Requests[CasReply]:
+        # Two objects with the same content would have the same ETag.
+        fields = {"name": command.record.name, **record_to_json(command.record), "write": uuid4().hex}
+        fields |= {"free": True} if command.is_free else {}
+        reply = yield from self._put(key, fields, command.if_version)
+        if reply.code == "PreconditionFailed":
+            # aiohttp, or a proxy, may have sent it twice, and the first copy was carried out.
+            reply = yield self._request("get_object", _ABSENT, Key=key)
+            if reply.code or _fields_in(key, reply)["write"] != fields["write"]:
+                return CasReply(None, reply.time)
+        return CasReply(None if reply.code else reply.value["ETag"], reply.time)
 
     def _list(self, start: str) -> _Requests[CasReply]:
         entries: list[Entry] = []
         # A key with another slash is of somebody else, whose prefix begins with this one.
-        where = {"Prefix": self._prefix + _encoded(start)[:_READABLE], "Delimiter": "/"}
+        where: dict[str, Any] = {"Prefix": self._prefix + _encoded(start)[:_READABLE], "Delimiter": "/"}
         while True:
             page = yield self._request("list_objects_v2", **where)
             reply = page
@@ -145,6 +151,13 @@ class Objects:
         if len(encoded) > _LONGEST:
             encoded = encoded[:_READABLE] + sha256(name.encode()).hexdigest()
         return f"{self._prefix}{encoded}{_SUFFIX}"
+
+
+def _fields_in(key: str, reply: AwsReply) -> dict[str, Any]:
+    fields = json.loads(reply.value["Body"])
+    if not isinstance(fields, dict) or not {"name", "write"} <= fields.keys():
+        raise ValueError(f"{key} is no lock record: {fields!r:.200}")
+    return fields
 
 
 def _encoded(name: str) -> str:
