@@ -105,7 +105,9 @@ class S3Server(ServerProcess):
 
     def keys(self, prefix: str) -> list[str]:
         with self.client() as client:
-            return [found["Key"] for found in client.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", ())]
+            return [
+                found["Key"] for found in client.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", ())
+            ]
 
     def delete_all(self, prefix: str) -> None:
         with self.client() as client:

@@ -209,7 +209,11 @@ def test_urls_that_cannot_work(url: str, problem: str) -> None:
 
 @pytest.mark.parametrize(
     ("url", "shown"),
-    [("s3://bucket", "s3://bucket/shedlock/"), ("s3://bucket/", "s3://bucket/shedlock/"), ("s3://b/x/y/", "s3://b/x/y/")],
+    [
+        ("s3://bucket", "s3://bucket/shedlock/"),
+        ("s3://bucket/", "s3://bucket/shedlock/"),
+        ("s3://b/x/y/", "s3://b/x/y/"),
+    ],
 )
 def test_where_the_records_are(url: str, shown: str) -> None:
     assert repr(provider_from_url(url)) == f"<S3LockProvider {shown}>"
