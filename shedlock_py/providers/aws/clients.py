@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from shedlock_py._process import PerProcess, monotonic
 from shedlock_py._program import Program, run
 from shedlock_py._timers import WorkerPool
-from shedlock_py.providers.aws.errors import NoServerTimeError, code_of
+from shedlock_py.providers.aws.errors import code_of
 from shedlock_py.providers.aws.place import POOL_SIZE, Place
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within
@@ -162,10 +162,7 @@ def expected_reply(request: AwsRequest, error: ClientError, sent_at: float) -> A
 
 def reply_of(value: Mapping[str, Any], sent_at: float, code: str = "") -> AwsReply:
     date = value["ResponseMetadata"]["HTTPHeaders"].get("date")
-    try:
-        return AwsReply(value, ServerTime.from_header(date, sent_at, monotonic()), code)
-    except ValueError as error:
-        raise NoServerTimeError(str(error)) from error
+    return AwsReply(value, ServerTime.from_header(date, sent_at, monotonic()), code)
 
 
 def _ignore(_reply: object) -> None:

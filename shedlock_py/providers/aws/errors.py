@@ -5,6 +5,7 @@ from __future__ import annotations
 from botocore import exceptions
 from botocore.parsers import ResponseParserError
 
+from shedlock_py.providers.cas import UnknownTimeError
 from shedlock_py.providers.kit import Failure
 
 _THROTTLED = {
@@ -47,10 +48,6 @@ _NO_CREDENTIALS_NOW = (
 """What credentials come from did not reply."""
 
 
-class NoServerTimeError(Exception):
-    """The reply has no ``Date`` header: something between has taken it out."""
-
-
 def code_of(error: Exception) -> str:
     """The code of an error reply; empty if ``error`` is something else."""
     if not isinstance(error, exceptions.ClientError):
@@ -76,7 +73,7 @@ def classify(error: Exception) -> Failure:
     match error:
         case exceptions.ClientError():
             return _classify_reply(error)
-        case exceptions.ReadTimeoutError() | ResponseParserError() | NoServerTimeError():
+        case exceptions.ReadTimeoutError() | ResponseParserError() | UnknownTimeError():
             return Failure.UNREACHABLE
         case exceptions.ConnectTimeoutError() | exceptions.ProxyConnectionError():
             return Failure.NOT_DONE
@@ -114,7 +111,7 @@ def hint(error: Exception) -> str | None:
             return "name a profile of ~/.aws/config, or set AWS_CONFIG_FILE"
         case exceptions.EndpointConnectionError():
             return "is the region right, and does the network allow connections to the service?"
-        case NoServerTimeError():
+        case UnknownTimeError():
             return "let the proxy between this process and the service pass the Date header on"
     if code in _CLOCK_IS_WRONG or (code in _BAD_SIGNATURE and "expired" in str(error).lower()):
         return "set the clock of this machine right: requests are signed with its time, and valid for 5 to 15 minutes"

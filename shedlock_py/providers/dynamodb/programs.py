@@ -47,7 +47,7 @@ _MICROSECOND = timedelta(microseconds=1)
 T = TypeVar("T")
 DynamoProgram = Program[Command, Reply, T]
 
-_IS_FREE = "(attribute_not_exists(lockUntil) OR lockUntil <= :now OR releasedBy = lockedBy)"
+_IS_FREE = "(attribute_not_exists(lockUntil) OR lockUntil <= :now OR lockUntil = :seen OR releasedBy = lockedBy)"
 # I7. And a late copy of a claim has the token that the first copy has used.
 _IS_NEWER = "(attribute_not_exists(fencingToken) OR fencingToken < :fencingToken)"
 _IS_NEXT_FIRE_TIME = "(attribute_not_exists(lastFireTime) OR lastFireTime < :lastFireTime)"
@@ -70,7 +70,8 @@ class DynamoDBPrograms(StorePrograms):
     """Programs for a table of DynamoDB.
 
     The time is never exact. A program writes the latest time that it can be and adds ``clock_error``; it compares with
-    the earliest. A reply that contradicts the time of the one before by more than ``clock_error`` is an error.
+    the earliest. Where a reply contradicts the time that its command was made with by more than ``clock_error``, the
+    operation is done again by the time of that reply; a second such reply is an error.
 
     :param table: its name.
     :param clock_error: how far the clocks of the servers that reply may differ.
@@ -80,7 +81,8 @@ class DynamoDBPrograms(StorePrograms):
         super().__init__(**options)
         self.table = table
         self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
-        self._time: ServerTime | None = None
+        self._last: ServerTime | None = None
+        """From the last reply."""
         self._newest_token = 0
 
     def is_write(self, command: object) -> bool:
@@ -103,92 +105,64 @@ class DynamoDBPrograms(StorePrograms):
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> DynamoProgram[int | None]:
         name, least_token = claim.request.name, ((before and before.fencing_token) or 0) + 1
-        if not self._is_time_recent():
-            entry = (yield from self._ask(Read(name))).entry
-            if not force and entry is not None and not self._is_own(entry, claim) and self._is_refused(entry, claim):
+        time, seen, may_repeat = self._last, "", not force
+        if time is None or not self._is_recent(time) or self._is_too_late(claim, time):
+            reply = yield from self._ask(Read(name))
+            time, entry = reply.time, reply.entry
+            if not force and entry is not None and not _is_own(entry, claim) and self._is_refused(entry, claim, time):
                 return None
         for _ in range(MOST_TRIES):
-            self._check_fire_time(claim, "take_over" if force else "acquire")
-            token = max(least_token, self._next_token())
-            time, written = self._known_time, self._written(claim.request.lock_at_most_for)
-            reply = yield from self._ask(self._claiming(claim, before, token, written, force=force))
-            is_own = reply.entry is not None and self._is_own(reply.entry, claim)
-            if not self._agree(time, reply.time):
-                if reply.is_done or is_own:
-                    yield from self._undo_unless(force, claim)
-                raise self._disagreement("take_over" if force else "acquire", name)
-            if reply.is_done:
+            if self._is_too_late(claim, time):
+                raise fire_time_too_late(_operation(force), claim.request, self.fire_time_tolerance)
+            token, written = max(least_token, self._next_token(time)), self._written(claim, time)
+            now = None if force else self._earliest(time)
+            reply = yield from self._ask(_claiming(claim, before, token, written, now, seen))
+            entry, is_right = reply.entry, self._agree(time, reply.time)
+            is_granted = reply.is_done or (entry is not None and _is_own(entry, claim))
+            time = reply.time
+            if not is_right:
+                if is_granted and not force:  # until a wrong time; a take-over is left to expire
+                    yield from self.undo_for(name, claim.locked_by, claim.request.fire_time)
+                    claim.renew()  # so that a late copy of the undo frees nothing
+                if not may_repeat:
+                    raise self._disagreement(_operation(force), name)
+                may_repeat = False
+            elif reply.is_done:
                 claim.note = written
                 return token
-            entry = reply.entry
-            if is_own and entry is not None:  # an earlier copy of the command was carried out
+            elif entry is not None and is_granted:  # an earlier copy of the command was carried out
                 claim.note = _Written(entry.record.locked_at, entry.lock_until)
                 return entry.record.fencing_token
-            if force or (entry is not None and self._is_refused(entry, claim)):
+            elif force or (entry is not None and self._is_refused(entry, claim, time)):
                 return None
-            least_token = ((entry and entry.record.fencing_token) or 0) + 1
-        raise _too_many_tries("take_over" if force else "acquire", name)
+            if entry is not None:
+                least_token = max(least_token, (entry.record.fencing_token or 0) + 1)
+                seen = "" if self._is_held(entry, time) else entry.lock_until
+        raise _too_many_tries(_operation(force), name)
 
-    def _claiming(
-        self, claim: Claim, before: LockRecord | None, token: int, written: _Written, *, force: bool
-    ) -> Change:
-        """The one request that grants the lock to ``claim``."""
-        request, fire_time = claim.request, claim.request.fire_time
-        update, condition = _GRANT, f"{_IS_FREE} AND {_IS_NEWER}"
-        values: dict[str, str | int] = {
-            "lockUntil": written.lock_until,
-            "lockedAt": milliseconds(written.locked_at),
-            "lockedBy": claim.locked_by,
-            "fencingToken": token,
-            "expiresAt": _expires_at(written.lock_until),
-        }
-        if force:
-            condition = "attribute_not_exists(#key)"
-            newest = before and before.last_fire_time
-            if newest and (fire_time is None or fire_time < newest):
-                fire_time = newest
-            if before is not None and before.fencing_token is None:
-                condition = "attribute_exists(#key) AND attribute_not_exists(fencingToken)"
-            elif before is not None and before.fencing_token is not None:
-                condition, values["before"] = "fencingToken = :before", before.fencing_token
-        else:
-            values["now"] = surely_past(self._earliest())
-            if fire_time is not None:
-                condition += f" AND {_IS_NEXT_FIRE_TIME}"
-        if fire_time is not None:
-            update += ", lastFireTime = :lastFireTime"
-            values["lastFireTime"] = microseconds(fire_time)
-        return Change(request.name, f"{update} REMOVE releasedBy", condition, values, is_claim=True)
-
-    def _is_own(self, entry: Entry, claim: Claim) -> bool:
-        return entry.record.locked_by == claim.locked_by
-
-    def _is_refused(self, entry: Entry, claim: Claim) -> bool:
+    def _is_refused(self, entry: Entry, claim: Claim, time: ServerTime) -> bool:
         newest, fire_time = entry.record.last_fire_time, claim.request.fire_time
-        return self._is_held(entry) or (fire_time is not None and newest is not None and fire_time <= newest)
+        return self._is_held(entry, time) or (fire_time is not None and newest is not None and fire_time <= newest)
 
-    def _check_fire_time(self, claim: Claim, operation: str) -> None:
+    def _is_too_late(self, claim: Claim, time: ServerTime) -> bool:
         fire_time = claim.request.fire_time
-        if fire_time and fire_time > self._latest() + self.fire_time_tolerance:
-            raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance)
+        return fire_time is not None and fire_time > self._latest(time) + self.fire_time_tolerance
 
-    def _undo_unless(self, force: bool, claim: Claim) -> DynamoProgram[None]:
-        """Free what was granted at a wrong time. After a take-over the former holder may trust its lease: it stays."""
-        if not force:
-            request = claim.request
-            yield from self.undo_for(request.name, claim.locked_by, request.fire_time)
+    def _written(self, claim: Claim, time: ServerTime) -> _Written:
+        return _Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)))
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
-        operation = "release" if releasing else "extend"
-        known = lease.note if isinstance(lease.note, _Written) else None
-        if known is None or self._time is None:
-            known = _own_of((yield from self._ask(Read(lease.name))).entry, lease)
+        known, time, may_repeat = lease.note if isinstance(lease.note, _Written) else None, self._last, True
+        if known is None or time is None:
+            reply = yield from self._ask(Read(lease.name))
+            known, time = _own_of(reply.entry, lease), reply.time
         for _ in range(MOST_TRIES):
-            now = self._earliest()
+            now = self._earliest(time)
             if known is None or parse_moment(known.lock_until) <= now:
                 return False
-            update, until = "SET lockUntil = :lockUntil, expiresAt = :expiresAt", self._end_of(lock_for)
-            if releasing and not lock_for:
+            update, until = "SET lockUntil = :lockUntil, expiresAt = :expiresAt", self._end_of(lock_for, time)
+            is_free = releasing and not lock_for
+            if is_free:
                 update, until = f"{update}, releasedBy = lockedBy", now
             written = _Written(known.locked_at, milliseconds_up(max(until, known.locked_at)))
             values: dict[str, str | int] = {
@@ -198,15 +172,17 @@ class DynamoDBPrograms(StorePrograms):
                 "fencingToken": lease.fencing_token or 0,
                 "known": known.lock_until,
             }
-            time = self._known_time
             reply = yield from self._ask(Change(lease.name, update, _IS_SAME, values))
+            known = written if reply.is_done else _own_of(reply.entry, lease)
+            is_right, time = self._agree(time, reply.time), reply.time
             if reply.is_done:
                 lease.note = written
-                if not self._agree(time, reply.time) and not releasing:
-                    raise self._disagreement(operation, lease.name)
-                return True
-            known = _own_of(reply.entry, lease)
-        raise _too_many_tries(operation, lease.name)
+                if is_right or is_free:
+                    return True
+                if not may_repeat:
+                    raise self._disagreement("release" if releasing else "extend", lease.name)
+                may_repeat = False
+        raise _too_many_tries("release" if releasing else "extend", lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> DynamoProgram[bool]:
         condition = "lockedBy = :lockedBy"
@@ -223,25 +199,28 @@ class DynamoDBPrograms(StorePrograms):
         return reply.is_done
 
     def record(self, name: str) -> DynamoProgram[LockRecord | None]:
-        entry = (yield from self._ask(Read(name))).entry
-        return self._shown(entry) if entry else None
+        reply = yield from self._ask(Read(name))
+        return self._shown(reply.entry, reply.time) if reply.entry else None
 
     def records(self, prefix: str) -> DynamoProgram[list[LockRecord]]:
-        return [self._shown(entry) for entry in (yield from self._ask(List(prefix))).entries]
+        reply = yield from self._ask(List(prefix))
+        return [self._shown(entry, reply.time) for entry in reply.entries]
 
-    def _shown(self, entry: Entry) -> LockRecord:
+    def _shown(self, entry: Entry, time: ServerTime) -> LockRecord:
         """Its record for people to read. What another server has written may look like the future to this one."""
         record = entry.record
         since = record.lock_until if entry.is_free else record.locked_at
-        return replace(record, read_at=max(self._earliest(), since))
+        return replace(record, read_at=max(self._earliest(time), since))
 
     def prune(self, unused_for: timedelta) -> DynamoProgram[int]:
-        entries, deleted = (yield from self._ask(List(""))).entries, 0
-        for entry in entries:
-            record, now = entry.record, self._earliest()
-            # I7: a younger record has to stay, because the next token of its name comes from it, not from a clock.
-            is_old = now - record.lock_until >= unused_for and (record.fencing_token or 0) < self._least_token()
-            if is_old and not self._is_held(entry):
+        reply, deleted = (yield from self._ask(List(""))), 0
+        now = self._earliest(reply.time)
+        # No replica gives a smaller token to a name that has no record. A younger record stays: the next token of its
+        # name comes from it, not from a clock that is coarse (I7).
+        least = _token_at(now - self.clock_error - timedelta(microseconds=_UNCERTAIN))
+        for entry in reply.entries:
+            record, is_held = entry.record, self._is_held(entry, reply.time)
+            if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
                 deleted += (yield from self._ask(Delete(entry))).is_done
         return deleted
 
@@ -252,22 +231,34 @@ class DynamoDBPrograms(StorePrograms):
 
     def _ask(self, command: Command) -> DynamoProgram[Reply]:
         reply = yield command
-        self._time = reply.time
+        self._last = reply.time
         return reply
 
-    @property
-    def _known_time(self) -> ServerTime:
-        assert self._time is not None, "a reply was received before"
-        return self._time
+    def _is_recent(self, time: ServerTime) -> bool:
+        return self.clock() - time.sent_at < RECENT
 
-    def _is_time_recent(self) -> bool:
-        return self._time is not None and self.clock() - self._time.sent_at < RECENT
+    def _earliest(self, time: ServerTime) -> datetime:
+        return time.earliest(self.clock())
 
-    def _earliest(self) -> datetime:
-        return self._known_time.earliest(self.clock())
+    def _latest(self, time: ServerTime) -> datetime:
+        return time.latest(self.clock())
 
-    def _latest(self) -> datetime:
-        return self._known_time.latest(self.clock())
+    def _end_of(self, lock_for: timedelta, time: ServerTime) -> datetime:
+        """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
+        return self._latest(time) + lock_for + self.clock_error
+
+    def _is_held(self, entry: Entry, time: ServerTime) -> bool:
+        return not entry.is_free and entry.record.lock_until > self._earliest(time)
+
+    def _next_token(self, time: ServerTime) -> int:
+        """The time in microseconds; and more than the last one, as the earliest time that it can be may go back.
+
+        So one request grants the lock again that this provider had a moment ago.
+        """
+        now = _token_at(self._earliest(time))
+        is_repeated = 0 <= self._newest_token - now < _UNCERTAIN
+        self._newest_token = self._newest_token + 1 if is_repeated else now
+        return self._newest_token
 
     def _agree(self, before: ServerTime, after: ServerTime) -> bool:
         """Whether the time that a command was made with was right, as far as its reply shows.
@@ -275,43 +266,55 @@ class DynamoDBPrograms(StorePrograms):
         It was not if the server's clock was set, if this machine stood still without its clock showing it, as after a
         migration, or if two servers' clocks differ by more than ``clock_error``.
         """
-        now = self.clock()
-        is_late = after.earliest(now) > before.latest(now) + self.clock_error
-        is_early = after.latest(now) + self.clock_error < before.earliest(now)
+        is_late = self._earliest(after) > self._latest(before) + self.clock_error
+        is_early = self._latest(after) + self.clock_error < self._earliest(before)
         return not is_late and not is_early
 
     def _disagreement(self, operation: str, name: str) -> Exception:
         return unreachable(
             operation,
             name,
-            f"the time of this reply and of the one before differ by more than {self.clock_error} (clock_error)",
-            hint="try again; if it happens often, the clocks of the servers differ: raise clock_error on all replicas",
+            f"the times of one reply and the next differ by more than {self.clock_error} (clock_error)",
+            hint="if it happens again, the clocks of the servers differ so much: raise clock_error on all replicas",
         )
 
-    def _end_of(self, lock_for: timedelta) -> datetime:
-        """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
-        return self._latest() + lock_for + self.clock_error
 
-    def _written(self, lock_for: timedelta) -> _Written:
-        return _Written(self._earliest(), milliseconds_up(self._end_of(lock_for)))
+def _claiming(
+    claim: Claim, before: LockRecord | None, token: int, written: _Written, now: datetime | None, seen: str
+) -> Change:
+    """The one request that grants the lock to ``claim``.
 
-    def _is_held(self, entry: Entry) -> bool:
-        return not entry.is_free and entry.record.lock_until > self._earliest()
+    :param now: the earliest that it can be; None: take over.
+    :param seen: a ``lockUntil`` that has passed, although it may be greater as a text.
+    """
+    fire_time, condition, update = claim.request.fire_time, f"{_IS_FREE} AND {_IS_NEWER}", _GRANT
+    values: dict[str, str | int] = {
+        "lockUntil": written.lock_until,
+        "lockedAt": milliseconds(written.locked_at),
+        "lockedBy": claim.locked_by,
+        "fencingToken": token,
+        "expiresAt": _expires_at(written.lock_until),
+    }
+    if now is not None:
+        values["now"], values["seen"] = surely_past(now), seen
+        if fire_time is not None:
+            condition += f" AND {_IS_NEXT_FIRE_TIME}"
+    elif before is None:
+        condition = "attribute_not_exists(#key)"
+    else:
+        if before.last_fire_time and (fire_time is None or fire_time < before.last_fire_time):
+            fire_time = before.last_fire_time
+        condition = "attribute_exists(#key) AND attribute_not_exists(fencingToken)"
+        if before.fencing_token is not None:
+            condition, values["before"] = "fencingToken = :before", before.fencing_token
+    if fire_time is not None:
+        update += ", lastFireTime = :lastFireTime"
+        values["lastFireTime"] = microseconds(fire_time)
+    return Change(claim.request.name, f"{update} REMOVE releasedBy", condition, values, is_claim=True)
 
-    def _next_token(self) -> int:
-        """The time in microseconds; and more than the last one, as the earliest time that it can be may go back.
 
-        So one request grants the lock again that this provider had a moment ago.
-        """
-        now = _token_at(self._earliest())
-        is_repeated = 0 <= self._newest_token - now < _UNCERTAIN
-        self._newest_token = self._newest_token + 1 if is_repeated else now
-        return self._newest_token
-
-    def _least_token(self) -> int:
-        """From now on, no replica gives a smaller token to a name that has no record."""
-        unknown = timedelta(seconds=self._known_time.resolution + 0.002 * RECENT)
-        return _token_at(self._earliest() - self.clock_error - unknown)
+def _is_own(entry: Entry, claim: Claim) -> bool:
+    return entry.record.locked_by == claim.locked_by
 
 
 def _own_of(entry: Entry | None, lease: Lease) -> _Written | None:
@@ -329,6 +332,10 @@ def _expires_at(lock_until: str) -> int:
 
 def _token_at(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def _operation(force: bool) -> str:
+    return "take_over" if force else "acquire"
 
 
 def _too_many_tries(operation: str, name: str) -> Exception:

@@ -34,7 +34,6 @@ _HINTS = {
     "AccessDenied": _DENIED,
     "403": _DENIED,
     "NotImplemented": _NO_CONDITIONS,
-    "PermanentRedirect": "the bucket is in another region: set region=… in the URL",
     "AuthorizationHeaderMalformed": "the bucket is in another region: set region=… in the URL",
 }
 

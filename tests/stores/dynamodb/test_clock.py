@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shedlock_py import LockRequest, ProviderUnreachable
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.testing.contract.base import acquired, record_of
 from tests.stores.dynamodb.conftest import Open
 from tests.support.dates import DateProxy
@@ -53,31 +53,61 @@ def test_i1_front_ends_that_differ_by_the_allowed_error(
         assert second.release(successor)
 
 
-@pytest.mark.parametrize("offset", [-3600.0, 3600.0])
-def test_i5_a_reply_that_contradicts_the_one_before_is_an_error(
-    open_provider: Open, front: DateProxy, name: str, offset: float
-) -> None:
-    """The clock of the service was set, or the front ends differ by more than allowed: nothing is granted by it."""
+class TwoFrontEnds(DateProxy):
+    """They reply in turn, and one is ahead."""
+
+    def seconds_ahead(self) -> float:
+        self.offset = 10.0 - self.offset
+        return self.offset
+
+
+@pytest.mark.parametrize("offset", [-3600.0, 30.0, 3600.0])
+def test_i6_a_clock_that_was_set(open_provider: Open, front: DateProxy, name: str, offset: float) -> None:
+    """What was granted by the time of the reply before is undone, and the lock granted once more by the right one.
+
+    So it is on a machine that stood still and does not know, as after a migration.
+    """
     provider, other = open_provider(front.address), open_provider()
-    lease = acquired(provider, LockRequest(f"{name}-held", "1h"))
+    lease = acquired(provider, LockRequest(f"{name}-held", "2h"))
     front.offset = offset
-    with pytest.raises(ProviderUnreachable, match="differ by more than") as caught:
-        provider.acquire(LockRequest(name, "1m"))
-    assert "clock_error" in (caught.value.hint or "")
-    assert not record_of(other, name).is_held, "what was granted is undone"
-    acquired(provider, LockRequest(name, "1m"))  # by the time of the last reply
-    front.offset = 0.0
-    with pytest.raises(ProviderUnreachable, match="differ by more than"):
-        provider.extend(lease, "2h")
-    if offset < 0:
-        assert provider.extend(lease, "2h") is lease
+    granted = acquired(provider, LockRequest(name, "20s"))
+    record = record_of(provider, name)
+    assert timedelta(seconds=19) < record.remaining < timedelta(seconds=23)
+    assert (record.locked_by, record.fencing_token) == (granted.locked_by, granted.fencing_token)
+    assert abs(record.locked_at - datetime.now(UTC) - timedelta(seconds=offset)) < timedelta(seconds=5)
+    assert provider.release(granted)
+    for ahead in (0.0, offset):
+        front.offset = ahead
+        assert provider.extend(lease, "4h") is lease
+        ends_in = record_of(other, lease.name).lock_until - datetime.now(UTC) - timedelta(seconds=ahead)
+        assert timedelta(hours=3.99) < ends_in < timedelta(hours=4, seconds=5)
 
 
-def test_i6_a_machine_that_stood_still_and_does_not_know(open_provider: Open, front: DateProxy, name: str) -> None:
-    """As after a migration: by its clock no time has passed, and a lease that it writes would have ended already."""
-    provider, other = open_provider(front.address, clock_error="1s"), open_provider(clock_error="1s")
+def test_i11_a_fire_time_is_refused_by_a_new_reply_only(open_provider: Open, front: DateProxy, name: str) -> None:
+    provider = open_provider(front.address)
     acquired(provider, LockRequest(f"{name}-warm", "1m"))
-    front.offset = 30.0
-    with pytest.raises(ProviderUnreachable):
-        provider.acquire(LockRequest(name, "5s"))
-    assert not record_of(other, name).is_held
+    fire_time = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(ProviderError, match="fire time"):
+        provider.acquire(LockRequest(name, "1m", fire_time=fire_time))
+    front.offset = 3600.0
+    acquired(provider, LockRequest(name, "1m", fire_time=fire_time))
+
+
+@pytest.mark.parametrize("operation", ["acquire", "extend", "take_over"])
+def test_i5_front_ends_that_differ_by_more_are_an_error(
+    open_provider: Open, dynamodb_server: DynamoDBServer, name: str, operation: str
+) -> None:
+    provider = open_provider()
+    with TwoFrontEnds(dynamodb_server.address) as fronts:
+        confused = open_provider(fronts.address, clock_error="1s")
+        request = LockRequest(name, "1h")
+        if operation == "extend":
+            request = LockRequest(name, "1m")
+            lease = acquired(provider, request)
+        with pytest.raises(ProviderUnreachable, match="differ by more than") as caught:
+            confused.extend(lease, "2h") if operation == "extend" else getattr(confused, operation)(request)
+        assert "clock_error" in (caught.value.hint or "")
+        if operation == "acquire":
+            assert not record_of(provider, name).is_held, "what was granted is undone"
+        allowed = open_provider(fronts.address, clock_error="11s")
+        acquired(allowed, LockRequest(f"{name}-allowed", "1m"))

@@ -68,7 +68,7 @@ def test_i12_an_internal_error_is_in_doubt(warm: LockProvider, front_end: FrontE
         ("AccessDenied", 403, "s3:ListBucket"),
         ("NoSuchBucket", 404, "create the bucket"),
         ("NotImplemented", 501, "two holders could have one lock"),
-        ("PermanentRedirect", 301, "set region="),
+        ("AuthorizationHeaderMalformed", 400, "set region="),
         ("RequestTimeTooSkewed", 403, "set the clock of this machine right"),
         ("InvalidAccessKeyId", 403, "credentials"),
         ("ExpiredToken", 400, "credentials"),
