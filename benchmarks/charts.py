@@ -21,6 +21,9 @@ STORES = {
     "mysql": "MySQL",
     "sqlite": "SQLite",
     "mongodb": "MongoDB",
+    "etcd": "etcd",
+    "dynamodb": "DynamoDB Local",
+    "s3": "S3 (SeaweedFS)",
 }
 LINES = ("bad", "store", "trust", "muted", "good")
 

@@ -29,6 +29,9 @@ TITLES = {
     "mysql": "MySQL",
     "sqlite": "SQLite and files",
     "mongodb": "MongoDB's protocol",
+    "etcd": "etcd",
+    "dynamodb": "DynamoDB Local",
+    "s3": "S3 (SeaweedFS)",
 }
 NOTHING = "–"
 

@@ -14,13 +14,17 @@ from typing import Any
 from sqlalchemy import URL
 
 from tests.support.database import Address
+from tests.support.dynamodb import DynamoDBServer, table_url
+from tests.support.etcd import EtcdServer
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.processes import descendants
 from tests.support.redis import RedisServer
+from tests.support.s3 import S3Server, object_url
 from tests.support.server_process import ServerError
 from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, MySqlServer, PostgresServer
 
-STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb")
+STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd", "dynamodb", "s3")
+WITHOUT_HISTORY = ("etcd", "dynamodb", "s3")
 
 
 class DurablePostgres(PostgresServer):
@@ -40,6 +44,14 @@ class DurableMySql(MySqlServer):
     def command(self, port: int) -> list[str]:
         durable = ["--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--max-connections=500"]
         return [*super().command(port), *durable, "--innodb-buffer-pool-size=256M", "--innodb-redo-log-capacity=96M"]
+
+
+class BenchedDynamoDB(DynamoDBServer):
+    """With the table that the floor and the providers use."""
+
+    def start(self) -> None:
+        super().start()
+        self.create_table(DATABASE)
 
 
 class DefaultRedis(RedisServer):
@@ -74,6 +86,12 @@ class Site:
                 return f"redis://{host}:{port}/{0 if self.database == DATABASE else self.database}"
             case "mongodb":
                 return f"mongodb://{host}:{port}/{self.database}?directConnection=true"
+            case "dynamodb":
+                return table_url(self.address, self.database)
+            case "s3":
+                return object_url(self.address, self.database)
+            case "etcd":
+                return f"etcd://{host}:{port}/{self.database}"
             case "sqlite":
                 return f"{driver or 'sqlite'}:///{self.path}"
         scheme = driver or {"postgres": "postgresql", "mariadb": "mysql", "mysql": "mysql"}[self.store]
@@ -105,6 +123,9 @@ _SERVERS: dict[str, Callable[[], Any]] = {
     "mariadb": DurableMariaDb,
     "mysql": DurableMySql,
     "mongodb": PrivateMongoServer,
+    "etcd": EtcdServer,
+    "dynamodb": BenchedDynamoDB,
+    "s3": S3Server,
 }
 
 
@@ -135,6 +156,17 @@ def _version(site: Site) -> str:
         from importlib.metadata import version
 
         return f"SecantusDB {version('SecantusDB')}, which speaks MongoDB's protocol"
+    if site.store == "dynamodb":
+        return "DynamoDB Local 1.25"
+    if site.store == "s3":
+        return "SeaweedFS 4.45, which has S3's interface"
+    if site.store == "etcd":
+        import httpx
+
+        host, port = site.address
+        return (
+            f"etcd {httpx.post(f'http://{host}:{port}/v3/maintenance/status', json={}).json()['version']}, one member"
+        )
     from sqlalchemy import create_engine, text
 
     engine = create_engine(site.url("postgresql+psycopg" if site.store == "postgres" else "mysql+pymysql"))
@@ -186,4 +218,4 @@ def _of_threads(pid: int) -> int:
     return total
 
 
-__all__ = ["STORES", "ProcessorTime", "RunningStore", "ServerError", "Site", "running"]
+__all__ = ["STORES", "WITHOUT_HISTORY", "ProcessorTime", "RunningStore", "ServerError", "Site", "running"]

@@ -7,13 +7,18 @@ limits, no pool, no error handling.
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
+import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.contenders.base import LEASE, SECONDS, AsyncSession, Contender, Session, load, new_token
 from benchmarks.servers import Site
+from tests.support.dynamodb import REGION
+from tests.support.s3 import BUCKET
 
 TABLE = "floor_locks"
 RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
@@ -294,6 +299,238 @@ class AsyncMongoFloor(AsyncSession):
         await self.client.close()
 
 
+# etcd
+
+
+def _range(name: str) -> tuple[str, dict[str, Any]]:
+    return "/v3/kv/range", {"key": _in_base64(f"/{TABLE}/{name}")}
+
+
+def _put(name: str, version: str, ends: float, owner: str) -> tuple[str, dict[str, Any]]:
+    """If the key still has that version."""
+    key = _in_base64(f"/{TABLE}/{name}")
+    put = {"request_put": {"key": key, "value": _in_base64(json.dumps({"ends": ends, "owner": owner}))}}
+    compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": version}
+    return "/v3/kv/txn", {"compare": [compare], "success": [put]}
+
+
+def _in_base64(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def _free_version(reply: dict[str, Any]) -> str | None:
+    """The version of a lease that is over; "0" if there is none, None if it is held."""
+    for pair in reply.get("kvs", ()):
+        is_held = json.loads(b64decode(pair["value"]))["ends"] > time.time()
+        return None if is_held else str(pair["mod_revision"])
+    return "0"
+
+
+class EtcdFloor(Session):
+    """httpx alone, which the provider has, too."""
+
+    def __init__(self, site: Site) -> None:
+        host, port = site.address
+        self.client = load("httpx").Client(base_url=f"http://{host}:{port}")
+        self.version, self.token = "", ""
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        reply: dict[str, Any] = self.client.post(path, json=body).json()
+        return reply
+
+    def take(self, name: str) -> bool:
+        version = _free_version(self.post(*_range(name)))
+        if version is None:
+            return False
+        self.token = new_token()
+        reply = self.post(*_put(name, version, time.time() + SECONDS, self.token))
+        self.version = reply["header"]["revision"]
+        return bool(reply.get("succeeded"))
+
+    def give(self, name: str) -> None:
+        self.post(*_put(name, self.version, 0.0, self.token))
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncEtcdFloor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        host, port = site.address
+        self.client = load("httpx").AsyncClient(base_url=f"http://{host}:{port}")
+        self.version, self.token = "", ""
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        reply: dict[str, Any] = (await self.client.post(path, json=body)).json()
+        return reply
+
+    async def take(self, name: str) -> bool:
+        version = _free_version(await self.post(*_range(name)))
+        if version is None:
+            return False
+        self.token = new_token()
+        reply = await self.post(*_put(name, version, time.time() + SECONDS, self.token))
+        self.version = reply["header"]["revision"]
+        return bool(reply.get("succeeded"))
+
+    async def give(self, name: str) -> None:
+        await self.post(*_put(name, self.version, 0.0, self.token))
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+
+# DynamoDB
+
+
+def _client_arguments(site: Site) -> dict[str, Any]:
+    return {"service_name": site.store, "region_name": REGION, "endpoint_url": "http://{}:{}".format(*site.address)}
+
+
+def _taken(site: Site, name: str, token: str) -> dict[str, Any]:
+    now = time.time()
+    values = {":ends": {"N": str(now + SECONDS)}, ":owner": {"S": token}, ":now": {"N": str(now)}}
+    return {
+        "TableName": site.database,
+        "Key": {"_id": {"S": f"{TABLE}.{name}"}},
+        "UpdateExpression": "SET ends = :ends, holder = :owner",
+        "ConditionExpression": "attribute_not_exists(ends) OR ends <= :now",
+        "ExpressionAttributeValues": values,
+    }
+
+
+def _given(site: Site, name: str, token: str) -> dict[str, Any]:
+    return {
+        "TableName": site.database,
+        "Key": {"_id": {"S": f"{TABLE}.{name}"}},
+        "UpdateExpression": "SET ends = :zero",
+        "ConditionExpression": "holder = :owner",
+        "ExpressionAttributeValues": {":zero": {"N": "0"}, ":owner": {"S": token}},
+    }
+
+
+class DynamoDBFloor(Session):
+    """boto3 as it comes."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.token = site, ""
+        self.client = load("boto3").client(**_client_arguments(site))
+
+    def take(self, name: str) -> bool:
+        self.token = new_token()
+        try:
+            self.client.update_item(**_taken(self.site, name, self.token))
+        except self.client.exceptions.ConditionalCheckFailedException:
+            return False
+        return True
+
+    def give(self, name: str) -> None:
+        self.client.update_item(**_given(self.site, name, self.token))
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncDynamoDBFloor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.site, self.token = site, ""
+        self.opening = load("aiobotocore.session").get_session().create_client(**_client_arguments(site))
+        self.client: Any = None
+
+    async def take(self, name: str) -> bool:
+        if self.client is None:
+            self.client = await self.opening.__aenter__()
+        self.token = new_token()
+        try:
+            await self.client.update_item(**_taken(self.site, name, self.token))
+        except self.client.exceptions.ConditionalCheckFailedException:
+            return False
+        return True
+
+    async def give(self, name: str) -> None:
+        await self.client.update_item(**_given(self.site, name, self.token))
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.opening.__aexit__(None, None, None)
+
+
+# S3
+
+
+def _object(name: str) -> dict[str, str]:
+    return {"Bucket": BUCKET, "Key": f"{TABLE}/{name}"}
+
+
+def _content(ends: float, owner: str) -> bytes:
+    return json.dumps({"ends": ends, "owner": owner}).encode()
+
+
+class S3Floor(Session):
+    """boto3 as it comes: an object is read, and written if it is still the same."""
+
+    def __init__(self, site: Site) -> None:
+        self.client = load("boto3").client(**_client_arguments(site))
+        self.version, self.token = "", ""
+
+    def take(self, name: str) -> bool:
+        condition = {"IfNoneMatch": "*"}
+        try:
+            found = self.client.get_object(**_object(name))
+            if json.loads(found["Body"].read())["ends"] > time.time():
+                return False
+            condition = {"IfMatch": found["ETag"]}
+        except self.client.exceptions.NoSuchKey:
+            pass
+        self.token = new_token()
+        body = _content(time.time() + SECONDS, self.token)
+        try:
+            self.version = self.client.put_object(**_object(name), Body=body, **condition)["ETag"]
+        except self.client.exceptions.ClientError:
+            return False
+        return True
+
+    def give(self, name: str) -> None:
+        self.client.put_object(**_object(name), Body=_content(0.0, self.token), IfMatch=self.version)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncS3Floor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.opening = load("aiobotocore.session").get_session().create_client(**_client_arguments(site))
+        self.client: Any = None
+        self.version, self.token = "", ""
+
+    async def take(self, name: str) -> bool:
+        if self.client is None:
+            self.client = await self.opening.__aenter__()
+        condition = {"IfNoneMatch": "*"}
+        try:
+            found = await self.client.get_object(**_object(name))
+            async with found["Body"] as body:
+                if json.loads(await body.read())["ends"] > time.time():
+                    return False
+            condition = {"IfMatch": found["ETag"]}
+        except self.client.exceptions.NoSuchKey:
+            pass
+        self.token = new_token()
+        content = _content(time.time() + SECONDS, self.token)
+        try:
+            self.version = (await self.client.put_object(**_object(name), Body=content, **condition))["ETag"]
+        except self.client.exceptions.ClientError:
+            return False
+        return True
+
+    async def give(self, name: str) -> None:
+        await self.client.put_object(**_object(name), Body=_content(0.0, self.token), IfMatch=self.version)
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.opening.__aexit__(None, None, None)
+
+
 FLOORS = [
     Contender("redis", "floor", "floor", RedisFloor, "redis"),
     Contender("redis", "floor", "floor", AsyncRedisFloor, "redis", is_async=True),
@@ -310,4 +547,10 @@ FLOORS = [
     Contender("sqlite", "floor", "floor", open_aiosqlite, "aiosqlite", is_async=True),
     Contender("mongodb", "floor", "floor", MongoFloor, "pymongo"),
     Contender("mongodb", "floor", "floor", AsyncMongoFloor, "pymongo", is_async=True),
+    Contender("dynamodb", "floor", "floor", DynamoDBFloor, "boto3"),
+    Contender("dynamodb", "floor", "floor", AsyncDynamoDBFloor, "aiobotocore", is_async=True),
+    Contender("s3", "floor", "floor", S3Floor, "boto3"),
+    Contender("s3", "floor", "floor", AsyncS3Floor, "aiobotocore", is_async=True),
+    Contender("etcd", "floor", "floor", EtcdFloor, "httpx"),
+    Contender("etcd", "floor", "floor", AsyncEtcdFloor, "httpx", is_async=True),
 ]

@@ -90,5 +90,10 @@ class DynamoDBServer(ServerProcess):
         self.ask("DeleteItem", TableName=table, Key={"_id": {"S": name}})
 
     def url(self, table: str, *, via: Address | None = None) -> str:
-        host, port = via or self.address
-        return f"dynamodb://{table}?region={REGION}&endpoint={quote(f'http://{host}:{port}', safe='')}"
+        return table_url(via or self.address, table)
+
+
+def table_url(address: Address, table: str) -> str:
+    """For a provider, of a table at a server."""
+    host, port = address
+    return f"dynamodb://{table}?region={REGION}&endpoint={quote(f'http://{host}:{port}', safe='')}"

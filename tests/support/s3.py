@@ -28,6 +28,12 @@ _IDENTITY = {
 }
 _ANONYMOUS = {"name": "anonymous", "actions": ["Read", "List", "Write"]}
 """Of requests that a front end has changed, so that they have no signature."""
+BUCKET = "locks"
+
+
+def object_url(address: Address, prefix: str = "") -> str:
+    host, port = address
+    return f"s3://{BUCKET}/{prefix}?region={REGION}&endpoint=http://{host}:{port}"
 
 
 class S3Server(ServerProcess):
@@ -36,7 +42,7 @@ class S3Server(ServerProcess):
     product = "s3"
     programs = ("weed",)
     releases: ClassVar[Mapping[str, Release]] = {"4.45": Fetched("s3")}
-    bucket = "locks"
+    bucket = BUCKET
     stop_signal = signal.SIGKILL  # it takes ten seconds for an orderly end
 
     def __init__(self) -> None:
@@ -126,5 +132,4 @@ class S3Server(ServerProcess):
         return "SeaweedFS", found.group() if found else headers["server"]
 
     def url(self, *, via: Address | None = None, prefix: str = "") -> str:
-        host, port = via or self.address
-        return f"s3://{self.bucket}/{prefix}?region={REGION}&endpoint=http://{host}:{port}"
+        return object_url(via or self.address, prefix)

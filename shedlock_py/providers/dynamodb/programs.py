@@ -163,8 +163,8 @@ class DynamoDBPrograms(StorePrograms):
             update, until = "SET lockUntil = :lockUntil, expiresAt = :expiresAt", self._end_of(lock_for, time)
             is_free = releasing and not lock_for
             if is_free:
-                update, until = f"{update}, releasedBy = lockedBy", now
-            written = _Written(known.locked_at, milliseconds_up(max(until, known.locked_at)))
+                update, until = f"{update}, releasedBy = lockedBy", max(now, known.locked_at)
+            written = _Written(known.locked_at, milliseconds_up(until))
             values: dict[str, str | int] = {
                 "lockUntil": written.lock_until,
                 "expiresAt": _expires_at(written.lock_until),

@@ -21,7 +21,7 @@ _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 class DynamoDBLockProvider(ProgramProvider):
     """Locks in a table of Amazon DynamoDB, which :meth:`create_schema` creates.
 
-    A lease that is not released is kept up to ``clock_error`` + 1 s + a round trip longer than ``lock_at_most_for``,
+    A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
     because DynamoDB's time is that of the ``Date`` header of its replies. See docs/providers/dynamodb.md.
 
     :param url: ``dynamodb://table``. Options: ``region``, ``profile``, ``endpoint`` (a URL, for DynamoDB Local), each

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -16,12 +17,16 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ShedLockError, provider_from_url
+from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
 from tests.guides.documents import check_script, script_of
 from tests.guides.examples.scripts import PROJECT
+from tests.support.dynamodb import DynamoDBServer
+from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer
+from tests.support.s3 import S3Server
 
 PAGES = PROJECT / "docs" / "providers"
 
@@ -73,6 +78,44 @@ def test_the_python_of_the_mongodb_page(mongodb_server: MongoServer, tmp_path: P
     with mongodb_server.connect() as client:
         assert client[database]["shedlock"].find_one({"_id": "nightly-report"}) is not None
         client.drop_database(database)
+
+
+def test_the_python_of_the_dynamodb_page(dynamodb_server: DynamoDBServer, tmp_path: Path) -> None:
+    table = f"pages_{uuid4().hex[:8]}"
+
+    def replace(script: str) -> str:
+        assert script.count("dynamodb://shedlock?region=eu-west-1") == 1
+        return script.replace("dynamodb://shedlock?region=eu-west-1", dynamodb_server.url(table) + "&timeout=60s")
+
+    run_page("dynamodb.md", replace, tmp_path)
+    item = dynamodb_server.item(table, "nightly-report")
+    assert item is not None
+    assert item["releasedBy"] == item["lockedBy"]
+
+
+def test_the_python_of_the_s3_page(s3_server: S3Server, tmp_path: Path) -> None:
+    prefix = f"pages_{uuid4().hex[:8]}"
+
+    def replace(script: str) -> str:
+        assert script.count("s3://my-bucket/locks?region=eu-west-1") == 1
+        return script.replace("s3://my-bucket/locks?region=eu-west-1", s3_server.url(prefix=prefix) + "&timeout=60s")
+
+    run_page("s3.md", replace, tmp_path)
+    assert s3_server.keys(prefix) == [f"{prefix}/nightly-report.json"]
+
+
+def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:
+    prefix = f"/pages_{uuid4().hex[:8]}/"
+    place = "{}:{}{}".format(*etcd_server.address, prefix)
+
+    def replace(script: str) -> str:
+        script, count = re.subn(r"etcd1\.example,etcd2\.example,etcd3\.example", place, script)
+        assert count == 2
+        return script
+
+    run_page("etcd.md", replace, tmp_path)
+    with closing(EtcdLockProvider(etcd_server.url(prefix=prefix))) as provider:
+        assert {record.name for record in provider.records()} == {"nightly-report", "import"}
 
 
 # The permissions

@@ -75,6 +75,11 @@ def test_i6_a_clock_that_was_set(open_provider: Open, front: DateProxy, name: st
     assert timedelta(seconds=19) < record.remaining < timedelta(seconds=23)
     assert (record.locked_by, record.fencing_token) == (granted.locked_by, granted.fencing_token)
     assert abs(record.locked_at - datetime.now(UTC) - timedelta(seconds=offset)) < timedelta(seconds=5)
+    if offset > 0:
+        front.offset = 0.0
+        assert provider.extend(granted, "30s") is granted
+        ends_in = record_of(other, name).lock_until - datetime.now(UTC)
+        assert timedelta(seconds=29) < ends_in < timedelta(seconds=33), "also where this is before the acquisition"
     assert provider.release(granted)
     for ahead in (0.0, offset):
         front.offset = ahead
