@@ -40,7 +40,7 @@ FIGURES = {
 }
 OF_STORES = ("latency", "wire", "cost", "history", "contention", "clients", "names", "records", "life")
 NOT_MEASURED = {("records", "etcd"), ("records", "dynamodb"), ("records", "s3")}
-"""Their trees are not what grows: etcd's is in memory, DynamoDB Local keeps its items in SQLite, SeaweedFS in LevelDB."""
+"""Their trees are not what grows: etcd's is in memory, DynamoDB Local's in SQLite, SeaweedFS's in LevelDB."""
 LAST = ROOT / "benchmarks" / "results" / "last.json"
 """The last full run: what the documentation shows."""
 PART = ROOT / "build" / "benchmarks.json"

@@ -140,7 +140,7 @@ def replies(command: Any, *given: dict[str, Any] | str) -> tuple[list[AwsRequest
 
 
 def content(name: str) -> dict[str, Any]:
-    fields = {"name": name, "write": "1", "locked_by": "a#b", "locked_at": NOW.isoformat()}
+    fields: dict[str, Any] = {"name": name, "write": "1", "locked_by": "a#b", "locked_at": NOW.isoformat()}
     fields |= {"lock_until": NOW.isoformat(), "fencing_token": 7, "last_fire_time": None}
     return {"Body": json.dumps(fields).encode(), "ETag": f"etag of {name}"}
 
