@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
+from shedlock_py.providers.cas.server_time import DRIFT
 from shedlock_py.providers.dynamodb import schema
+from shedlock_py.providers.dynamodb.changes import Written, claiming, holding, undoing
 from shedlock_py.providers.dynamodb.wire import (
-    KEPT_FOR,
     Change,
     Command,
     Delete,
@@ -25,11 +26,8 @@ from shedlock_py.providers.dynamodb.wire import (
     List,
     Read,
     Reply,
-    microseconds,
-    milliseconds,
     milliseconds_up,
     parse_moment,
-    surely_past,
 )
 from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, refused, unreachable
 from shedlock_py.record import LockRecord
@@ -46,24 +44,6 @@ _MICROSECOND = timedelta(microseconds=1)
 
 T = TypeVar("T")
 DynamoProgram = Program[Command, Reply, T]
-
-_IS_FREE = "(attribute_not_exists(lockUntil) OR lockUntil <= :now OR lockUntil = :seen OR releasedBy = lockedBy)"
-# I7. And a late copy of a claim has the token that the first copy has used.
-_IS_NEWER = "(attribute_not_exists(fencingToken) OR fencingToken < :fencingToken)"
-_IS_NEXT_FIRE_TIME = "(attribute_not_exists(lastFireTime) OR lastFireTime < :lastFireTime)"
-_IS_SAME = "lockedBy = :lockedBy AND fencingToken = :fencingToken AND lockUntil = :known"
-_GRANT = (
-    "SET lockUntil = :lockUntil, lockedAt = :lockedAt, lockedBy = :lockedBy, fencingToken = :fencingToken, "
-    "expiresAt = :expiresAt"
-)
-_FREE = "SET lockUntil = lockedAt, releasedBy = lockedBy"
-
-
-class _Written(NamedTuple):
-    """What this holder wrote last, in ``lease.note``: its next write replaces exactly that."""
-
-    locked_at: datetime
-    lock_until: str
 
 
 class DynamoDBPrograms(StorePrograms):
@@ -109,14 +89,15 @@ class DynamoDBPrograms(StorePrograms):
         if time is None or not self._is_recent(time) or self._is_too_late(claim, time):
             reply = yield from self._ask(Read(name))
             time, entry = reply.time, reply.entry
-            if not force and entry is not None and not _is_own(entry, claim) and self._is_refused(entry, claim, time):
+            is_other = not force and entry is not None and not _is_own(entry, claim)
+            if is_other and self._is_refused(entry, claim, time) and not self._is_too_late(claim, time):
                 return None
         for _ in range(MOST_TRIES):
             if self._is_too_late(claim, time):
                 raise fire_time_too_late(_operation(force), claim.request, self.fire_time_tolerance)
             token, written = max(least_token, self._next_token(time)), self._written(claim, time)
             now = None if force else self._earliest(time)
-            reply = yield from self._ask(_claiming(claim, before, token, written, now, seen))
+            reply = yield from self._ask(claiming(claim, before, token, written, now, seen))
             entry, is_right = reply.entry, self._agree(time, reply.time)
             is_granted = reply.is_done or (entry is not None and _is_own(entry, claim))
             time = reply.time
@@ -131,16 +112,18 @@ class DynamoDBPrograms(StorePrograms):
                 claim.note = written
                 return token
             elif entry is not None and is_granted:  # an earlier copy of the command was carried out
-                claim.note = _Written(entry.record.locked_at, entry.lock_until)
+                claim.note = Written(entry.record.locked_at, entry.lock_until)
                 return entry.record.fencing_token
-            elif force or (entry is not None and self._is_refused(entry, claim, time)):
+            elif force or self._is_refused(entry, claim, time):
                 return None
             if entry is not None:
                 least_token = max(least_token, (entry.record.fencing_token or 0) + 1)
                 seen = "" if self._is_held(entry, time) else entry.lock_until
         raise _too_many_tries(_operation(force), name)
 
-    def _is_refused(self, entry: Entry, claim: Claim, time: ServerTime) -> bool:
+    def _is_refused(self, entry: Entry | None, claim: Claim, time: ServerTime) -> bool:
+        if entry is None:
+            return False
         newest, fire_time = entry.record.last_fire_time, claim.request.fire_time
         return self._is_held(entry, time) or (fire_time is not None and newest is not None and fire_time <= newest)
 
@@ -148,11 +131,11 @@ class DynamoDBPrograms(StorePrograms):
         fire_time = claim.request.fire_time
         return fire_time is not None and fire_time > self._latest(time) + self.fire_time_tolerance
 
-    def _written(self, claim: Claim, time: ServerTime) -> _Written:
-        return _Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)))
+    def _written(self, claim: Claim, time: ServerTime) -> Written:
+        return Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)))
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
-        known, time, may_repeat = lease.note if isinstance(lease.note, _Written) else None, self._last, True
+        known, time, may_repeat = lease.note if isinstance(lease.note, Written) else None, self._last, True
         if known is None or time is None:
             reply = yield from self._ask(Read(lease.name))
             known, time = _own_of(reply.entry, lease), reply.time
@@ -160,19 +143,10 @@ class DynamoDBPrograms(StorePrograms):
             now = self._earliest(time)
             if known is None or parse_moment(known.lock_until) <= now:
                 return False
-            update, until = "SET lockUntil = :lockUntil, expiresAt = :expiresAt", self._end_of(lock_for, time)
             is_free = releasing and not lock_for
-            if is_free:
-                update, until = f"{update}, releasedBy = lockedBy", max(now, known.locked_at)
-            written = _Written(known.locked_at, milliseconds_up(until))
-            values: dict[str, str | int] = {
-                "lockUntil": written.lock_until,
-                "expiresAt": _expires_at(written.lock_until),
-                "lockedBy": lease.locked_by,
-                "fencingToken": lease.fencing_token or 0,
-                "known": known.lock_until,
-            }
-            reply = yield from self._ask(Change(lease.name, update, _IS_SAME, values))
+            until = max(now, known.locked_at) if is_free else self._end_of(lock_for, time)
+            written = Written(known.locked_at, milliseconds_up(until))
+            reply = yield from self._ask(holding(lease, known, written, is_free=is_free))
             known = written if reply.is_done else _own_of(reply.entry, lease)
             is_right, time = self._agree(time, reply.time), reply.time
             if reply.is_done:
@@ -185,14 +159,11 @@ class DynamoDBPrograms(StorePrograms):
         raise _too_many_tries("release" if releasing else "extend", lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> DynamoProgram[bool]:
-        condition = "lockedBy = :lockedBy"
         if former_fire_time is not None:
-            values: dict[str, str | int] = {"lockedBy": locked_by, "former": microseconds(former_fire_time)}
-            update, and_newer = f"{_FREE}, lastFireTime = :former", f"{condition} AND lastFireTime > :former"
-            reply = yield from self._ask(Change(name, update, and_newer, values))
+            reply = yield from self._ask(undoing(name, locked_by, former_fire_time))
             if reply.is_done or reply.entry is None or reply.entry.record.locked_by != locked_by:
                 return reply.is_done
-        return (yield from self._ask(Change(name, _FREE, condition, {"lockedBy": locked_by}))).is_done
+        return (yield from self._ask(undoing(name, locked_by))).is_done
 
     def forget_fire_time(self, name: str) -> DynamoProgram[bool]:
         reply = yield from self._ask(Change(name, "REMOVE lastFireTime", "attribute_exists(lastFireTime)"))
@@ -217,7 +188,7 @@ class DynamoDBPrograms(StorePrograms):
         now = self._earliest(reply.time)
         # No replica gives a smaller token to a name that has no record. A younger record stays: the next token of its
         # name comes from it, not from a clock that is coarse (I7).
-        least = _token_at(now - self.clock_error - timedelta(microseconds=_UNCERTAIN))
+        least = _token_at(now - self.clock_error - timedelta(seconds=reply.time.resolution + 2 * DRIFT * RECENT))
         for entry in reply.entries:
             record, is_held = entry.record, self._is_held(entry, reply.time)
             if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
@@ -279,55 +250,17 @@ class DynamoDBPrograms(StorePrograms):
         )
 
 
-def _claiming(
-    claim: Claim, before: LockRecord | None, token: int, written: _Written, now: datetime | None, seen: str
-) -> Change:
-    """The one request that grants the lock to ``claim``.
-
-    :param now: the earliest that it can be; None: take over.
-    :param seen: a ``lockUntil`` that has passed, although it may be greater as a text.
-    """
-    fire_time, condition, update = claim.request.fire_time, f"{_IS_FREE} AND {_IS_NEWER}", _GRANT
-    values: dict[str, str | int] = {
-        "lockUntil": written.lock_until,
-        "lockedAt": milliseconds(written.locked_at),
-        "lockedBy": claim.locked_by,
-        "fencingToken": token,
-        "expiresAt": _expires_at(written.lock_until),
-    }
-    if now is not None:
-        values["now"], values["seen"] = surely_past(now), seen
-        if fire_time is not None:
-            condition += f" AND {_IS_NEXT_FIRE_TIME}"
-    elif before is None:
-        condition = "attribute_not_exists(#key)"
-    else:
-        if before.last_fire_time and (fire_time is None or fire_time < before.last_fire_time):
-            fire_time = before.last_fire_time
-        condition = "attribute_exists(#key) AND attribute_not_exists(fencingToken)"
-        if before.fencing_token is not None:
-            condition, values["before"] = "fencingToken = :before", before.fencing_token
-    if fire_time is not None:
-        update += ", lastFireTime = :lastFireTime"
-        values["lastFireTime"] = microseconds(fire_time)
-    return Change(claim.request.name, f"{update} REMOVE releasedBy", condition, values, is_claim=True)
-
-
 def _is_own(entry: Entry, claim: Claim) -> bool:
     return entry.record.locked_by == claim.locked_by
 
 
-def _own_of(entry: Entry | None, lease: Lease) -> _Written | None:
+def _own_of(entry: Entry | None, lease: Lease) -> Written | None:
     """What the table has of ``lease``; None: it is not held any more."""
     if entry is None or entry.is_free:
         return None
     record = entry.record
     is_own = (record.locked_by, record.fencing_token) == (lease.locked_by, lease.fencing_token)
-    return _Written(record.locked_at, entry.lock_until) if is_own else None
-
-
-def _expires_at(lock_until: str) -> int:
-    return int((parse_moment(lock_until) + KEPT_FOR).timestamp())
+    return Written(record.locked_at, entry.lock_until) if is_own else None
 
 
 def _token_at(moment: datetime) -> int:

@@ -1,0 +1,88 @@
+"""The changes of an item: each is the whole decision of one operation, as a condition and an update."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers.dynamodb.wire import KEPT_FOR, Change, microseconds, milliseconds, parse_moment, surely_past
+from shedlock_py.record import LockRecord
+
+_IS_FREE = "(attribute_not_exists(lockUntil) OR lockUntil <= :now OR lockUntil = :seen OR releasedBy = lockedBy)"
+# I7. And a late copy of a claim has the token that the first copy has used.
+_IS_NEWER = "(attribute_not_exists(fencingToken) OR fencingToken < :fencingToken)"
+_IS_NEXT_FIRE_TIME = "(attribute_not_exists(lastFireTime) OR lastFireTime < :lastFireTime)"
+_GRANT = (
+    "SET lockUntil = :lockUntil, lockedAt = :lockedAt, lockedBy = :lockedBy, fencingToken = :fencingToken, "
+    "expiresAt = :expiresAt"
+)
+
+
+class Written(NamedTuple):
+    """What a holder wrote last, in ``lease.note``: its next write replaces exactly that."""
+
+    locked_at: datetime
+    lock_until: str
+
+
+def claiming(
+    claim: Claim, before: LockRecord | None, token: int, written: Written, now: datetime | None, seen: str
+) -> Change:
+    """The one request that grants the lock to ``claim``.
+
+    :param now: the earliest that it can be; None: take over.
+    :param seen: a ``lockUntil`` that has passed, although it may be greater as a text.
+    """
+    fire_time, condition, update = claim.request.fire_time, f"{_IS_FREE} AND {_IS_NEWER}", _GRANT
+    values: dict[str, str | int] = {
+        "lockUntil": written.lock_until,
+        "lockedAt": milliseconds(written.locked_at),
+        "lockedBy": claim.locked_by,
+        "fencingToken": token,
+        "expiresAt": _expires_at(written.lock_until),
+    }
+    if now is not None:
+        values["now"], values["seen"] = surely_past(now), seen
+        if fire_time is not None:
+            condition += f" AND {_IS_NEXT_FIRE_TIME}"
+    elif before is None:
+        condition = "attribute_not_exists(#key)"
+    else:
+        if before.last_fire_time and (fire_time is None or fire_time < before.last_fire_time):
+            fire_time = before.last_fire_time
+        condition = "attribute_exists(#key) AND attribute_not_exists(fencingToken)"
+        if before.fencing_token is not None:
+            condition, values["before"] = "fencingToken = :before", before.fencing_token
+    if fire_time is not None:
+        update += ", lastFireTime = :lastFireTime"
+        values["lastFireTime"] = microseconds(fire_time)
+    return Change(claim.request.name, f"{update} REMOVE releasedBy", condition, values, is_claim=True)
+
+
+def holding(lease: Lease, known: Written, written: Written, *, is_free: bool) -> Change:
+    """Let ``lease`` end as ``written`` says, if the item is as ``known`` says: so a late copy finds another one."""
+    update = "SET lockUntil = :lockUntil, expiresAt = :expiresAt" + (", releasedBy = lockedBy" if is_free else "")
+    values: dict[str, str | int] = {
+        "lockUntil": written.lock_until,
+        "expiresAt": _expires_at(written.lock_until),
+        "lockedBy": lease.locked_by,
+        "fencingToken": lease.fencing_token or 0,
+        "known": known.lock_until,
+    }
+    condition = "lockedBy = :lockedBy AND fencingToken = :fencingToken AND lockUntil = :known"
+    return Change(lease.name, update, condition, values)
+
+
+def undoing(name: str, locked_by: str, former_fire_time: datetime | None = None) -> Change:
+    """Free the lock if ``locked_by`` still has it; with a fire time, only if the item has a later one to replace."""
+    update, condition = "SET lockUntil = lockedAt, releasedBy = lockedBy", "lockedBy = :lockedBy"
+    values: dict[str, str | int] = {"lockedBy": locked_by}
+    if former_fire_time is not None:
+        update, condition = f"{update}, lastFireTime = :former", f"{condition} AND lastFireTime > :former"
+        values["former"] = microseconds(former_fire_time)
+    return Change(name, update, condition, values)
+
+
+def _expires_at(lock_until: str) -> int:
+    return int((parse_moment(lock_until) + KEPT_FOR).timestamp())
