@@ -106,7 +106,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
      {"acquire cancelled": 1}),
     (interrupts.interrupts, "redis sync", {"interrupted": 1}),
     (late_copies, "postgres sync, mariadb async, mysql sync, redis sync, mongodb async, etcd sync, "
-     "dynamodb sync, s3 sync", {"late copy": 6}),
+     "dynamodb sync", {"late copy": 6}),
     (deletions.record_deleted, "sqlite sync, mariadb async, mongodb sync, etcd async, s3 sync", DELETED),
     (deletions.dropped, "postgres async, redis async private", DELETED),
     (deletions.quorum_emptied, "quorum sync private", DELETED),

@@ -121,9 +121,9 @@ class S3Server(ServerProcess):
                 for found in page.get("Contents", ()):
                     client.delete_object(Bucket=self.bucket, Key=found["Key"])
 
-    def in_write(self, prefix: str, name: str) -> str:
-        """What a proxy finds in each request that writes the record of ``name``, and in no other."""
-        return f"PUT /{self.bucket}/{prefix}/{quote(quote(name, safe='').replace('%', '!'))}.json"
+    def path(self, prefix: str, name: str) -> str:
+        """What a proxy finds in each request that reads or writes the record of ``name``."""
+        return f"/{self.bucket}/{prefix}/{quote(quote(name, safe='').replace('%', '!'))}.json"
 
     def version(self) -> tuple[str, str]:
         with self.client() as client:

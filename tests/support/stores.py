@@ -285,7 +285,7 @@ class S3Store(Store):
         super().__init__([server], {"clock_error": 0})  # there is one front end
 
     def in_write(self, name: str) -> str:
-        return self.server.in_write(self.prefix, name)
+        return self.server.path(self.prefix, name)
 
     def delete_all(self) -> None:
         """Remove all records by hand."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ DEFAULT_PREFIX = "shedlock"
 LONGEST_PREFIX = 800
 """Bytes. A key may have 1024, of which a lock's name can need 205."""
 _OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
 _NO_BUCKET = "create the bucket in the region of the URL first: shedlock does not"
 _NO_CONDITIONS = (
@@ -137,6 +139,8 @@ class _Parsed(NamedTuple):
 def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
     url, in_url = split_options(url, _OPTIONS)
     bucket, path, given = aws.split_url(url, "s3", _FORM)
+    if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: there may be a password in it, by mistake
+        raise ConfigurationError(f"store URL: not of the form {_FORM}")
     path = path or DEFAULT_PREFIX
     if len(path.encode()) > LONGEST_PREFIX:
         raise ConfigurationError(f"store URL: the prefix has {len(path.encode())} bytes, {LONGEST_PREFIX} at most")
@@ -152,5 +156,6 @@ def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, to
 
 
 def _send_at_once(request: Any, **_: object) -> None:
-    """Send the content with the headers. botocore would wait one more round trip for S3 to ask for it."""
+    """Send the content with the headers, in one packet. botocore would wait until S3 asks for it: a round trip more."""
     del request.headers["Expect"]  # nothing happens if there is none
+    request.data = request.data.read()

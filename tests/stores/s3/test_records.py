@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shedlock_py import ConfigurationError, LockProvider, LockRecord, LockRequest, ProviderError, provider_from_url
 from shedlock_py.providers.aws import AwsReply, AwsRequest
@@ -75,6 +78,18 @@ def test_the_key_of_a_name(provider: LockProvider, s3_server: S3Server, prefix: 
     assert s3_server.keys(prefix) == [f"{prefix}/{key}.json"]
     assert [record.name for record in provider.records()] == [name]
     assert [record.name for record in provider.records(name[:1])] == [name]
+
+
+@given(name=st.text(min_size=1, max_size=64), start=st.integers(0, 64))
+def test_keys_are_plain_short_and_apart(name: str, start: int) -> None:
+    def requested(command: Any) -> Any:
+        return next(Objects("bucket", "p/").exchange(command)).arguments
+
+    key = requested(Read(name))["Key"]
+    assert re.fullmatch(r"p/[A-Za-z0-9!._-]{1,200}\.json", key)
+    assert key.startswith(requested(List(name[:start]))["Prefix"])
+    assert requested(Read(name + "!"))["Key"] != key
+    assert requested(Read(name.swapcase() if name.swapcase() != name else f"{name}a"))["Key"] != key
 
 
 def test_long_names_have_short_keys(provider: LockProvider, s3_server: S3Server, prefix: str) -> None:
@@ -195,6 +210,8 @@ def test_an_absent_object_is_no_record() -> None:
     [
         ("s3://", "not of the form"),
         ("s3://key:s3cret-pw@bucket", "credentials do not belong there"),
+        ("s3://key:s3cret-pw/@bucket", "not of the form"),
+        ("s3://key/s3cret-pw@bucket", "not of the form"),
         ("s3://bucket?history=5", "unknown option 'history'"),
         ("s3://bucket?endpoint=localhost:9000", "endpoint must be a URL"),
         (f"s3://bucket/{'é' * 401}", "the prefix has 802 bytes"),
@@ -212,7 +229,7 @@ def test_urls_that_cannot_work(url: str, problem: str) -> None:
     [
         ("s3://bucket", "s3://bucket/shedlock/"),
         ("s3://bucket/", "s3://bucket/shedlock/"),
-        ("s3://b/x/y/", "s3://b/x/y/"),
+        ("s3://bb/x/y/", "s3://bb/x/y/"),
     ],
 )
 def test_where_the_records_are(url: str, shown: str) -> None:

@@ -80,7 +80,7 @@ def test_another_writes_between_read_and_write(
     with TcpProxy(s3_server.address) as proxy:
         provider, other = open_provider(proxy.address), open_provider()
         provider.release(acquired(provider, REQUEST))
-        proxy.hold(s3_server.in_write(prefix, "job"))
+        proxy.hold('"name": "job"')
         first = acquired(provider, REQUEST)  # its first copy is kept back, the second one arrives
         assert provider.release(first)
         successor = acquired(other, REQUEST)
