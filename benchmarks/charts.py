@@ -23,6 +23,7 @@ STORES = {
     "mongodb": "MongoDB",
     "etcd": "etcd",
     "dynamodb": "DynamoDB Local",
+    "s3": "S3 (SeaweedFS)",
 }
 LINES = ("bad", "store", "trust", "muted", "good")
 

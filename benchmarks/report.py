@@ -31,6 +31,7 @@ TITLES = {
     "mongodb": "MongoDB's protocol",
     "etcd": "etcd",
     "dynamodb": "DynamoDB Local",
+    "s3": "S3 (SeaweedFS)",
 }
 NOTHING = "–"
 

@@ -19,11 +19,12 @@ from tests.support.etcd import EtcdServer
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.processes import descendants
 from tests.support.redis import RedisServer
+from tests.support.s3 import S3Server, object_url
 from tests.support.server_process import ServerError
 from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, MySqlServer, PostgresServer
 
-STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd", "dynamodb")
-WITHOUT_HISTORY = ("etcd", "dynamodb")
+STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd", "dynamodb", "s3")
+WITHOUT_HISTORY = ("etcd", "dynamodb", "s3")
 
 
 class DurablePostgres(PostgresServer):
@@ -87,6 +88,8 @@ class Site:
                 return f"mongodb://{host}:{port}/{self.database}?directConnection=true"
             case "dynamodb":
                 return table_url(self.address, self.database)
+            case "s3":
+                return object_url(self.address, self.database)
             case "etcd":
                 return f"etcd://{host}:{port}/{self.database}"
             case "sqlite":
@@ -122,6 +125,7 @@ _SERVERS: dict[str, Callable[[], Any]] = {
     "mongodb": PrivateMongoServer,
     "etcd": EtcdServer,
     "dynamodb": BenchedDynamoDB,
+    "s3": S3Server,
 }
 
 
@@ -154,6 +158,8 @@ def _version(site: Site) -> str:
         return f"SecantusDB {version('SecantusDB')}, which speaks MongoDB's protocol"
     if site.store == "dynamodb":
         return "DynamoDB Local 1.25"
+    if site.store == "s3":
+        return "SeaweedFS 4.45, which has S3's interface"
     if site.store == "etcd":
         import httpx
 

@@ -122,6 +122,8 @@ TARGETS = [
     _latency("etcd, asyncio", 1.5, "etcd async"),
     _latency("DynamoDB Local", 1.5, "dynamodb"),
     _latency("DynamoDB Local, asyncio", 1.5, "dynamodb async"),
+    _latency("S3", 1.5, "s3"),
+    _latency("S3, asyncio", 1.5, "s3 async"),
     *(_history(store) for store in ("postgres", "redis", "mongodb")),
     _skips("postgres", 0.4),
     _skips("redis", 0.75),

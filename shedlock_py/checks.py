@@ -66,6 +66,10 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         yield Check(check, "ok", "it replies")
         if not getattr(provider, "is_shared", True):
             yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
+        check = "conditions"
+        if hasattr(provider, "check_conditions"):
+            provider.check_conditions()
+            yield Check(check, "ok", "a write whose condition does not hold is refused")
         check = "acquire"
         with _collecting(warnings):
             lease = provider.acquire(REQUEST)

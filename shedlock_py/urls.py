@@ -27,6 +27,7 @@ _SCHEMES = {
     **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
     "etcd": _ETCD,
     "dynamodb": ("shedlock_py.providers.dynamodb", "DynamoDBLockProvider", "dynamodb"),
+    "s3": ("shedlock_py.providers.s3", "S3LockProvider", "s3"),
 }
 _DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
 
@@ -40,6 +41,7 @@ def provider_from_url(url: str) -> LockProvider:
     ``sqlite:///locks.db``, ``postgresql://user@host/db``, ``mysql://…``, ``mariadb://…`` (a driver may be named as
     SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…``, ``unix:///path/to/redis.sock``,
     ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``etcd://host:2379``, ``dynamodb://table``,
+    ``s3://bucket/prefix``,
     ``memory://``, and the schemes that installed packages offer in the entry-point group ``shedlock_py.providers``.
 
     :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).

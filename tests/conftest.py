@@ -14,6 +14,7 @@ from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
+from tests.support.s3 import S3Server
 from tests.support.stores import STORES, Store
 
 
@@ -105,6 +106,12 @@ def etcd_server() -> Iterator[EtcdServer]:
 @pytest.fixture(scope="session")
 def dynamodb_server() -> Iterator[DynamoDBServer]:
     with private_server("dynamodb", DynamoDBServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with private_server("s3", S3Server) as server:
         yield server
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.contenders.base import LEASE, SECONDS, AsyncSession, Contender, Session, load, new_token
 from benchmarks.servers import Site
 from tests.support.dynamodb import REGION
+from tests.support.s3 import BUCKET
 
 TABLE = "floor_locks"
 RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
@@ -383,7 +384,7 @@ class AsyncEtcdFloor(AsyncSession):
 
 
 def _client_arguments(site: Site) -> dict[str, Any]:
-    return {"service_name": "dynamodb", "region_name": REGION, "endpoint_url": "http://{}:{}".format(*site.address)}
+    return {"service_name": site.store, "region_name": REGION, "endpoint_url": "http://{}:{}".format(*site.address)}
 
 
 def _taken(site: Site, name: str, token: str) -> dict[str, Any]:
@@ -454,6 +455,82 @@ class AsyncDynamoDBFloor(AsyncSession):
             await self.opening.__aexit__(None, None, None)
 
 
+# S3
+
+
+def _object(name: str) -> dict[str, str]:
+    return {"Bucket": BUCKET, "Key": f"{TABLE}/{name}"}
+
+
+def _content(ends: float, owner: str) -> bytes:
+    return json.dumps({"ends": ends, "owner": owner}).encode()
+
+
+class S3Floor(Session):
+    """boto3 as it comes: an object is read, and written if it is still the same."""
+
+    def __init__(self, site: Site) -> None:
+        self.client = load("boto3").client(**_client_arguments(site))
+        self.version, self.token = "", ""
+
+    def take(self, name: str) -> bool:
+        condition = {"IfNoneMatch": "*"}
+        try:
+            found = self.client.get_object(**_object(name))
+            if json.loads(found["Body"].read())["ends"] > time.time():
+                return False
+            condition = {"IfMatch": found["ETag"]}
+        except self.client.exceptions.NoSuchKey:
+            pass
+        self.token = new_token()
+        body = _content(time.time() + SECONDS, self.token)
+        try:
+            self.version = self.client.put_object(**_object(name), Body=body, **condition)["ETag"]
+        except self.client.exceptions.ClientError:
+            return False
+        return True
+
+    def give(self, name: str) -> None:
+        self.client.put_object(**_object(name), Body=_content(0.0, self.token), IfMatch=self.version)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncS3Floor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.opening = load("aiobotocore.session").get_session().create_client(**_client_arguments(site))
+        self.client: Any = None
+        self.version, self.token = "", ""
+
+    async def take(self, name: str) -> bool:
+        if self.client is None:
+            self.client = await self.opening.__aenter__()
+        condition = {"IfNoneMatch": "*"}
+        try:
+            found = await self.client.get_object(**_object(name))
+            async with found["Body"] as body:
+                if json.loads(await body.read())["ends"] > time.time():
+                    return False
+            condition = {"IfMatch": found["ETag"]}
+        except self.client.exceptions.NoSuchKey:
+            pass
+        self.token = new_token()
+        content = _content(time.time() + SECONDS, self.token)
+        try:
+            self.version = (await self.client.put_object(**_object(name), Body=content, **condition))["ETag"]
+        except self.client.exceptions.ClientError:
+            return False
+        return True
+
+    async def give(self, name: str) -> None:
+        await self.client.put_object(**_object(name), Body=_content(0.0, self.token), IfMatch=self.version)
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.opening.__aexit__(None, None, None)
+
+
 FLOORS = [
     Contender("redis", "floor", "floor", RedisFloor, "redis"),
     Contender("redis", "floor", "floor", AsyncRedisFloor, "redis", is_async=True),
@@ -472,6 +549,8 @@ FLOORS = [
     Contender("mongodb", "floor", "floor", AsyncMongoFloor, "pymongo", is_async=True),
     Contender("dynamodb", "floor", "floor", DynamoDBFloor, "boto3"),
     Contender("dynamodb", "floor", "floor", AsyncDynamoDBFloor, "aiobotocore", is_async=True),
+    Contender("s3", "floor", "floor", S3Floor, "boto3"),
+    Contender("s3", "floor", "floor", AsyncS3Floor, "aiobotocore", is_async=True),
     Contender("etcd", "floor", "floor", EtcdFloor, "httpx"),
     Contender("etcd", "floor", "floor", AsyncEtcdFloor, "httpx", is_async=True),
 ]

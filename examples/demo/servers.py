@@ -103,6 +103,13 @@ def _etcd() -> _Private:
     return _Private([server], server.url)
 
 
+def _s3() -> _Private:
+    from tests.support.s3 import S3Server
+
+    server = S3Server()
+    return _Private([server], server.url)
+
+
 def _dynamodb() -> _Private:
     from tests.support.dynamodb import DynamoDBServer
 
@@ -119,4 +126,5 @@ PRIVATE: dict[str, Callable[[], _Private]] = {
     "mongodb": _mongodb,
     "etcd": _etcd,
     "dynamodb": _dynamodb,
+    "s3": _s3,
 }

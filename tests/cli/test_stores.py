@@ -24,6 +24,7 @@ DATABASE = "tests_cli"
         "mongodb",
         "etcd",
         "dynamodb",
+        "s3",
         "postgresql+psycopg",
         "mariadb+pymysql",
         "mysql+pymysql",
@@ -46,6 +47,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
         case "dynamodb":
             server = request.getfixturevalue("dynamodb_server")
             yield server.url(DATABASE)
+        case "s3":
+            yield request.getfixturevalue("s3_server").url(prefix=DATABASE)
         case "etcd":
             yield request.getfixturevalue("etcd_server").url(prefix=f"/{DATABASE}/")
         case driver:
@@ -76,7 +79,7 @@ def test_one_pass(url: str, provider: LockProvider) -> None:
     ok("schema", "--create")
     checked = json.loads(ok("doctor", "--json"))
     assert {check["status"] for check in checked["checks"]} == {"ok"}, checked
-    assert len(checked["checks"]) == 9
+    assert len(checked["checks"]) == (10 if url.startswith("s3:") else 9)
     assert ok("list", prefix) == ""
     lease = take(provider, name, holder="web-1:7")
     provider.release(take(provider, other))

@@ -132,6 +132,7 @@ class TestMissingPackages:
             ("mongodb", "pymongo", "mongodb"),
             ("etcd", "httpx", "etcd"),
             ("dynamodb", "boto3", "dynamodb"),
+            ("s3", "boto3", "s3"),
             ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
         ],
     )

@@ -38,6 +38,7 @@ STORES: dict[str, tuple[str, ...]] = {
     "mongodb": ("mongodb",),
     "etcd": ("etcd",),
     "dynamodb": ("dynamodb",),
+    "s3": ("s3",),
 }
 MakeStore = Callable[..., Store]
 # What is a driver's own. tests/core/test_every_await.py has all ways and kinds, in virtual time.

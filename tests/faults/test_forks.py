@@ -45,6 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:MongoClient opened before fork:U
         "mongodb sync",
         "etcd sync",
         "dynamodb sync",
+        "s3 sync",
     ],
     indirect=True,
 )

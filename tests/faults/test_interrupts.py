@@ -19,6 +19,7 @@ STORES = [
     "mongodb sync",
     "etcd sync",
     "dynamodb sync",
+    "s3 sync",
 ]
 
 

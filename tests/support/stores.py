@@ -30,6 +30,7 @@ from shedlock_py.providers.redis import (
     RedisLockProvider,
     RedisQuorumLockProvider,
 )
+from shedlock_py.providers.s3 import AsyncS3LockProvider, S3LockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.availability import database_server, private_server, redis_endpoint
@@ -38,6 +39,7 @@ from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
+from tests.support.s3 import S3Server
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
 from tests.support.versions import record
 
@@ -54,6 +56,8 @@ _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("etcd", True): AsyncEtcdLockProvider,
     ("dynamodb", False): DynamoDBLockProvider,
     ("dynamodb", True): AsyncDynamoDBLockProvider,
+    ("s3", False): S3LockProvider,
+    ("s3", True): AsyncS3LockProvider,
 }
 
 
@@ -269,6 +273,28 @@ class DynamoDBStore(Store):
         return self.server.url(self.table, via=via[0] if via else None)
 
 
+class S3Store(Store):
+    name = "s3"
+    family = "s3"
+    kept_longer = 2.0
+    reads_to_acquire = 1
+
+    def __init__(self, server: S3Server) -> None:
+        self.server = server
+        self.prefix = f"locks-{uuid4().hex[:8]}"
+        super().__init__([server], {"clock_error": 0})  # there is one front end
+
+    def in_write(self, name: str) -> str:
+        return self.server.path(self.prefix, name)
+
+    def delete_all(self) -> None:
+        """Remove all records by hand."""
+        self.server.delete_all(f"{self.prefix}/")
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        return self.server.url(via=via[0] if via else None, prefix=self.prefix)
+
+
 def sqlite_store(directory: Path, drivers: tuple[str, str] = ("sqlite", "sqlite")) -> SqliteStore:
     record("SQLite", sqlite3.sqlite_version)
     return SqliteStore(Path(tempfile.mkdtemp(dir=directory)), drivers)
@@ -336,6 +362,7 @@ STORES = {
         "dynamodb_server", partial(private_server, "dynamodb", DynamoDBServer), DynamoDBStore, DynamoDBServer
     ),
     "etcd": Registration("etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer),
+    "s3": Registration("s3_server", partial(private_server, "s3", S3Server), S3Store, S3Server),
 }
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")

@@ -55,7 +55,9 @@ class _Tasks:
         session = AioSession(profile=self._place.profile)
         arguments = self._place.client_arguments(AioConfig, self._timeout)
         opening = session.create_client(region_name=self._place.region, **arguments)
-        return await self._resources.enter_async_context(opening)
+        client = await self._resources.enter_async_context(opening)
+        self._place.register_handlers(client)
+        return client
 
     async def close(self) -> None:
         self._client = None

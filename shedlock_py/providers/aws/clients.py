@@ -94,7 +94,9 @@ class _Threads:
         with self._mutex:
             if self._client is None:
                 session = boto3.Session(profile_name=self._place.profile, region_name=self._place.region)
-                self._client = session.client(**self._place.client_arguments(Config, self._timeout))
+                client = session.client(**self._place.client_arguments(Config, self._timeout))
+                self._place.register_handlers(client)
+                self._client = client
                 # Of a provider that nobody closes. At the end of the process the system closes them.
                 finalize(self, self._client.close).atexit = False
             return self._client

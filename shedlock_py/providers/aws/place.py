@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -20,6 +20,7 @@ class Place:
     :ivar service: boto3's name of it: ``"dynamodb"``, ``"s3"``.
     :ivar shown: for people to read.
     :ivar config: what the service needs of botocore's ``Config`` besides time limits and connections.
+    :ivar handlers: what the client calls at an event of botocore's.
     """
 
     service: str
@@ -28,6 +29,7 @@ class Place:
     profile: str | None = None
     endpoint: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    handlers: Mapping[str, Callable[..., None]] = field(default_factory=dict)
 
     def client_arguments(self, config: type, timeout: float | None) -> dict[str, Any]:
         """For ``client()`` of boto3 and ``create_client()`` of aiobotocore.
@@ -39,6 +41,10 @@ class Place:
         once = {"total_max_attempts": 1, "mode": "standard"}
         made = config(**limits, retries=once, max_pool_connections=POOL_SIZE, **self.config)
         return {"service_name": self.service, "endpoint_url": self.endpoint, "config": made}
+
+    def register_handlers(self, client: Any) -> None:
+        for event, handler in self.handlers.items():
+            client.meta.events.register(event, handler)
 
 
 def split_url(url: str, scheme: str, form: str, options: tuple[str, ...] = OPTIONS) -> tuple[str, str, dict[str, str]]:

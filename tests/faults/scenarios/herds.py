@@ -45,6 +45,7 @@ MOST_CONNECTIONS = {
     "mongodb": 22,
     "etcd": 16,
     "dynamodb": 16,
+    "s3": 16,
 }
 """Of a process: what docs/providers promise of connections from a URL. MongoDB's client has two more to watch it."""
 
@@ -98,7 +99,7 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
     return report
 
 
-@scenario(12, "16 racers, 1000 rounds", stores=("dynamodb",), least=1)
+@scenario(12, "16 racers, 1000 rounds", stores=("dynamodb", "s3"), least=1)
 def racers(store: Store, budget: Budget, seed: int) -> Report:
     """Sixteen attempts at one instant, from four processes, a thousand times: one winner each time."""
     return race_of_sixteen(store, budget, ROUNDS)

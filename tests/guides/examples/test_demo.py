@@ -175,7 +175,7 @@ def test_make_demo_takes_the_stores_that_the_demo_takes() -> None:
         ("mariadb", "scripts/install-servers.sh .venv/bin/python mariadb"),
         *(
             (kind, f".venv/bin/python -m tests.support.fetching {kind}")
-            for kind in ("postgres", "mysql", "redis", "etcd", "dynamodb")
+            for kind in ("postgres", "mysql", "redis", "etcd", "dynamodb", "s3")
         ),
         ("redis-quorum", ".venv/bin/python -m tests.support.fetching redis"),
         ("mongodb", ""),

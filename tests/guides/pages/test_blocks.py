@@ -17,7 +17,14 @@ DATABASE = "pages"
 ADDRESS = re.compile(r"([a-z]+(?:\+[a-z0-9]+)?)://user:secret@db\.example/app")
 
 ELSEWHERE = (
-    *("providers/redis", "providers/mongodb", "providers/etcd", "providers/dynamodb", "providers/writing"),
+    *(
+        "providers/redis",
+        "providers/mongodb",
+        "providers/etcd",
+        "providers/dynamodb",
+        "providers/s3",
+        "providers/writing",
+    ),
     "tutorial.md",
 )
 

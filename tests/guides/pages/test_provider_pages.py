@@ -26,6 +26,7 @@ from tests.support.etcd import EtcdServer
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer
+from tests.support.s3 import S3Server
 
 PAGES = PROJECT / "docs" / "providers"
 
@@ -90,6 +91,17 @@ def test_the_python_of_the_dynamodb_page(dynamodb_server: DynamoDBServer, tmp_pa
     item = dynamodb_server.item(table, "nightly-report")
     assert item is not None
     assert item["releasedBy"] == item["lockedBy"]
+
+
+def test_the_python_of_the_s3_page(s3_server: S3Server, tmp_path: Path) -> None:
+    prefix = f"pages_{uuid4().hex[:8]}"
+
+    def replace(script: str) -> str:
+        assert script.count("s3://my-bucket/locks?region=eu-west-1") == 1
+        return script.replace("s3://my-bucket/locks?region=eu-west-1", s3_server.url(prefix=prefix) + "&timeout=60s")
+
+    run_page("s3.md", replace, tmp_path)
+    assert s3_server.keys(prefix) == [f"{prefix}/nightly-report.json"]
 
 
 def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""The two providers, and what their errors mean."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from shedlock_py._program import Program
+from shedlock_py.durations import Duration
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers import aws
+from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
+from shedlock_py.providers.s3.wire import Check, IgnoredConditionError, NoBucketError, Objects
+
+DEFAULT_PREFIX = "shedlock"
+LONGEST_PREFIX = 800
+"""Bytes. A key may have 1024, of which a lock's name can need 205."""
+_OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
+_FORM = "s3://bucket/prefix?region=eu-west-1"
+_NO_BUCKET = "create the bucket in the region of the URL first: shedlock does not"
+_NO_CONDITIONS = (
+    "locks need a service that honours If-None-Match and If-Match: two holders could have one lock here. "
+    "docs/providers/s3.md names such services"
+)
+_NO_DELETES = "leave old records where they are, or let a lifecycle rule of the bucket delete them"
+_DENIED = (
+    "the policy must allow s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix, and s3:ListBucket of the "
+    "bucket, without which S3 says AccessDenied of an object that is absent"
+)
+_HINTS = {
+    "NoSuchBucket": _NO_BUCKET,
+    "404": _NO_BUCKET,
+    "AccessDenied": _DENIED,
+    "403": _DENIED,
+    "NotImplemented": _NO_CONDITIONS,
+    "AuthorizationHeaderMalformed": "the bucket is in another region: set region=… in the URL",
+}
+
+
+class S3Programs(CasPrograms):
+    """The programs of a compare-and-swap store, and what the errors of S3 and botocore mean."""
+
+    def create_schema(self) -> Program[Any, Any, None]:
+        """Nothing has to be created. It raises if there is no bucket, or a server that ignores conditions."""
+        yield Check(of_bucket=True)
+
+    def check_conditions(self) -> Program[Any, Any, None]:
+        yield Check()
+
+    def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
+        yield Check(of_deletes=True)  # there are servers with conditions of writes only
+        return (yield from super().prune(unused_for))
+
+    def classify(self, error: Exception) -> Failure:
+        if isinstance(error, IgnoredConditionError | NoBucketError):
+            return Failure.REFUSED
+        return aws.classify(error)
+
+    def text_of(self, error: Exception) -> str:
+        return aws.text_of(error)
+
+    def hint(self, error: Exception) -> str | None:
+        match error:
+            case NoBucketError():
+                return _NO_BUCKET
+            case IgnoredConditionError():
+                return _NO_DELETES if "DELETE" in str(error) else _NO_CONDITIONS
+        return _HINTS.get(aws.code_of(error)) or aws.hint(error)
+
+
+class S3LockProvider(ProgramProvider):
+    """Locks in a bucket of S3, or of a service with S3's interface and conditional writes.
+
+    A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
+    because the time is that of the ``Date`` header of S3's replies. See docs/providers/s3.md.
+
+    :param url: ``s3://bucket`` or ``s3://bucket/prefix``. Options: ``endpoint``, ``region`` and ``profile``, in place
+        of what boto3's own configuration has; ``timeout``, ``fire_time_tolerance``, ``clock_error``.
+    :param clock_error: how far the clocks of the service's front ends may differ; 1 s by default.
+    :param timeout: how long an operation may take in all; 5 s by default.
+    :param fire_time_tolerance: how far a fire time may lie in the future of S3's clock; 5 minutes by default.
+    :raises ConfigurationError: a URL that cannot work.
+    """
+
+    programs: S3Programs
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        super().__init__(S3Programs(**options), aws.AwsClient(place, options["timeout"], objects.exchange))
+
+    def check_conditions(self) -> None:
+        """Try whether the server honours the conditions of writes, as ``create_schema`` and the first acquire do.
+
+        :raises ProviderError: it does not.
+        """
+        self.run(self.programs.check_conditions(), "check_conditions")
+
+
+class AsyncS3LockProvider(AsyncProgramProvider):
+    """:class:`S3LockProvider` for asyncio. It may be used from several event loops."""
+
+    programs: S3Programs
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        from shedlock_py.providers.aws.async_clients import AsyncAwsClient  # late: a third of a second
+
+        place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        super().__init__(S3Programs(**options), AsyncAwsClient(place, options["timeout"], objects.exchange))
+
+    async def check_conditions(self) -> None:
+        """See :meth:`S3LockProvider.check_conditions`."""
+        await self.run(self.programs.check_conditions(), "check_conditions")
+
+
+class _Parsed(NamedTuple):
+    place: aws.Place
+    objects: Objects
+    options: dict[str, Any]
+    """Of the programs."""
+
+
+def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
+    url, in_url = split_options(url, _OPTIONS)
+    bucket, path, given = aws.split_url(url, "s3", _FORM)
+    if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: there may be a password in it, by mistake
+        raise ConfigurationError(f"store URL: not of the form {_FORM}")
+    path = path or DEFAULT_PREFIX
+    if len(path.encode()) > LONGEST_PREFIX:
+        raise ConfigurationError(f"store URL: the prefix has {len(path.encode())} bytes, {LONGEST_PREFIX} at most")
+    # Services that are not Amazon's do not know the checksums that botocore adds where they are not required.
+    required = dict.fromkeys(("request_checksum_calculation", "response_checksum_validation"), "when_required")
+    handlers = {"request-created.s3.PutObject": _send_at_once}
+    place = aws.Place("s3", f"s3://{bucket}/{path}/", **given, config=required, handlers=handlers)
+    if clock_error is None:
+        clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
+    limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
+    limits.pop("history", None)
+    return _Parsed(place, Objects(bucket, f"{path}/"), {**limits, "clock_error": clock_error})
+
+
+def _send_at_once(request: Any, **_: object) -> None:
+    """Send the content with the headers, in one packet. botocore would wait until S3 asks for it: a round trip more."""
+    del request.headers["Expect"]  # nothing happens if there is none
+    request.data = request.data.read()

@@ -1,0 +1,165 @@
+"""The commands as requests to S3: one object for each record, written with ``If-None-Match`` or ``If-Match``.
+
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from shedlock_py._program import Program
+from shedlock_py.providers.aws import AwsReply, AwsRequest
+from shedlock_py.providers.cas import CasCommand, CasReply, Delete, Entry, List, Read, Write
+from shedlock_py.providers.kit import record_from_json, record_to_json
+
+T = TypeVar("T")
+_Requests = Program[AwsRequest, AwsReply, T]
+
+_ABSENT = ("NoSuchKey",)
+_NOT_WRITTEN = ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "OperationAborted")
+"""412; 404 for ``If-Match``, if the object is gone; 409 beside another write. The programs read again after each."""
+_NO_BUCKET = ("404", "NoSuchBucket")
+_NO_ETAG = '"00000000000000000000000000000000"'
+_SUFFIX = ".json"
+_LONGEST = 200
+"""Of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
+_READABLE = _LONGEST - 64
+"""The rest of a longer one is a digest."""
+_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
+"""In place of the time when a record was read: the programs fill that in."""
+
+
+class NoBucketError(Exception):
+    """The bucket does not exist."""
+
+
+class IgnoredConditionError(Exception):
+    """The server has carried a request out although its condition did not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Raise :class:`IgnoredConditionError` from a server that ignores the conditions of requests.
+
+    :ivar of_deletes: of deletions, too; else of writes only.
+    :ivar of_bucket: raise :class:`NoBucketError` if there is no bucket. Some servers create one with the first object.
+    """
+
+    of_deletes: bool = False
+    of_bucket: bool = False
+
+
+class Objects:
+    """The records below a prefix in a bucket."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._is_checked = False
+
+    def exchange(self, command: CasCommand | Check) -> _Requests[CasReply]:
+        match command:
+            case Read(name):
+                reply, entry = yield from self._read(self._key(name))
+                return CasReply(entry, reply.time)
+            case Write(record, if_version):
+                if if_version is None and not self._is_checked:
+                    # The first record of this provider. What it finds was written after such a check.
+                    yield from self._check(Check())
+                return (yield from self._write(self._key(record.name), command))
+            case Delete(name, if_version):
+                reply = yield from self._delete(self._key(name), if_version)
+                return CasReply(not reply.code, reply.time)
+            case List(start):
+                return (yield from self._list(start))
+            case Check():
+                return (yield from self._check(command))
+
+    def _read(self, key: str) -> _Requests[tuple[AwsReply, Entry | None]]:
+        reply = yield self._request("get_object", _ABSENT, Key=key)
+        if reply.code:
+            return reply, None
+        fields = _fields_in(key, reply)
+        is_free = fields.pop("free", False) is True
+        del fields["write"]
+        record = record_from_json(fields.pop("name"), fields, read_at=_UNREAD)
+        return reply, Entry(record, reply.value["ETag"], is_free)
+
+    def _write(self, key: str, command: Write) -> _Requests[CasReply]:
+        # Two objects with the same content would have the same ETag.
+        fields = {"name": command.record.name, **record_to_json(command.record), "write": uuid4().hex}
+        fields |= {"free": True} if command.is_free else {}
+        reply = yield from self._put(key, fields, command.if_version)
+        if reply.code == "PreconditionFailed":
+            # aiohttp, or a proxy, may have sent it twice, and the first copy was carried out.
+            reply = yield self._request("get_object", _ABSENT, Key=key)
+            if reply.code or _fields_in(key, reply)["write"] != fields["write"]:
+                return CasReply(None, reply.time)
+        return CasReply(None if reply.code else reply.value["ETag"], reply.time)
+
+    def _list(self, start: str) -> _Requests[CasReply]:
+        entries: list[Entry] = []
+        # A key with another slash is of somebody else, whose prefix begins with this one.
+        where: dict[str, Any] = {"Prefix": self._prefix + _encoded(start)[:_READABLE], "Delimiter": "/"}
+        while True:
+            page = yield self._request("list_objects_v2", **where)
+            reply = page
+            for key in (found["Key"] for found in page.value.get("Contents", ())):
+                if key.endswith(_SUFFIX):
+                    reply, entry = yield from self._read(key)
+                    entries += [entry] if entry else []
+            if not page.value.get("IsTruncated"):
+                return CasReply(entries, reply.time)
+            where["ContinuationToken"] = page.value["NextContinuationToken"]
+
+    def _check(self, check: Check) -> _Requests[CasReply]:
+        """Try, on an object of its own, requests whose conditions do not hold."""
+        if check.of_bucket and (yield self._request("head_bucket", _NO_BUCKET)).code:
+            raise NoBucketError(f"there is no bucket {self._bucket!r}")
+        key = f"{self._prefix}check-{uuid4().hex}"
+        etag = (yield from self._put(key, {}, None)).value["ETag"]
+        for condition in (None, _NO_ETAG):
+            reply = yield from self._put(key, {}, condition)
+            if not reply.code:
+                yield from self._delete(key, reply.value["ETag"])
+                raise IgnoredConditionError(f"the server ignores {'If-Match' if condition else 'If-None-Match'} in PUT")
+        if check.of_deletes and not (yield from self._delete(key, _NO_ETAG)).code:
+            raise IgnoredConditionError("the server ignores If-Match in DELETE")
+        reply = yield from self._delete(key, etag)
+        self._is_checked = True
+        return CasReply(None, reply.time)
+
+    def _put(self, key: str, fields: dict[str, Any], if_version: str | None) -> _Requests[AwsReply]:
+        condition = {"IfMatch": if_version} if if_version else {"IfNoneMatch": "*"}
+        body = {"Body": json.dumps(fields).encode(), "ContentType": "application/json"}
+        return (yield self._request("put_object", _NOT_WRITTEN, Key=key, **body, **condition))
+
+    def _delete(self, key: str, if_version: str | None) -> _Requests[AwsReply]:
+        return (yield self._request("delete_object", _NOT_WRITTEN, Key=key, IfMatch=if_version))
+
+    def _request(self, method: str, expected: tuple[str, ...] = (), **arguments: Any) -> AwsRequest:
+        return AwsRequest(method, {"Bucket": self._bucket, **arguments}, expected)
+
+    def _key(self, name: str) -> str:
+        encoded = _encoded(name)
+        if len(encoded) > _LONGEST:
+            encoded = encoded[:_READABLE] + sha256(name.encode()).hexdigest()
+        return f"{self._prefix}{encoded}{_SUFFIX}"
+
+
+def _fields_in(key: str, reply: AwsReply) -> dict[str, Any]:
+    fields = json.loads(reply.value["Body"])
+    if not isinstance(fields, dict) or not {"name", "write"} <= fields.keys():
+        raise ValueError(f"{key} is no lock record: {fields!r:.200}")
+    return fields
+
+
+def _encoded(name: str) -> str:
+    """The name in letters, digits and ``!-._``, which every server and tool takes as they are."""
+    return quote(name, safe="").replace("~", "%7E").replace("%", "!")

@@ -1,0 +1,159 @@
+"""Errors of S3 and of the way to it: which are an outage, and what the message says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.testing.contract.base import acquired
+from tests.faults.clocks import Clock
+from tests.stores.s3.conftest import Open
+from tests.support.aws import REGION
+from tests.support.dates import DateProxy
+from tests.support.front_end import Fault, FrontEnd
+from tests.support.s3 import S3Server
+
+REQUEST = LockRequest("job", "1m")
+
+
+def fault(code: str, status: int, marker: str = "") -> Fault:
+    return Fault(status, f"<Error><Code>{code}</Code><Message>as it is</Message></Error>".encode(), marker)
+
+
+@pytest.fixture
+def warm(open_provider: Open, front_end: FrontEnd) -> LockProvider:
+    """A provider with a free lock "job"."""
+    provider = open_provider(front_end.address)
+    provider.release(acquired(provider, REQUEST))
+    return provider
+
+
+def test_i5_a_conflict_that_does_not_end_is_an_error_and_no_skip(warm: LockProvider, front_end: FrontEnd) -> None:
+    front_end.fault = fault("ConditionalRequestConflict", 409, "If-Match")
+    with pytest.raises(ProviderError, match="changed again and again"):
+        warm.acquire(REQUEST)
+    assert len(front_end.requests) == 16
+    front_end.fault = None
+    acquired(warm, REQUEST)
+
+
+@pytest.mark.parametrize(("code", "status"), [("SlowDown", 503), ("TooManyRequests", 429)])
+def test_i5_throttling_is_an_outage_and_is_not_made_worse(
+    warm: LockProvider, front_end: FrontEnd, code: str, status: int
+) -> None:
+    front_end.fault = fault(code, status, "If-Match")
+    with pytest.raises(ProviderUnreachable, match=code):
+        warm.acquire(REQUEST)
+    assert len(front_end.requests) == 1, "neither sent again nor undone"
+    front_end.fault = None
+    acquired(warm, REQUEST)
+
+
+def test_i12_an_internal_error_is_in_doubt(warm: LockProvider, front_end: FrontEnd) -> None:
+    front_end.fault = fault("InternalError", 500, "If-Match")
+    with pytest.raises(ProviderUnreachable, match="InternalError"):
+        warm.acquire(REQUEST)
+    front_end.fault = None
+    acquired(warm, REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "cure"),
+    [
+        ("AccessDenied", 403, "s3:ListBucket"),
+        ("NoSuchBucket", 404, "create the bucket"),
+        ("NotImplemented", 501, "two holders could have one lock"),
+        ("AuthorizationHeaderMalformed", 400, "set region="),
+        ("RequestTimeTooSkewed", 403, "set the clock of this machine right"),
+        ("InvalidAccessKeyId", 403, "credentials"),
+        ("ExpiredToken", 400, "credentials"),
+    ],
+)
+def test_refusals_name_their_cure(open_provider: Open, front_end: FrontEnd, code: str, status: int, cure: str) -> None:
+    front_end.fault = fault(code, status)
+    with pytest.raises(ProviderError, match=code) as caught:
+        open_provider(front_end.address).acquire(REQUEST)
+    assert cure in str(caught.value.hint)
+
+
+def test_a_bucket_that_is_not_there(open_url: Open, s3_server: S3Server) -> None:
+    host, port = s3_server.address
+    provider: Any = open_url(f"s3://nowhere?region={REGION}&endpoint=http://{host}:{port}")
+    for operation in (provider.create_schema, lambda: provider.acquire(REQUEST)):
+        with pytest.raises(ProviderError, match=r"there is no bucket 'nowhere'|NoSuchBucket") as caught:
+            operation()
+        assert "create the bucket" in str(caught.value.hint)
+    with s3_server.client() as client:
+        assert "nowhere" not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]
+
+
+CLIENT = """
+import sys
+from shedlock_py import LockRequest, ProviderError, provider_from_url
+try:
+    print(provider_from_url(sys.argv[1]).acquire(LockRequest("job", "1m")))
+except ProviderError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def acquire_elsewhere(url: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, url],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_i5_a_clock_that_is_an_hour_off_is_refused(s3_server: S3Server, prefix: str, hours: int) -> None:
+    """The signature of a request has its time. botocore does not correct the clock."""
+    with Clock() as clock:
+        clock.set(hours * 3600.0)
+        told = acquire_elsewhere(s3_server.url(prefix=prefix), **clock.environment)
+    assert told.startswith("ProviderError"), told
+    assert "RequestTimeTooSkewed" in told
+    assert "set the clock of this machine right" in told
+
+
+def test_i10_a_clock_that_is_ten_minutes_off_decides_nothing(s3_server: S3Server, prefix: str) -> None:
+    with Clock() as clock:
+        clock.set(600.0)
+        assert "fencing token" in acquire_elsewhere(s3_server.url(prefix=prefix), **clock.environment)
+        assert acquire_elsewhere(s3_server.url(prefix=prefix), **clock.environment) == "None\n"
+
+
+def test_wrong_keys(s3_server: S3Server, prefix: str) -> None:
+    told = acquire_elsewhere(s3_server.url(prefix=prefix), AWS_SECRET_ACCESS_KEY="wr0ng-pw")
+    assert "SignatureDoesNotMatch" in told
+    assert "check the secret access key" in told
+    assert "wr0ng-pw" not in told
+
+
+def test_i5_a_reply_without_a_date(warm: LockProvider, front_end: FrontEnd) -> None:
+    front_end.fault = Fault(404, b"<Error><Code>NoSuchKey</Code></Error>", has_date=False)
+    with pytest.raises(ProviderUnreachable, match="no Date header"):
+        warm.acquire(LockRequest("another", "1m"))
+
+
+@pytest.mark.parametrize("offset", [-1.0, 1.0])
+def test_i1_front_ends_that_differ_by_the_allowed_error(
+    open_provider: Open, s3_server: S3Server, offset: float
+) -> None:
+    """A lease of one is never free for the other while its holder trusts it."""
+    with DateProxy(s3_server.address, offset) as front:
+        holder, other = open_provider(clock_error="1s"), open_provider(front.address, clock_error="1s")
+        lease, successor = acquired(holder, LockRequest("job", "300ms")), None
+        while successor is None:
+            was_trusted = lease.is_trusted()
+            successor = other.acquire(REQUEST)
+            assert successor is None or not was_trusted
+        assert other.release(successor)

@@ -1,0 +1,91 @@
+"""What one operation costs on the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from shedlock_py import LockProvider, LockRequest
+from shedlock_py.testing.contract.base import acquired
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.s3.conftest import Open
+from tests.support.s3 import S3Server
+
+REQUEST = LockRequest("job", "1m")
+
+
+def test_round_trips(open_provider: Open, s3_server: S3Server, prefix: str) -> None:
+    with TcpProxy(s3_server.address) as proxy:
+        provider, counted = open_provider(proxy.address), {}
+
+        def count(operation: str) -> None:
+            counted[operation] = (proxy.round_trips, proxy.connections)
+            proxy.reset()
+
+        acquired(provider, REQUEST)
+        count("first record of this provider")
+        provider.force_release("job")
+        proxy.reset()
+        lease = acquired(provider, REQUEST)
+        count("acquire")
+        assert provider.acquire(REQUEST) is None
+        count("skip")
+        assert provider.extend(lease, "2m") is lease
+        count("extend")
+        assert provider.release(lease)
+        count("release")
+        acquired(provider, LockRequest("another", "1m"))
+        count("new name")
+        assert len(provider.records()) == 2
+        count("two records")
+    assert counted == {
+        "first record of this provider": (6, 1),
+        "acquire": (2, 0),
+        "skip": (1, 0),
+        "extend": (1, 0),
+        "release": (1, 0),
+        "new name": (2, 0),
+        "two records": (3, 0),
+    }
+
+
+def test_a_skip_writes_nothing(open_provider: Open, s3_server: S3Server, prefix: str) -> None:
+    provider, other = open_provider(), open_provider()
+    acquired(provider, REQUEST)
+
+    def written() -> object:
+        with s3_server.client() as client:
+            found = client.head_object(Bucket=s3_server.bucket, Key=f"{prefix}/job.json")
+            return found["ETag"], found["LastModified"]
+
+    before = written()
+    for _ in range(3):
+        assert other.acquire(REQUEST) is None
+    assert written() == before
+    assert s3_server.keys(prefix) == [f"{prefix}/job.json"]
+
+
+def test_the_programs_read_no_second_time(provider: LockProvider) -> None:
+    """An extension and a release know the version, whatever another lock of the same provider does meanwhile."""
+    leases = [acquired(provider, LockRequest(f"job-{number}", "1m")) for number in range(3)]
+    for lease in leases:
+        assert provider.extend(lease, "2m") is lease
+    assert [provider.release(lease) for lease in reversed(leases)] == [True] * 3
+
+
+@pytest.mark.parametrize("kind", ["sync"], indirect=True)
+def test_another_writes_between_read_and_write(
+    open_provider: Open, s3_server: S3Server, prefix: str, kind: str
+) -> None:
+    """The proxy keeps the write of one back until the other has the lock."""
+    with TcpProxy(s3_server.address) as proxy:
+        provider, other = open_provider(proxy.address), open_provider()
+        provider.release(acquired(provider, REQUEST))
+        proxy.hold('"name": "job"')
+        first = acquired(provider, REQUEST)  # its first copy is kept back, the second one arrives
+        assert provider.release(first)
+        successor = acquired(other, REQUEST)
+        proxy.deliver()
+        record = other.record("job")
+        assert record is not None
+        assert record.locked_by == successor.locked_by
+        assert other.release(successor)
