@@ -44,7 +44,8 @@ class Read:
 class Write:
     """Write ``record`` if the store still has ``if_version`` of it; None: if there is no record.
 
-    ``is_free`` belongs to the record: readers find it in :class:`Entry`. The reply's value is the new version, or None
+    ``is_free`` belongs to the record: readers find it in :class:`Entry`. Where ``lock_until`` has changed,
+    ``record.read_at`` is the earliest time that it can be now. The reply's value is the new version, or None
     if the condition did not hold. The store must decide in one atomic step.
     """
 
@@ -153,7 +154,8 @@ class CasPrograms(StorePrograms):
                 return False
             if entry.record.fencing_token != lease.fencing_token or not self._is_held(entry):
                 return False
-            record = replace(entry.record, lock_until=max(until, entry.record.locked_at))
+            now = self._earliest()
+            record = replace(entry.record, lock_until=max(until, entry.record.locked_at), read_at=now)
             version = yield from self._ask(Write(record, entry.version, is_free))
             if version is not None:
                 lease.note = Entry(record, version, is_free)
@@ -172,7 +174,8 @@ class CasPrograms(StorePrograms):
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
             until = max(record.locked_at, min(record.lock_until, self._earliest()))
-            return Write(replace(record, lock_until=until, last_fire_time=newest), entry.version, is_free=True)
+            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=self._earliest())
+            return Write(freed, entry.version, is_free=True)
 
         return self._change("undo", name, undone)
 
