@@ -33,11 +33,11 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 # What the demo's locks are on: a file, or a private server that lives as long as the demo
 STORE ?= sqlite
-STORES := sqlite postgres mariadb mysql redis redis-quorum mongodb
+STORES := sqlite postgres mariadb mysql redis redis-quorum mongodb etcd
 PRIVATE := $(filter-out sqlite,$(STORE))
 # What of that is a Debian package, and what is fetched into the cache: MongoDB's is a package of Python's
 SERVER := $(filter mariadb,$(PRIVATE))
-FETCHED := $(filter postgres mysql redis,$(PRIVATE:redis-quorum=redis))
+FETCHED := $(filter postgres mysql redis etcd,$(PRIVATE:redis-quorum=redis))
 
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
 ifeq ($(findstring :$(or $(STORE),sqlite):,$(STORES:%=:%:)),)

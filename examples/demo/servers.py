@@ -96,6 +96,13 @@ def _mongodb() -> _Private:
     return _Private([server], server.url)
 
 
+def _etcd() -> _Private:
+    from tests.support.etcd import EtcdServer
+
+    server = EtcdServer()
+    return _Private([server], server.url)
+
+
 PRIVATE: dict[str, Callable[[], _Private]] = {
     "postgres": _postgres,
     "mariadb": _mariadb,
@@ -103,4 +110,5 @@ PRIVATE: dict[str, Callable[[], _Private]] = {
     "redis": _redis,
     "redis-quorum": _redis_quorum,
     "mongodb": _mongodb,
+    "etcd": _etcd,
 }

@@ -11,6 +11,7 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
@@ -25,10 +26,14 @@ _JOIN_TIMEOUT = 10.0
 
 
 class TcpProxy:
-    """Listens from its construction to `close()`; usable as a context manager, and from any thread."""
+    """Listens from its construction to `close()`; usable as a context manager, and from any thread.
 
-    def __init__(self, upstream: Address) -> None:
+    :param rewrite: gets each chunk that the server sends, and returns what the client receives in its place.
+    """
+
+    def __init__(self, upstream: Address, *, rewrite: Callable[[bytes], bytes] | None = None) -> None:
         self._upstream = upstream
+        self._rewrite = rewrite
         self._changed = threading.Condition()
         self._links: set[_Link] = set()
         self._pumps: set[threading.Thread] = set()
@@ -224,7 +229,7 @@ class TcpProxy:
             while chunk := source.recv(_CHUNK):
                 if not self._may_pass(link, chunk, to_server=source is link.client):
                     break
-                sink.sendall(chunk)
+                sink.sendall(chunk if self._rewrite is None or source is link.client else self._rewrite(chunk))
             else:
                 if self._may_pass(link, b"", to_server=source is link.client):
                     sink.shutdown(socket.SHUT_WR)

@@ -130,6 +130,7 @@ class TestMissingPackages:
             ("redis", "redis", "redis"),
             ("rediss+quorum", "redis", "redis"),
             ("mongodb", "pymongo", "mongodb"),
+            ("etcd", "httpx", "etcd"),
             ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
         ],
     )

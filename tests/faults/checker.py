@@ -71,6 +71,9 @@ class Rules:
     """A quorum: how long its servers wait for a claim that they voted for, whatever became of it."""
     drift: float = 0.0
     """By which part a holder's clock and the store's may run faster or slower than the clock of the history."""
+    kept: float = 0.0
+    """A store that does not know its own time exactly: how much longer than asked it may keep a lease, a round trip
+    apart."""
     prompt: float = INFINITY
     """A quorum: what took less has heard every server that is there.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.faults.history import History, Operation
-from tests.faults.leases import Arrivals, LeaseHistory
+from tests.faults.leases import Arrivals, LeaseHistory, longer_by
 
 if TYPE_CHECKING:
     from tests.faults.checker import Rules
@@ -22,7 +22,7 @@ def holds_of(attempts: list[Operation], leases: list[LeaseHistory], history: His
     arrivals = Arrivals(history, late=rules.late, grace=rules.grace)
     deaths = {mark.worker: mark.after for mark in history.marks if mark.kind == "killed"}
     for lease in leases:
-        until = lease.held_until(arrivals, rules.prompt)
+        until = lease.held_until(arrivals, rules.prompt, rules.kept)
         slower = rules.drift * (until - lease.acquire.started) if rules.drift else 0.0
         yield lease.acquire.started, until + slower, lease.died < INFINITY
     late_copies = LateCopies(attempts, history, rules)
@@ -31,7 +31,7 @@ def holds_of(attempts: list[Operation], leases: list[LeaseHistory], history: His
         if attempt.outcome not in ("granted", "skipped") and attempt.at_store is None:
             # The store may have granted it, or may have to wait for it.
             arrives = arrivals.of_failed(attempt, deaths.get(attempt.worker, INFINITY))
-            longest = max(attempt.at_most, rules.vote)
+            longest = longer_by(rules.kept, max(attempt.at_most, rules.vote), attempt)
             yield attempt.started, arrives + longest * (1 + rules.drift), attempt.ended is None
         elif attempt.ended is not None and attempt.end - attempt.started >= min(rules.prompt, attempt.at_most):
             # Longer than its lease: a first copy may have been granted and have expired before the second was skipped.

@@ -184,20 +184,22 @@ class LeaseHistory:
 
     # What the store can have done
 
-    def held_until(self, arrivals: Arrivals, prompt: float = INFINITY) -> float:
+    def held_until(self, arrivals: Arrivals, prompt: float = INFINITY, kept: float = 0.0) -> float:
         """Until when the store can have kept others out.
 
-        ``prompt``: a release that took longer may have left some of a quorum's servers alone.
+        ``prompt``: a release that took longer may have left some of a quorum's servers alone. ``kept``: how much longer
+        than asked the store may keep a lease.
         """
         if all(operation.at_store is not None for operation in (self.acquire, *self.extends, *self.releases)):
             return self._held_until_by_copies()
         granted = self.acquire.granted_by if self.acquire.at_store else arrivals.of_answered(self.acquire)
-        until = granted + self.acquire.at_most
+        until = granted + longer_by(kept, self.acquire.at_most, self.acquire)
         sent_before: list[tuple[float, float]] = []
         has_ended = INFINITY
         for operation in sorted((*self.extends, *self.releases), key=lambda operation: operation.started):
             rest = self._rest(operation)
             seconds = rest if operation.kind == "release" else max(operation.at_most, rest)
+            seconds = longer_by(kept, seconds, operation)
             is_left_alone = operation.kind == "release" and operation.end - operation.started >= prompt
             if operation.outcome == "done" and not is_left_alone:
                 # The last reply decides, but for requests that were sent before and may arrive later.
@@ -239,6 +241,16 @@ class LeaseHistory:
     def _rest(self, operation: Operation) -> float:
         """What was left of the minimum hold when this was asked; neither an extend nor a release cuts it."""
         return max(0.0, self.acquire.at_least - (operation.started - self.known_at))
+
+
+def longer_by(kept: float, seconds: float, operation: Operation) -> float:
+    """How long a lease may last that ``operation`` set to end after ``seconds``. One that it ends at once is over.
+
+    A store that has to guess its time may add the round trip of the operation, too.
+    """
+    if not kept or not seconds:
+        return seconds
+    return seconds + kept + (0.0 if operation.ended is None else operation.end - operation.started)
 
 
 def leases_of(history: History) -> list[LeaseHistory]:

@@ -20,7 +20,7 @@ GRACE = 0.5
 
 def rules_of(store: Store, *, late: float = LATE, off: frozenset[str] = frozenset()) -> Rules:
     """``late``: how long after an operation failed, or its process died, its request may still reach the store."""
-    rules = Rules(late=late, grace=GRACE, off=off)
+    rules = Rules(late=late, grace=GRACE, off=off, kept=store.kept_longer)
     if store.name == "quorum":
         return replace(rules, vote=VOTE.total_seconds(), prompt=GRACE_SECONDS)
     return rules

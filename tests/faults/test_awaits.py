@@ -36,6 +36,7 @@ STORES: dict[str, tuple[str, ...]] = {
     "redis": ("redis",),
     "redis quorum": ("quorum",),
     "mongodb": ("mongodb",),
+    "etcd": ("etcd",),
 }
 MakeStore = Callable[..., Store]
 # What is a driver's own. tests/core/test_every_await.py has all ways and kinds, in virtual time.

@@ -37,23 +37,24 @@ def is_ahead(seconds: float, begin: float, offset: float) -> bool:
 # Servers
 
 
-@pytest.fixture(scope="module", params=["postgres", "mariadb", "mysql", "redis", "mongodb"])
+@pytest.fixture(scope="module", params=["postgres", "mariadb", "mysql", "redis", "mongodb", "etcd"])
 def clocked_store(request: pytest.FixtureRequest) -> Iterator[ClockedStore]:
     with clocked(request.param, environment={"TZ": "Pacific/Apia"}) as clocked_store:
         yield clocked_store
 
 
 def test_the_library_sees_the_servers_clock(clocked_store: ClockedStore) -> None:
-    provider = clocked_store.store.open()
+    provider, kept = clocked_store.store.open(), clocked_store.store.kept_longer
     for offset in (HOUR, -HOUR, 400 * 24 * HOUR, 0.0):
         clocked_store.set(offset)
         assert provider.force_release("nobody") is False  # the server works
-        begin = time.time()
+        begin = time.time() - kept
         lease = provider.acquire(LockRequest(f"clock {offset}", "1m"))
         assert lease is not None
         record = provider.record(f"clock {offset}")
         assert is_ahead(record.locked_at.timestamp(), begin, offset)
-        assert abs(record.lock_until - record.locked_at - timedelta(minutes=1)) < timedelta(milliseconds=2)
+        longer = record.lock_until - record.locked_at - timedelta(minutes=1)
+        assert timedelta(milliseconds=-2) < longer < timedelta(seconds=kept, milliseconds=2)
         assert is_ahead(lease.fencing_token / 1e6, begin, offset)
     provider.close()
 

@@ -35,7 +35,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:MongoClient opened before fork:U
 
 
 @pytest.mark.parametrize(
-    "store", ["sqlite sync", "postgres sync", "mariadb sync", "mysql sync", "redis sync", "mongodb sync"], indirect=True
+    "store",
+    ["sqlite sync", "postgres sync", "mariadb sync", "mysql sync", "redis sync", "mongodb sync", "etcd sync"],
+    indirect=True,
 )
 def test_a_fork_in_the_middle_of_a_heartbeat(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child has its parent's lease in its memory, with a heartbeat that never ends there; it must not harm it."""

@@ -21,6 +21,7 @@ SERVERS = {
     "test_mysql": ("MySQL",),
     "test_redis": ("Redis", "Valkey"),
     "test_mongodb": ("SecantusDB", "MongoDB"),
+    "test_etcd": ("etcd",),
 }
 MYSQL_CLIENTS = {"Pymysql": "PyMySQL", "Mysqlclient": "mysqlclient", "Asyncmy": "asyncmy", "Aiomysql": "aiomysql"}
 CLIENTS = {
@@ -29,6 +30,7 @@ CLIENTS = {
     "test_mysql": MYSQL_CLIENTS,
     "test_redis": {"": "redis"},
     "test_mongodb": {"": "pymongo"},
+    "test_etcd": {"": "httpx"},
 }
 ASYNC_ONLY = ("asyncpg", "asyncmy", "aiomysql")
 SHOWN = ("Python", "APScheduler", "SQLAlchemy", "redis", "pymongo")

@@ -261,12 +261,14 @@ def test_a_slow_store_is_not_asked_by_all_visitors_at_once() -> None:
         "redis://:s3cret-pw@127.0.0.1:1/0",
         "redis+quorum://:s3cret-pw@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
         "mongodb://app:s3cret-pw@127.0.0.1:1/app",
+        "etcd://app:s3cret-pw@127.0.0.1:1/app",
     ],
 )
 def test_no_password_of_a_url(url: str) -> None:
     from shedlock_py import provider_from_url
 
-    provider: Any = provider_from_url(f"{url}?timeout=200ms&history=5")
+    history = "" if url.startswith("etcd") else "&history=5"
+    provider: Any = provider_from_url(f"{url}?timeout=200ms{history}")
     client = Client(page_app(provider, allow_changes=True))
     replies = [client.get(path) for path in ("/", "/job?name=x", "/leaders", "/store", "/change/prune")]
     assert {reply.status_code for reply in replies} == {200, 503}

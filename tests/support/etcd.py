@@ -3,9 +3,11 @@
 import json
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.support.database import Address
+from tests.support.dates import ClockedProxy
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.releases import Fetched, Release
 from tests.support.server_process import ServerProcess
@@ -26,9 +28,26 @@ class EtcdServer(ServerProcess):
         super().__init__()
         self.name = name
         self.peers = peers or {name: free_port()}
+        self._front: ClockedProxy | None = None
 
     def create_data(self) -> None:
         self.data.mkdir(mode=0o700)
+
+    def start(self) -> None:
+        super().start()
+        clock = self.environment.get("SHEDLOCK_CLOCK")
+        if clock and self._front is None:
+            self._front = ClockedProxy(super().address, Path(clock))
+
+    def close(self) -> None:
+        if self._front is not None:
+            self._front.close()
+        super().close()
+
+    @property
+    def address(self) -> Address:
+        """Of the front end that shows another time, if the environment names a clock."""
+        return super().address if self._front is None else self._front.address
 
     def command(self, port: int) -> list[str]:
         client, peer = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{self.peers[self.name]}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ class Store(ABC):
     family: str
     provider_reference = "tests.support.stores:open_provider"
     """What other processes call with :meth:`arguments`."""
+    kept_longer = 0.0
+    """Seconds that it may keep a lease longer than asked, a round trip apart, because it has to guess its own time."""
 
     def __init__(self, servers: Sequence[Any], options: dict[str, Any]) -> None:
         self.servers = list(servers)
@@ -96,6 +99,13 @@ class Store(ABC):
     def addresses(self) -> list[Address]:
         """Where a proxy can be put in front: one for each address. Empty where there is no network."""
         return [server.address for server in self.servers]
+
+    reads_to_acquire = 0
+    """How many requests an acquire sends before the one that grants the lock."""
+
+    def in_write(self, name: str) -> str:
+        """What a proxy finds in each request that writes the record of ``name``; also in other requests, perhaps."""
+        return name
 
     @abstractmethod
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> Any:
@@ -184,6 +194,7 @@ class RedisStore(Store):
 class QuorumStore(Store):
     name = "quorum"
     family = "quorum"
+    reads_to_acquire = 1
 
     def __init__(self, servers: Sequence[RedisServer], **options: Any) -> None:
         super().__init__(servers, {"key_prefix": f"locks-{uuid4().hex[:8]}", **options})
@@ -214,11 +225,22 @@ class MongoStore(Store):
 class EtcdStore(Store):
     name = "etcd"
     family = "etcd"
+    kept_longer = 2.0
+    reads_to_acquire = 1
 
     def __init__(self, server: EtcdServer) -> None:
         self.server = server
-        self.prefix = f"/locks_{uuid4().hex[:8]}/"
+        self.prefix = f"/locks_{uuid4().hex[:7]}/"  # a multiple of three: the name's base64 is a part of the key's
         super().__init__([server], {"clock_error": 0})  # the members run on one machine
+
+    def in_write(self, name: str) -> str:
+        return b64encode(name.encode()).decode()
+
+    def delete_all(self) -> None:
+        """Remove all records by hand."""
+        first = self.prefix.encode()
+        last = first[:-1] + bytes([first[-1] + 1])
+        self.server.ask("/v3/kv/deleterange", key=b64encode(first).decode(), range_end=b64encode(last).decode())
 
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
         return self.server.url(via=via[0] if via else None, prefix=self.prefix)
@@ -287,6 +309,7 @@ STORES = {
     "redis": Registration("redis_server", redis_endpoint, RedisStore, RedisServer),
     "quorum": Registration("three_redis_servers", _three_servers, QuorumStore, RedisServer),
     "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore, PrivateMongoServer),
+    "etcd": Registration("etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer),
 }
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")

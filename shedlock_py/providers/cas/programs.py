@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
@@ -97,8 +97,6 @@ class CasPrograms(StorePrograms):
     :param clock_error: how far the clocks of the servers that reply may differ.
     """
 
-    recognises_retries: ClassVar[bool] = True  # each write has a version of its own
-
     def __init__(self, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:
         super().__init__(**options)
         self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
@@ -135,7 +133,7 @@ class CasPrograms(StorePrograms):
             return None
         if newest and (fire_time is None or fire_time < newest):
             fire_time = newest
-        token = max(((record and record.fencing_token) or 0) + 1, (now - _EPOCH) // _MICROSECOND)
+        token = max(((record and record.fencing_token) or 0) + 1, _token_at(now))
         until = self._end_of(request.lock_at_most_for)
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
 
@@ -161,9 +159,6 @@ class CasPrograms(StorePrograms):
                 lease.note = Entry(record, version, is_free)
                 return True
             entry = yield from self._read(lease.name)
-            if entry is not None and (entry.record, entry.is_free) == (record, is_free):
-                lease.note = entry  # an earlier copy was carried out
-                return True
         raise _too_many_tries("release" if releasing else "extend", lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
@@ -213,10 +208,12 @@ class CasPrograms(StorePrograms):
 
     def prune(self, unused_for: timedelta) -> CasProgram[int]:
         entries: Sequence[Entry] = yield from self._ask(List(""))
-        now, deleted = self._earliest(), 0
+        now, least, deleted = self._earliest(), self._least_token(), 0
         for entry in entries:
-            if not self._is_held(entry) and now - entry.record.lock_until >= unused_for:
-                deleted += bool((yield from self._ask(Delete(entry.record.name, entry.version))))
+            record, is_held = entry.record, self._is_held(entry)
+            # I7: a younger record has to stay, because the next token of its name comes from it, not from a clock.
+            if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
+                deleted += bool((yield from self._ask(Delete(record.name, entry.version))))
         return deleted
 
     # The server's time
@@ -238,12 +235,21 @@ class CasPrograms(StorePrograms):
         assert self._time is not None, "a reply was received before"
         return self._time.latest(self.clock())
 
+    def _least_token(self) -> int:
+        """From now on, no server gives a smaller token to a name that has no record."""
+        assert self._time is not None, "a reply was received before"
+        return _token_at(self._earliest() - self.clock_error - timedelta(seconds=self._time.resolution))
+
     def _end_of(self, lock_for: timedelta) -> datetime:
         """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
         return self._latest() + lock_for + self.clock_error
 
     def _is_held(self, entry: Entry | None) -> bool:
         return entry is not None and not entry.is_free and entry.record.lock_until > self._earliest()
+
+
+def _token_at(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def _too_many_tries(operation: str, name: str) -> Exception:

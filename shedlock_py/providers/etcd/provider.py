@@ -14,7 +14,7 @@ from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import EtcdError, classify
 from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
 
-_OPTIONS = ("timeout", "fire_time_tolerance", "history", "clock_error")
+_OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
 
 
 class EtcdPrograms(CasPrograms):
@@ -84,5 +84,5 @@ def _parsed(
     if clock_error is None:
         clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
     limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
-    limits.pop("history", None)
+    limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY; a URL that asks for it is refused
     return place, {**limits, "clock_error": clock_error, "passwords": (place.password,)}

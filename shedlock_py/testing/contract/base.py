@@ -36,7 +36,10 @@ class ContractBase:
     """The hooks: fixtures and methods for subclasses to override."""
 
     clock_resolution: ClassVar[float] = 0.0
-    """Seconds: a record that is deleted and acquired again within them may get a token that was given before."""
+    """Seconds: a record that is deleted and acquired again within them may get a token that was given before.
+
+    A record that is younger is not pruned.
+    """
     kept_longer: ClassVar[timedelta] = timedelta(milliseconds=2)
     """How much longer than asked the store may keep a lease: what it rounds, or does not know of its own clock."""
     herd: ClassVar[int] = 200
@@ -65,6 +68,7 @@ class ContractBase:
     def delete_record(self, provider: LockProvider, name: str) -> None:
         """Remove the record from the store, as an operator would by hand, also while it is held."""
         provider.force_release(name)
+        time.sleep(self.clock_resolution)
         provider.prune(0)
 
     @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from tests.faults.registry import Budget, Run, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import MongoStore, SqliteStore, SqlStore, Store
+from tests.support.stores import EtcdStore, MongoStore, SqliteStore, SqlStore, Store
 
 BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
@@ -48,6 +48,8 @@ def delete_records(store: Store, fleet: Fleet) -> None:
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE name LIKE 'job-%%'")
     elif store.family == "mongodb":
         _collection(store, lambda collection: collection.delete_many({}))
+    elif isinstance(store, EtcdStore):
+        store.delete_all()
     else:
         with store.servers[0].client() as client:
             keys = list(client.scan_iter(f"{store.options['key_prefix']}*"))
@@ -64,6 +66,8 @@ def drop(store: Store, fleet: Fleet) -> None:
         store.prepare()
     elif store.family == "mongodb":
         _collection(store, lambda collection: collection.drop())
+    elif isinstance(store, EtcdStore):
+        store.delete_all()
     else:
         with store.servers[0].client() as client:
             client.flushall()
@@ -132,7 +136,7 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
     return report
 
 
-SINGLE = ("sqlite", "postgres", "mariadb", "mysql", "redis", "mongodb")
+SINGLE = ("sqlite", "postgres", "mariadb", "mysql", "redis", "mongodb", "etcd")
 
 
 def _deletions(name: str, stores: tuple[str, ...], delete: Delete) -> Run:

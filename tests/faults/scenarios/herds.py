@@ -34,7 +34,16 @@ _OF_TIME = re.compile(r"(?i)time|is locked")
 _LEAD = 0.05
 """Seconds from the word to the moment, for everybody to hear it."""
 
-MOST_CONNECTIONS = {"sqlite": 0, "postgres": 5, "mariadb": 5, "mysql": 5, "redis": 20, "quorum": 60, "mongodb": 22}
+MOST_CONNECTIONS = {
+    "sqlite": 0,
+    "postgres": 5,
+    "mariadb": 5,
+    "mysql": 5,
+    "redis": 20,
+    "quorum": 60,
+    "mongodb": 22,
+    "etcd": 16,
+}
 """Of a process: what docs/providers promise of connections from a URL. MongoDB's client has two more to watch it."""
 
 

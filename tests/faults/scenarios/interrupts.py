@@ -53,7 +53,7 @@ def interrupt(store: Store, number: signal.Signals) -> str:
         process.write(json.dumps({"arguments": arguments, "name": name, "fire_time": fire_time.isoformat()}))
         _expect(process, "ready")
         for proxy in proxies:
-            proxy.silence(name, skip=1 if store.family == "quorum" else 0, times=1)  # the first round grants nothing
+            proxy.silence(store.in_write(name), skip=store.reads_to_acquire, times=1)
         process.write("")
         wait_until(
             lambda: _is_held(observer, name) or process.poll() is not None, timeout=TIMEOUT, what="granted by the store"

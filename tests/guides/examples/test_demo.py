@@ -173,7 +173,10 @@ def test_make_demo_takes_the_stores_that_the_demo_takes() -> None:
     ("kind", "command"),
     [
         ("mariadb", "scripts/install-servers.sh .venv/bin/python mariadb"),
-        *((kind, f".venv/bin/python -m tests.support.fetching {kind}") for kind in ("postgres", "mysql", "redis")),
+        *(
+            (kind, f".venv/bin/python -m tests.support.fetching {kind}")
+            for kind in ("postgres", "mysql", "redis", "etcd")
+        ),
         ("redis-quorum", ".venv/bin/python -m tests.support.fetching redis"),
         ("mongodb", ""),
         ("sqlite", ""),
