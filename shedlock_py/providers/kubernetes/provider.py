@@ -40,7 +40,9 @@ class KubernetesPrograms(CasPrograms):
         if not isinstance(error, KubernetesError):
             return None
         if error.status == FORBIDDEN:
-            return f"a Role must allow the verb {error.verb!r} on leases of coordination.k8s.io: see the provider's page"
+            return (
+                f"a Role must allow the verb {error.verb!r} on leases of coordination.k8s.io: see the provider's page"
+            )
         return _HINTS.get(error.status)
 
 
