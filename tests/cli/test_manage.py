@@ -249,7 +249,13 @@ def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     "url",
-    ["memory://", "redis://127.0.0.1:1/0", "mongodb://me:s3cret-pw@127.0.0.1:1/x", "etcd://me:s3cret-pw@127.0.0.1:1"],
+    [
+        "memory://",
+        "redis://127.0.0.1:1/0",
+        "mongodb://me:s3cret-pw@127.0.0.1:1/x",
+        "etcd://me:s3cret-pw@127.0.0.1:1",
+        "kubernetes://default",
+    ],
 )
 def test_stores_without_a_schema(url: str) -> None:
     done = run("schema", store=url)

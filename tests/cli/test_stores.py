@@ -18,7 +18,16 @@ DATABASE = "tests_cli"
 
 
 @pytest.fixture(
-    params=["redis", "redis+quorum", "mongodb", "etcd", "postgresql+psycopg", "mariadb+pymysql", "mysql+pymysql"]
+    params=[
+        "redis",
+        "redis+quorum",
+        "mongodb",
+        "etcd",
+        "kubernetes",
+        "postgresql+psycopg",
+        "mariadb+pymysql",
+        "mysql+pymysql",
+    ]
 )
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     match request.param:
@@ -36,6 +45,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
             yield request.getfixturevalue("mongodb_server").url(DATABASE)
         case "etcd":
             yield request.getfixturevalue("etcd_server").url(prefix=f"/{DATABASE}/")
+        case "kubernetes":
+            yield request.getfixturevalue("kubernetes_server").url("tests-cli")
         case driver:
             scheme = driver.partition("+")[0].replace("postgresql", "postgres")
             server = request.getfixturevalue(f"{scheme}_server")

@@ -131,6 +131,7 @@ class TestMissingPackages:
             ("rediss+quorum", "redis", "redis"),
             ("mongodb", "pymongo", "mongodb"),
             ("etcd", "httpx", "etcd"),
+            ("kubernetes", "httpx", "kubernetes"),
             ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
         ],
     )

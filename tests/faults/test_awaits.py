@@ -37,6 +37,7 @@ STORES: dict[str, tuple[str, ...]] = {
     "redis quorum": ("quorum",),
     "mongodb": ("mongodb",),
     "etcd": ("etcd",),
+    "kubernetes": ("kubernetes",),
 }
 MakeStore = Callable[..., Store]
 # What is a driver's own. tests/core/test_every_await.py has all ways and kinds, in virtual time.

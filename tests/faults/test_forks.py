@@ -36,7 +36,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:MongoClient opened before fork:U
 
 @pytest.mark.parametrize(
     "store",
-    ["sqlite sync", "postgres sync", "mariadb sync", "mysql sync", "redis sync", "mongodb sync", "etcd sync"],
+    [
+        "sqlite sync",
+        "postgres sync",
+        "mariadb sync",
+        "mysql sync",
+        "redis sync",
+        "mongodb sync",
+        "etcd sync",
+        "kubernetes sync",
+    ],
     indirect=True,
 )
 def test_a_fork_in_the_middle_of_a_heartbeat(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,17 @@ SETTINGS = settings(
 HUGE = 10_000_000
 
 SQL = ["sqlite sync", "postgres sync", "postgres async", "mariadb sync", "mariadb async", "mysql sync", "mysql async"]
-STORES = ["memory", "sqlite async", *SQL, "redis sync", "redis async", "mongodb sync", "mongodb async", "etcd sync"]
+STORES = [
+    "memory",
+    "sqlite async",
+    *SQL,
+    "redis sync",
+    "redis async",
+    "mongodb sync",
+    "mongodb async",
+    "etcd sync",
+    "kubernetes sync",
+]
 MakeStore = Callable[..., Store]
 
 

@@ -17,7 +17,7 @@ SCHEMES = {
     "postgresql": "postgresql+psycopg", "postgresql async": "postgresql+asyncpg", "mysql": "mysql+pymysql",
     "mysql async": "mysql+asyncmy", "redis": "redis", "redis async": "redis", "rediss": "rediss",
     "quorum": "redis+quorum", "mongodb": "mongodb", "mongodb async": "mongodb", "unix": "unix",
-    "etcd": "etcd", "etcd async": "etcd",
+    "etcd": "etcd", "etcd async": "etcd", "kubernetes": "kubernetes", "kubernetes async": "kubernetes",
 }  # fmt: skip
 SPECIAL = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \t\n\x00äß🐑"
 SECRET = "hunter2"

@@ -10,7 +10,16 @@ from tests.faults.scenarios.interrupts import SIGNALS, interrupt
 from tests.support.database import DatabaseServer
 from tests.support.stores import SqlServerStore, Store
 
-STORES = ["postgres sync", "mariadb sync", "mysql sync", "redis sync", "quorum sync", "mongodb sync", "etcd sync"]
+STORES = [
+    "postgres sync",
+    "mariadb sync",
+    "mysql sync",
+    "redis sync",
+    "quorum sync",
+    "mongodb sync",
+    "etcd sync",
+    "kubernetes sync",
+]
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)

@@ -22,6 +22,7 @@ SERVERS = {
     "test_redis": ("Redis", "Valkey"),
     "test_mongodb": ("SecantusDB", "MongoDB"),
     "test_etcd": ("etcd",),
+    "test_kubernetes": ("Kubernetes API server",),
 }
 MYSQL_CLIENTS = {"Pymysql": "PyMySQL", "Mysqlclient": "mysqlclient", "Asyncmy": "asyncmy", "Aiomysql": "aiomysql"}
 CLIENTS = {
@@ -31,6 +32,7 @@ CLIENTS = {
     "test_redis": {"": "redis"},
     "test_mongodb": {"": "pymongo"},
     "test_etcd": {"": "httpx"},
+    "test_kubernetes": {"": "httpx"},
 }
 ASYNC_ONLY = ("asyncpg", "asyncmy", "aiomysql")
 SHOWN = ("Python", "APScheduler", "SQLAlchemy", "redis", "pymongo")

@@ -49,7 +49,7 @@ class Place:
         if scheme != "kubernetes" or not separator or "#" in url:
             raise ConfigurationError(f"store URL: not of the form {_FORM}")
         if namespace and not is_label(namespace):
-            raise ConfigurationError(f"store URL: {namespace!r} cannot be the name of a namespace; the form is {_FORM}")
+            raise ConfigurationError(f"store URL: no name of a namespace is there; the form is {_FORM}")
         try:
             options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
         except ValueError:

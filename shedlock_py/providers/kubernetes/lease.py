@@ -87,8 +87,8 @@ def _of_elector(
         holder,
         min(_time(spec.get("acquireTime")) or renewed_at, until),
         until,
-        before and before.fencing_token,
-        before and before.last_fire_time,
+        before.fencing_token if before else None,
+        before.last_fire_time if before else None,
         read_at=_UNREAD,
     )
 

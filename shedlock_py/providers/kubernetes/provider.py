@@ -14,7 +14,7 @@ from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
 from shedlock_py.providers.kubernetes.wire import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, KubernetesError, classify
 
-_OPTIONS = ("timeout", "fire_time_tolerance", "history", "clock_error")
+_OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
 _HINTS = {
     UNAUTHORIZED: "the API server does not know this token or certificate: see `kubectl auth whoami`",
     NOT_FOUND: "create the namespace, or name another one in the URL",

@@ -228,7 +228,9 @@ SOONEST, ROUNDING = 0.5, 0.001
 """Parts of the longest pause that is due: an elector takes any between a half and the whole of it."""
 
 
-@scenario(13, "outage with 50 waiters", stores=("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd"))
+@scenario(
+    13, "outage with 50 waiters", stores=("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "kubernetes")
+)
 def outage(store: Store, budget: Budget, seed: int) -> Report:
     """Fifty electors of one election; the store is gone for 30 s."""
     with on_private_server(store) as own:

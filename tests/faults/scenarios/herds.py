@@ -43,6 +43,7 @@ MOST_CONNECTIONS = {
     "quorum": 60,
     "mongodb": 22,
     "etcd": 16,
+    "kubernetes": 16,
 }
 """Of a process: what docs/providers promise of connections from a URL. MongoDB's client has two more to watch it."""
 

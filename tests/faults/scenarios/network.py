@@ -149,7 +149,12 @@ def slow(store: Store, seed: int, number: int) -> Report:
 AT_MOST = "1m"
 
 
-@scenario(10, "late copy of a take-over", stores=("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd"), least=8)
+@scenario(
+    10,
+    "late copy of a take-over",
+    stores=("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "kubernetes"),
+    least=8,
+)
 def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:
     with (
         TcpProxy(store.addresses[0]) as proxy,

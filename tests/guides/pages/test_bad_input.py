@@ -332,7 +332,7 @@ ROWS: dict[str, Row] = {
         *(
             Refused(partial(from_url, f"{place}/0?nonsense=1"), "nonsense")
             for from_url in (sl.provider_from_url, sl.async_provider_from_url)
-            for place in ("redis://h", "redis+quorum://h1,h2,h3", "mongodb://h", "etcd://h")
+            for place in ("redis://h", "redis+quorum://h1,h2,h3", "mongodb://h", "etcd://h", "kubernetes://h")
         ),
         Refused(lambda: sl.provider_from_url("redis://h/0?timeout=soon"), "timeout='soon' is not a duration"),
         Refused(lambda: sl.provider_from_url("mysql://h/db?connect_timeout=soon"), "'soon'"),
