@@ -4,8 +4,8 @@ The fields of ``spec`` are those that client-go writes, by its rules. An elector
 ``holderIdentity``, or of which it has seen no change for ``leaseDurationSeconds`` of its own clock:
 https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go
 
-Our exact record is an annotation. It counts while ``holderIdentity`` is the one that belongs to it; any other holder is
-an elector of client-go, or a person.
+Our exact record is an annotation. It counts while ``holderIdentity`` and ``renewTime`` are those that were written with
+it. Otherwise an elector of client-go, or a person, has written since.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LABEL = "shedlock-py/lock"
 """Of each Lease that is a lock."""
 NAME = "shedlock-py/name"
 RECORD = "shedlock-py/record"
-_LONGEST = 2**31 - 1
-"""Seconds that fit into ``leaseDurationSeconds``."""
+_FREE, _RENEWED = "free", "renewed"
+"""In the annotation, beside the fields of the record."""
 _UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
 """In place of the time when a record was read: the programs fill that in."""
 _SECOND = timedelta(seconds=1)
@@ -59,9 +59,12 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
     fields = json.loads(annotations.get(RECORD, "null"))
     if fields is not None and not isinstance(fields, dict):
         raise ValueError(f"not a lock record: {fields!r:.200}")
-    is_free = fields is not None and fields.pop("free", False) is True
-    record = None if fields is None else record_from_json(name, fields, read_at=_UNREAD)
-    if record is None or holder != ("" if is_free else record.locked_by):
+    record, is_free = None, False
+    if fields is not None:
+        is_free, renewed = fields.pop(_FREE, False) is True, fields.pop(_RENEWED, None)
+        record = record_from_json(name, fields, read_at=_UNREAD)
+        is_current = (holder, spec.get("renewTime")) == ("" if is_free else record.locked_by, renewed)
+    if record is None or not is_current:
         is_free, record = not holder, _of_elector(name, holder, metadata, spec, record, clock_error)
     return Entry(record, Version(dict(lease), record, is_free), is_free)
 
@@ -85,7 +88,7 @@ def _of_elector(
     return LockRecord(
         name,
         holder,
-        min(_time(spec.get("acquireTime")) or renewed_at, until),
+        min(_time(spec.get("acquireTime")) or renewed_at, renewed_at),
         until,
         before.fencing_token if before else None,
         before.last_fire_time if before else None,
@@ -114,12 +117,13 @@ def lease_of(write: Write) -> dict[str, Any]:
     metadata = lease.setdefault("metadata", {"name": object_name(record.name)})
     metadata.pop("managedFields", None)  # the server's
     metadata["labels"] = {**(metadata.get("labels") or {}), LABEL: ""}
-    fields = {**record_to_json(record), **({"free": True} if write.is_free else {})}
+    spec = lease.get("spec") or {}
+    if version is None or _held(version.record, version.is_free) != _held(record, write.is_free):
+        spec = {**spec, **_spec(record, write.is_free, spec)}
+    fields = {**record_to_json(record), _RENEWED: spec.get("renewTime"), **({_FREE: True} if write.is_free else {})}
     annotations = {NAME: record.name, RECORD: json.dumps(fields)}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
-    if version is None or _held(version.record, version.is_free) != _held(record, write.is_free):
-        lease["spec"] = {**(lease.get("spec") or {}), **_spec(record, write.is_free, lease.get("spec") or {})}
-    return {**lease, "apiVersion": API_VERSION, "kind": "Lease"}
+    return {**lease, "apiVersion": API_VERSION, "kind": "Lease", "spec": spec}
 
 
 def _held(record: LockRecord, is_free: bool) -> tuple[object, ...]:
@@ -135,7 +139,7 @@ def _spec(record: LockRecord, is_free: bool, before: Mapping[str, Any]) -> dict[
     seconds = 1 if is_free else -((record.read_at - record.lock_until) // _SECOND)  # rounded up
     return {
         "holderIdentity": "" if is_free else record.locked_by,
-        "leaseDurationSeconds": min(max(1, seconds), _LONGEST),
+        "leaseDurationSeconds": max(1, seconds),
         "acquireTime": _micro_time(record.locked_at),
         "renewTime": _micro_time(renewed_at),
         "leaseTransitions": (before.get("leaseTransitions") or 0) + (0 if is_same or is_free else 1),

@@ -90,7 +90,8 @@ class Elector:
             found: Lease = self._server.ask("GET", f"{self._path}/{self._name}")
             return found
         except urllib.error.HTTPError as error:
-            assert error.code == 404
+            if error.code != 404:
+                raise
             return None
 
     def _update(self, spec: dict[str, Any]) -> bool:
@@ -101,7 +102,8 @@ class Elector:
         try:
             self._lease = self._server.ask(method, path, body)
         except urllib.error.HTTPError as error:
-            assert error.code == 409
+            if error.code != 409:
+                raise
             return False
         self._observed, self._observed_at = Record.of(self._lease), self.now
         return True
