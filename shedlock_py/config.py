@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, cast
@@ -148,6 +148,13 @@ def configure(
         keep_alive=keep_alive,
         holder=None if holder is None else validate_holder(holder),
         listeners=(log_listener, *_checked(listeners)),
+    ).apply()
+
+
+def override(provider: LockProvider, async_provider: AsyncLockProvider, listeners: tuple[Listener, ...]) -> _Restore:
+    """Replace these and keep the other defaults, until the context is left. For tests."""
+    return replace(
+        _settings, provider=provider, async_provider=async_provider, listeners=(log_listener, *listeners)
     ).apply()
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.events import Event
+from shedlock_py.events import Event, LockSkipped
 
 E = TypeVar("E", bound=Event)
 
@@ -59,6 +59,11 @@ class RecordingListener:
     def of(self, kind: type[E]) -> list[E]:
         """The events of one kind: ``events.of(LeaseLost)``."""
         return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def skips(self) -> list[LockSkipped]:
+        """The events of tasks that were skipped: ``[skip.lock_name for skip in events.skips]``."""
+        return self.of(LockSkipped)
 
     def kinds(self) -> list[str]:
         """The names of the events' classes."""

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from shedlock_py import AsyncLockProvider, LockProvider, LockSkipped
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.blocking import BlockingLockProvider
+from tests.guides.examples.scripts import run_python
 
 
 @pytest.mark.parametrize("minute", ["1m", 60, 60.0, timedelta(minutes=1)])
@@ -34,6 +36,46 @@ def test_a_listener_that_remembers() -> None:
     recorded(event)
     assert recorded.events == recorded.of(LockSkipped) == [event]
     assert recorded.kinds() == ["LockSkipped"]
+
+
+TESTS = """
+from shedlock_py import ProviderNotConfigured, configure, current_lease, scheduler_lock
+import asyncio, pytest
+
+configure(default_lock_at_most_for="3m", listeners=[lambda event: pytest.fail("the application's own listener")])
+
+@scheduler_lock("job")
+def job():
+    return current_lease().lock_at_most_for.total_seconds()
+
+@scheduler_lock("job")
+async def job_async():
+    return 1
+
+def test_in_memory(shedlock_provider, shedlock_clock, shedlock_events):
+    assert job() == 180
+    assert asyncio.run(job_async()) == 1
+    assert shedlock_provider.record("job").fencing_token
+    assert shedlock_events.skips == []
+
+def test_each_test_has_a_store(shedlock_provider):
+    assert shedlock_provider.records() == []
+
+def test_events_alone_are_enough(shedlock_events):
+    job()
+    assert shedlock_events.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+def test_without_a_fixture_nothing_is_changed():
+    with pytest.raises(ProviderNotConfigured):
+        job()
+"""
+
+
+def test_pytest_has_the_fixtures_where_the_package_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "test_application.py").write_text(TESTS)
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_application.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
 
 
 def test_the_facade_has_every_operation() -> None:

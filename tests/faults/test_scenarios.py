@@ -21,6 +21,7 @@ from tests.faults.scenarios import (
     giving_up,
     herds,
     interrupts,
+    members,
     network,
     operators,
     processes,
@@ -31,7 +32,7 @@ from tests.faults.scenarios import (
 )
 from tests.support.stores import Store
 
-ALL_MIXED = "sqlite sync, postgres async, mariadb sync, mysql async, redis sync, quorum sync, mongodb async"
+ALL_MIXED = "sqlite sync, postgres async, mariadb sync, mysql async, redis sync, quorum sync, mongodb async, etcd sync"
 TAKEN_OVER = "take-over"
 """A count that the report has as durations."""
 REFUSED = {"acquire error": 6, "acquire granted": 4}
@@ -54,6 +55,14 @@ def short_soak(store: Store, budget: Budget, seed: int, provider: str | None = N
     return soak.soak_for(store, 0.0, seed, grants=60, memory=16 * 1024, counts=counts, provider=provider)
 
 
+def member_killed(store: Store, budget: Budget, seed: int) -> Report:
+    return members.members(store, budget, seed, members.kill_any, rounds=2, grants=8)
+
+
+def leader_stopped(store: Store, budget: Budget, seed: int) -> Report:
+    return members.members(store, budget, seed, members.stop_leader, rounds=1, grants=8)
+
+
 def late_copies(store: Store, budget: Budget, seed: int) -> Report:
     return network.late_takeovers(store, Budget(0, least=6), seed)
 
@@ -63,36 +72,41 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (processes.kills, ALL_MIXED, {"killed": processes.KILLS_PER_TRIAL, TAKEN_OVER: 1}),
     (processes.stops, "sqlite async, postgres sync, redis async",
      {"stopped": processes.STOPS_PER_TRIAL, "resumed": processes.STOPS_PER_TRIAL, "write refused": 1}),
-    (servers.killed, "postgres sync", {"cut": 1}),
+    (servers.killed, "postgres sync, etcd async", {"cut": 1}),
+    (member_killed, "etcd sync, etcd async", {"cut": 2, "acquire granted": 20}),
+    (leader_stopped, "etcd sync, etcd async", {"cut": 1, "acquire granted": 10}),
+    (members.majority_stopped, "etcd sync, etcd async", {"cut": 1, "acquire error": 3}),
     (servers.stopped, "mongodb async", {"cut": 1}),
     (servers.restarted, "mariadb async, mysql sync", {"cut": 1}),
     (servers.minority, "quorum sync", {"cut": 1}),
-    (network.both_ways, "postgres async, quorum sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (network.both_ways, "postgres async, quorum sync, etcd sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
     (network.to_the_store, "mariadb sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
-    (network.to_the_worker, "postgres sync, redis async", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (network.to_the_worker, "postgres sync, redis async, etcd async", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
     (network.closed, "redis sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
-    (network.reply_to_acquire, "postgres async, redis sync", {"reply lost": network.LOSSES_PER_TRIAL}),
-    (network.reply_to_extend, "mariadb sync, mysql async, quorum async", {"reply lost": network.LOSSES_PER_TRIAL}),
-    (network.reply_to_release, "mongodb sync", {"reply lost": network.LOSSES_PER_TRIAL}),
-    (network.slow, "redis async", {"acquire granted": 6}),
+    (network.reply_to_acquire, "postgres async, redis sync, etcd sync", {"reply lost": network.LOSSES_PER_TRIAL}),
+    (network.reply_to_extend, "mariadb sync, mysql async, quorum async, etcd async",
+     {"reply lost": network.LOSSES_PER_TRIAL}),
+    (network.reply_to_release, "mongodb sync, etcd sync", {"reply lost": network.LOSSES_PER_TRIAL}),
+    (network.slow, "redis async, etcd sync", {"acquire granted": 6}),
     (fire_times.fire_times,
-     "sqlite async, postgres sync, mariadb async, mysql sync, redis sync, quorum async, mongodb sync",
+     "sqlite async, postgres sync, mariadb async, mysql sync, redis sync, quorum async, mongodb sync, etcd async",
      {"killed": fire_times.KILLS_PER_TRIAL, "acquire granted": fire_times.FIRE_TIMES_PER_TRIAL,
       "fire time refused": 1}),
-    (fire_times.wrong_clock, "sqlite async, postgres sync, mariadb sync, redis async, quorum sync, mongodb async",
+    (fire_times.wrong_clock,
+     "sqlite async, postgres sync, mariadb sync, redis async, quorum sync, mongodb async, etcd sync",
      {"acquire error": fire_times.REFUSALS, "acquire granted": fire_times.GRANTS}),
     (giving_up.giving_up,
-     "sqlite async, postgres async, mariadb async, mysql async, redis async, quorum async, mongodb async",
+     "sqlite async, postgres async, mariadb async, mysql async, redis async, quorum async, mongodb async, etcd async",
      {"acquire cancelled": 1}),
     (interrupts.interrupts, "redis sync", {"interrupted": 1}),
-    (late_copies, "postgres sync, mariadb async, mysql sync, redis sync, mongodb async", {"late copy": 6}),
-    (deletions.record_deleted, "sqlite sync, mariadb async, mongodb sync", DELETED),
+    (late_copies, "postgres sync, mariadb async, mysql sync, redis sync, mongodb async, etcd sync", {"late copy": 6}),
+    (deletions.record_deleted, "sqlite sync, mariadb async, mongodb sync, etcd async", DELETED),
     (deletions.dropped, "postgres async, redis async private", DELETED),
     (deletions.quorum_emptied, "quorum sync private", DELETED),
     (deletions.minority_emptied, "quorum sync private", {"emptied": 1}),
     (deletions.replaced, "sqlite sync, sqlite async", {"deleted": deletions.DELETIONS_PER_TRIAL}),
     (operators.operators,
-     "sqlite sync, postgres async, mariadb sync, mysql async, redis async, quorum sync, mongodb async",
+     "sqlite sync, postgres async, mariadb sync, mysql async, redis async, quorum sync, mongodb async, etcd sync",
      {**ACTIONS, "write refused": 1}),
     (operators.without_extra_columns, "postgres sync, mariadb async, mysql sync", ACTIONS),
     (switchovers.switchover, "postgres sync, postgres async", {"switchover": 1}),
@@ -100,7 +114,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (failover.synchronous_split, "postgres async", {"cut": 1}),
     (failover.majority, "quorum sync", {"acquire error": 1}),
     (failover.emptied_and_split, "quorum async", {"cut": 1}),
-    (herds.herd, "sqlite sync, postgres async, mariadb sync, mysql sync, redis sync, mongodb sync",
+    (herds.herd, "sqlite sync, postgres async, mariadb sync, mysql sync, redis sync, mongodb sync, etcd sync",
      {"acquire granted": 1, "acquire skipped": 1}),
     (a_hundred_names, "postgres async", {"acquire granted": 90, "acquire skipped": 100}),
     (exhaustion.full, "sqlite async, postgres async", REFUSED),
@@ -112,8 +126,8 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (outage, "redis async private, postgres sync private",
      # The first to fail may have been under way when the store went.
      {"attempt in outage": (exhaustion.FAILURES - 1) * exhaustion.WAITERS}),
-    (short_soak, "sqlite sync, postgres async, mariadb sync, redis async, mongodb sync", SOAKED),
-    (network.silent_neighbour, "postgres sync, redis sync", {"heartbeat": 6, "poller without an answer": 8}),
+    (short_soak, "sqlite sync, postgres async, mariadb sync, redis async, mongodb sync, etcd async", SOAKED),
+    (network.silent_neighbour, "postgres sync, redis sync, etcd sync", {"heartbeat": 6, "poller without an answer": 8}),
     (schedulers.job_store_fails, "sqlite sync, postgres sync", {"update failed": 4, "run": 20}),
 ]  # fmt: skip
 NAMES = {scenario.run: scenario.name for scenario in all_scenarios()} | {
@@ -121,16 +135,24 @@ NAMES = {scenario.run: scenario.name for scenario in all_scenarios()} | {
     a_hundred_names: "100 names",
     short_soak: "soak",
     late_copies: "late copy of a take-over",
+    member_killed: "etcd: one of three members killed",
+    leader_stopped: "etcd: the leader stands still",
 }
 IN_MAKE_TEST: dict[Run, str] = {
     # Where a scenario runs in `make test`, if not on all of its stores: once, and each store has some of them.
     processes.kills: "postgres async",
     processes.stops: "redis async",
+    servers.killed: "postgres sync",
     servers.restarted: "mariadb async",
+    member_killed: "etcd sync",
+    leader_stopped: "etcd async",
+    members.majority_stopped: "etcd async",
     network.both_ways: "quorum sync",
     network.to_the_worker: "redis async",
     network.reply_to_acquire: "postgres async",
     network.reply_to_extend: "quorum async",
+    network.reply_to_release: "mongodb sync",
+    network.slow: "redis async",
     fire_times.fire_times: "sqlite async",
     fire_times.wrong_clock: "postgres sync",
     giving_up.giving_up: "mongodb async",

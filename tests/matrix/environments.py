@@ -122,7 +122,7 @@ class Environment:
     def _requirements(self) -> list[str]:
         project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
         extras = project["project"]["optional-dependencies"]
-        optional = [item for name, items in extras.items() if name != "all" for item in items]
+        optional = [item for items in extras.values() for item in items if not item.startswith("shedlock_py[")]
         tools = [item for item in group("test", project["dependency-groups"]) if not item.startswith(SERVERS)]
         return [*optional, *tools, *self.row.packages]
 

@@ -1,13 +1,18 @@
 """Private servers of etcd: one alone, or the members of a cluster."""
 
 import json
+import socket
+import ssl
+import subprocess
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from tests.support.database import Address
 from tests.support.dates import ClockedProxy
+from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.releases import Fetched, Release
 from tests.support.server_process import ServerProcess
@@ -23,11 +28,19 @@ class EtcdServer(ServerProcess):
     product = "etcd"
     programs = ("etcd",)
     releases: ClassVar[Mapping[str, Release]] = {"3.5": Fetched("etcd")}
+    scheme = "http"
+    """Of its clients' requests."""
 
-    def __init__(self, name: str = "alone", peers: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, name: str = "alone", peers: Mapping[str, int] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        """:param options: more of etcd's."""
         super().__init__()
         self.name = name
+        self.options = list(options)
         self.peers = peers or {name: free_port()}
+        self.headers: dict[str, str] = {}
+        """Of each request of :meth:`ask`: a token, for example."""
         self._front: ClockedProxy | None = None
 
     def create_data(self) -> None:
@@ -50,7 +63,7 @@ class EtcdServer(ServerProcess):
         return super().address if self._front is None else self._front.address
 
     def command(self, port: int) -> list[str]:
-        client, peer = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{self.peers[self.name]}"
+        client, peer = f"{self.scheme}://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{self.peers[self.name]}"
         members = ",".join(f"{name}=http://{LOOPBACK}:{number}" for name, number in self.peers.items())
         return [
             *self._programs["etcd"],
@@ -59,13 +72,21 @@ class EtcdServer(ServerProcess):
             f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster={members}", f"--initial-cluster-token={self.directory.parent.name}",
             "--heartbeat-interval=50", "--election-timeout=500",  # of a cluster on one machine
+            *self.options,
         ]  # fmt: skip
 
     def answers(self) -> bool:
         if self.pid is None:
             return False
-        # A member of a cluster listens before there is a leader. Whoever starts the cluster waits for that.
-        return len(self.peers) > 1 or self.has_leader()
+        # A member of a cluster listens before there is a leader; the cluster waits for that.
+        return self._listens() if len(self.peers) > 1 else self.has_leader()
+
+    def _listens(self) -> bool:
+        try:
+            with socket.create_connection(super().address, timeout=1):
+                return True
+        except OSError:
+            return False
 
     def has_leader(self) -> bool:
         """Whether it knows the leader, and so can carry commands out."""
@@ -77,14 +98,96 @@ class EtcdServer(ServerProcess):
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
         """The reply of the JSON gateway. :raises OSError: there is none, or it is an error."""
         host, port = self.address
-        request = urllib.request.Request(f"http://{host}:{port}{path}", json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=5) as reply:
+        request = urllib.request.Request(
+            f"{self.scheme}://{host}:{port}{path}", json.dumps(body).encode(), self.headers
+        )
+        with urllib.request.urlopen(request, timeout=5, context=self.tls_context()) as reply:
             answer: dict[str, Any] = json.load(reply)
             return answer
 
+    def tls_context(self) -> ssl.SSLContext | None:
+        """For :meth:`ask`."""
+        return None
+
+    def is_leader(self) -> bool:
+        """False also if it does not reply."""
+        try:
+            status = self.ask("/v3/maintenance/status")
+        except (OSError, ValueError):
+            return False
+        return bool(status.get("leader") == status["header"]["member_id"])
+
     def version(self) -> tuple[str, str]:
-        return "etcd", self.ask("/v3/maintenance/status")["version"]
+        """Of a cluster's member by its program, as it replies to nobody before it has met the others."""
+        if len(self.peers) == 1:
+            return "etcd", self.ask("/v3/maintenance/status")["version"]
+        shown = subprocess.run([*self._programs["etcd"], "--version"], capture_output=True, text=True, check=True)
+        return "etcd", shown.stdout.split()[2]
 
     def url(self, *, via: Address | None = None, prefix: str = "") -> str:
         host, port = via or self.address
         return f"etcd://{host}:{port}{prefix}"
+
+
+class EtcdTlsServer(EtcdServer):
+    """Speaks TLS only, to clients that have :attr:`certificate` as well, which is also the one to trust."""
+
+    tools = ("openssl",)
+    scheme = "https"
+
+    @property
+    def certificate(self) -> str:
+        return f"{self.directory}/certificate.pem"
+
+    @property
+    def key(self) -> str:
+        return f"{self.directory}/key.pem"
+
+    def create_data(self) -> None:
+        super().create_data()
+        self._run(
+            *self._programs["openssl"], "req", "-x509", "-nodes", "-days", "2",
+            "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+            "-subj", "/CN=localhost",
+            "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:localhost",
+            "-addext", "keyUsage=critical,digitalSignature,keyCertSign",  # without it Python 3.13 trusts no CA
+            "-keyout", self.key, "-out", self.certificate,
+        )  # fmt: skip
+        certificates = [f"--cert-file={self.certificate}", f"--key-file={self.key}"]
+        self.options += [*certificates, f"--trusted-ca-file={self.certificate}", "--client-cert-auth"]
+
+    def tls_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.certificate)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+class EtcdCluster:
+    """Three members, each of which may be stopped, killed and started again; a context manager.
+
+    :raises MissingServerError: there is no etcd.
+    """
+
+    def __init__(self, size: int = 3) -> None:
+        peers = {f"member-{number}": free_port() for number in range(size)}
+        self.members = [EtcdServer(name, peers) for name in peers]
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        for member in self.members:
+            self._running.enter_context(member)
+        self.wait_for_leader()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    @property
+    def leader(self) -> EtcdServer:
+        """The member that leads, as soon as there is one."""
+        wait_until(lambda: any(member.is_leader() for member in self.members), what="a leader")
+        return next((member for member in self.members if member.is_leader()), self.members[0])
+
+    def wait_for_leader(self) -> None:
+        """Until each member knows the leader."""
+        wait_until(lambda: all(member.has_leader() for member in self.members), timeout=60, what="all follow a leader")

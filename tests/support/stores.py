@@ -232,10 +232,9 @@ class EtcdStore(Store):
     kept_longer = 2.0
     reads_to_acquire = 1
 
-    def __init__(self, server: EtcdServer) -> None:
-        self.server = server
+    def __init__(self, *servers: EtcdServer, **options: Any) -> None:
         self.prefix = f"/locks_{uuid4().hex[:7]}/"  # a multiple of three: the name's base64 is a part of the key's
-        super().__init__([server], {"clock_error": 0})  # the members run on one machine
+        super().__init__(servers, {"clock_error": 0, **options})  # the members run on one machine
 
     def in_write(self, name: str) -> str:
         return b64encode(name.encode()).decode()
@@ -244,10 +243,11 @@ class EtcdStore(Store):
         """Remove all records by hand."""
         first = self.prefix.encode()
         last = first[:-1] + bytes([first[-1] + 1])
-        self.server.ask("/v3/kv/deleterange", key=b64encode(first).decode(), range_end=b64encode(last).decode())
+        self.servers[0].ask("/v3/kv/deleterange", key=b64encode(first).decode(), range_end=b64encode(last).decode())
 
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
-        return self.server.url(via=via[0] if via else None, prefix=self.prefix)
+        places = ",".join(f"{host}:{port}" for host, port in via or self.addresses)
+        return f"etcd://{places}{self.prefix}"
 
 
 class KubernetesStore(Store):

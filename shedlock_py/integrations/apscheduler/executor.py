@@ -8,10 +8,10 @@ for the store. Read ``ShedLockExecutor.submit_job``, then ``JobProxy``.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -22,6 +22,7 @@ from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
 from shedlock_py.durations import Duration
+from shedlock_py.integrations.apscheduler.catch_up import catch_up_at_start, parse_catch_up
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, SchedulerProxy, cannot_await
 from shedlock_py.integrations.apscheduler.fire_times import is_predictable
 from shedlock_py.integrations.apscheduler.options import (
@@ -29,6 +30,7 @@ from shedlock_py.integrations.apscheduler.options import (
     Lock,
     Provider,
     check_executor,
+    check_process_pool,
     check_scheduler,
     choose,
     find_lock_spec,
@@ -80,6 +82,9 @@ class ShedLockExecutor(BaseExecutor):
         and weeks, or of months and years, likewise, by the date. So a run forced by hand
         (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs with the same lock name share its
         fire times: give each its own.
+    :param catch_up: at the start of the scheduler a job runs once, late, if its last fire time was up to so long ago,
+        and the store has granted older ones only: all replicas were down. For cron and interval triggers; needs
+        ``once_per_fire_time``. A job that has never run has missed nothing.
     :param on_provider_error: "error", or "skip": a :class:`JobSkippedEvent` with reason "provider_error" instead.
     :param skip_event: "skipped", or for tools that only know APScheduler's own events, "missed" or "executed".
     :param elector: run jobs on the leader only: elsewhere a :class:`JobSkippedEvent` with reason "not_leader", without
@@ -98,6 +103,7 @@ class ShedLockExecutor(BaseExecutor):
         lock_all: bool | str = False,
         lock_extractor: Callable[[Any], Lock] | str | None = None,
         once_per_fire_time: bool | str = False,
+        catch_up: Duration | None = None,
         on_provider_error: str = "error",
         skip_event: str = "skipped",
         elector: LeaderElector | AsyncLeaderElector | None = None,
@@ -119,6 +125,9 @@ class ShedLockExecutor(BaseExecutor):
         self._lock_all = choose("lock_all", lock_all, BOOLEANS)
         self._lock_extractor = import_reference(lock_extractor) if isinstance(lock_extractor, str) else lock_extractor
         self._once_per_fire_time = choose("once_per_fire_time", once_per_fire_time, BOOLEANS)
+        self._catch_up = parse_catch_up(
+            catch_up, once_per_fire_time=self._once_per_fire_time, has_elector=bool(elector)
+        )
         self._skips_provider_errors = choose("on_provider_error", on_provider_error, {"error": False, "skip": True})
         self._skip_code = choose("skip_event", skip_event, SKIP_EVENTS)
 
@@ -129,6 +138,11 @@ class ShedLockExecutor(BaseExecutor):
         """
         inner = self._create_inner(scheduler)
         inner.start(self._wrap(inner, scheduler, alias), alias)
+        self._catch_up_at_start(alias)
+
+    def _catch_up_at_start(self, alias: str) -> None:
+        if self._catch_up is not None:
+            catch_up_at_start(self._scheduler, alias, self._catch_up, partial(self._submit, is_catch_up=True))
 
     def shutdown(self, wait: bool = True) -> None:
         """Shut the inner executor down. Jobs that still run release their locks when they end."""
@@ -137,6 +151,9 @@ class ShedLockExecutor(BaseExecutor):
 
     def submit_job(self, job: Any, run_times: list[datetime]) -> None:
         """Hand the job to the inner executor, which counts its instances. Sends nothing to the store."""
+        self._submit(job, run_times)
+
+    def _submit(self, job: Any, run_times: list[datetime], *, is_catch_up: bool = False) -> None:
         lock: LockRequest | Exception | None
         try:
             lock = self._find_lock(job)
@@ -144,6 +161,8 @@ class ShedLockExecutor(BaseExecutor):
             lock = error  # becomes an event of each run, like any failure of the job
         is_unlocked = lock is None and self._elector is None
         self._warn_of_locks(job, is_unlocked=is_unlocked and job.id not in self._locks)
+        if is_catch_up and not isinstance(lock, LockRequest):
+            return  # the store knows nothing of its runs
         if is_unlocked and _is_process_pool(self.inner):
             self.inner.submit_job(job, run_times)  # without a proxy, the worker process need not import this package
             return
@@ -172,6 +191,7 @@ class ShedLockExecutor(BaseExecutor):
             # lead() has just checked that this node leads. A job that it submits has to run here.
             elector=None if getattr(self._scheduler, "runs_on_leader_only", False) else self._elector,
             is_coroutine=is_coroutine,
+            is_catch_up=is_catch_up,
         )
         self.inner.submit_job(proxy, run_times[-1:])
 
@@ -196,33 +216,12 @@ class ShedLockExecutor(BaseExecutor):
         if isinstance(self._provider, str):
             provider_from_text(self._provider)  # now, so that a mistake shows at the start
         if _is_process_pool(inner):
-            self._check_process_pool(inner._pool)
+            check_process_pool(inner._pool, self._provider, has_elector=self._elector is not None)
         super().start(scheduler, alias)
         self._started_at = monotonic()
         self._unseen_ids = set(self._locks)  # of which no job was submitted yet
         self.inner = inner
         return SchedulerProxy(scheduler, self._logger)
-
-    def _check_process_pool(self, pool: Any) -> None:
-        """:raises ConfigurationError: the workers of a process pool would have no elector, or no provider."""
-        if self._elector is not None:
-            raise ConfigurationError("a process pool cannot use elector=: use lead(scheduler, elector)")
-        if isinstance(self._provider, str):
-            if self._provider.startswith("memory://"):
-                raise ConfigurationError("memory:// locks nothing in a process pool: each worker has its own memory")
-            return
-        try:
-            pickle.dumps(self._provider)
-            problem = "do not inherit configure()"
-            may_work = self._provider is not None or pool._mp_context.get_start_method() == "fork" or pool._initializer
-        except Exception:  # pickling can raise anything
-            problem = f"cannot be sent a {type(self._provider).__name__}"
-            may_work = False
-        if not may_work:
-            raise ConfigurationError(
-                f"the workers of a process pool {problem}: pass provider= as a URL or as"
-                " 'pkg.module:provider_or_factory', of which each worker makes its own provider"
-            )
 
     def _find_lock(self, job: Any) -> LockRequest | None:
         """The lock to take for this job, without a fire time.
@@ -317,3 +316,6 @@ def install(scheduler: Any, provider: Provider | str | None = None, **options: A
             for alias, inner in executors.items():
                 inner._scheduler = proxies[alias]
         scheduler._executors.update(wrappers)
+        if scheduler.running:
+            for alias, wrapper in wrappers.items():
+                wrapper._catch_up_at_start(alias)

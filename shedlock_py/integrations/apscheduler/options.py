@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -57,6 +58,28 @@ def check_executor(executor: object) -> None:
     elif hasattr(getattr(executor, "scheduler", None), "_process_jobs"):
         hint = ", which has a scheduler: install(….scheduler) wraps the executors of that"
     raise ConfigurationError(f"executor must be an executor, a plugin name, a dict or None, not {executor!r}{hint}")
+
+
+def check_process_pool(pool: Any, provider: Provider | str | None, *, has_elector: bool) -> None:
+    """:raises ConfigurationError: the workers of a process pool would have no elector, or no provider."""
+    if has_elector:
+        raise ConfigurationError("a process pool cannot use elector=: use lead(scheduler, elector)")
+    if isinstance(provider, str):
+        if provider.startswith("memory://"):
+            raise ConfigurationError("memory:// locks nothing in a process pool: each worker has its own memory")
+        return
+    try:
+        pickle.dumps(provider)
+        problem = "do not inherit configure()"
+        may_work = provider is not None or pool._mp_context.get_start_method() == "fork" or pool._initializer
+    except Exception:  # pickling can raise anything
+        problem = f"cannot be sent a {type(provider).__name__}"
+        may_work = False
+    if not may_work:
+        raise ConfigurationError(
+            f"the workers of a process pool {problem}: pass provider= as a URL or as"
+            " 'pkg.module:provider_or_factory', of which each worker makes its own provider"
+        )
 
 
 def find_lock_spec(function: Any) -> LockSpec | None:

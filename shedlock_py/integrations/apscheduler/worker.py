@@ -15,8 +15,9 @@ from apscheduler.executors.base import run_job
 
 from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
 from shedlock_py.block import AsyncBlock, Block
-from shedlock_py.config import emit
+from shedlock_py.config import emit, resolve_async_provider, resolve_provider
 from shedlock_py.context import add_alias, decide_skip, not_leader
+from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of
 from shedlock_py.integrations.apscheduler.options import find_lock_spec
@@ -49,6 +50,7 @@ class JobProxy:
     skip_code: int
     elector: Any
     is_coroutine: bool
+    is_catch_up: bool
 
     args: ClassVar[tuple[Any, ...]] = ()
     kwargs: ClassVar[dict[str, Any]] = {}
@@ -91,9 +93,15 @@ class JobProxy:
             request = self._request(run_time)
             if request is None:
                 return list(run_job(*self._call(run_time)))
-            with (block := Block(request, self._guard_options())) as lease:
+            options = self._guard_options()
+            if self.is_catch_up:
+                record = resolve_provider(options.provider, request.name).record(request.name)
+                if not is_missed(record, request.fire_time):
+                    return []
+            with (block := Block(request, options)) as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
+                self._log_catch_up(run_time)
                 self._add_decorator_alias()
                 events += run_job(*self._call(run_time))
                 _raise_failure(events)
@@ -108,9 +116,15 @@ class JobProxy:
             request = self._request(run_time)
             if request is None:
                 return list(await run_coroutine_job(*self._call(run_time)))
-            async with (block := AsyncBlock(request, self._guard_options())) as lease:
+            options = self._guard_options()
+            if self.is_catch_up:
+                record = await resolve_async_provider(options.provider, request.name).record(request.name)
+                if not is_missed(record, request.fire_time):
+                    return []
+            async with (block := AsyncBlock(request, options)) as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
+                self._log_catch_up(run_time)
                 self._add_decorator_alias()
                 events += await run_coroutine_job(*self._call(run_time))
                 _raise_failure(events)
@@ -120,7 +134,7 @@ class JobProxy:
 
     def _refuse(self, run_time: datetime) -> list[JobExecutionEvent]:
         """The event of a run that must not begin, because it is too late or this node does not lead. Empty: it may."""
-        grace = self.job.misfire_grace_time
+        grace = None if self.is_catch_up else self.job.misfire_grace_time
         if grace is not None and datetime.now(UTC) - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
         if self.elector is not None and (skip := decide_skip(self.elector.name, [not_leader(self.elector.is_leader)])):
@@ -157,6 +171,11 @@ class JobProxy:
         spec = find_lock_spec(self.job.func)
         if spec is not None:
             add_alias(spec, spec.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
+
+    def _log_catch_up(self, run_time: datetime) -> None:
+        if self.is_catch_up:
+            message = 'Job "%s" was due at %s, when no replica ran it: it runs now'
+            logging.getLogger(self.logger_name).info(message, self.job, run_time)
 
     def _call(self, run_time: datetime, misfire_grace_time: int | None = None) -> tuple[Any, ...]:
         """The arguments of ``run_job``. Without a misfire time, because a granted run must run, however late."""

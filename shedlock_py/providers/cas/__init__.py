@@ -15,7 +15,7 @@ from shedlock_py.providers.cas.programs import (
     Read,
     Write,
 )
-from shedlock_py.providers.cas.server_time import ServerTime
+from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError
 
 __all__ = [
     "DEFAULT_CLOCK_ERROR",
@@ -27,5 +27,6 @@ __all__ = [
     "List",
     "Read",
     "ServerTime",
+    "UnknownTimeError",
     "Write",
 ]

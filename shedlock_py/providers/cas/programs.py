@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
@@ -81,7 +81,7 @@ class CasReply(NamedTuple):
 
 T = TypeVar("T")
 CasProgram = Program[CasCommand, CasReply, T]
-_Step = Callable[[Entry], Write | None]
+_Step = Callable[[Entry, ServerTime], Write | None]
 """What becomes of a record; None: it stays as it is."""
 
 
@@ -92,7 +92,8 @@ class CasPrograms(StorePrograms):
 
     The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
     adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
-    and one that is not released is kept up to ``clock_error`` + 1 s + a round trip longer than asked.
+    and one that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than asked: a second of the
+    reply by which it is written, and one of the reply by which it is read.
 
     :param clock_error: how far the clocks of the servers that reply may differ.
     """
@@ -100,7 +101,10 @@ class CasPrograms(StorePrograms):
     def __init__(self, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:
         super().__init__(**options)
         self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
-        self._time: ServerTime | None = None
+        self._last: ServerTime | None = None
+        """From the last reply. For a hold that needs no read; all else goes by the reply to its own read."""
+        self._store = object()
+        """The store that these programs are for, in the notes of leases: a version says nothing to another store."""
 
     def is_write(self, command: CasCommand) -> bool:
         return isinstance(command, Write)
@@ -109,32 +113,32 @@ class CasPrograms(StorePrograms):
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> CasProgram[int | None]:
         for _ in range(MOST_TRIES):
-            entry = yield from self._read(claim.request.name)
+            entry, time = yield from self._read(claim.request.name)
             if entry is not None and entry.record.locked_by == claim.locked_by:
-                claim.note = entry  # an earlier copy of the command was carried out, and its reply was lost
+                claim.note = _Note(self._store, entry)  # an earlier copy was carried out, and its reply was lost
                 return entry.record.fencing_token
-            granted = self._granted(claim, entry, force=force)
+            granted = self._granted(claim, entry, time, force=force)
             if granted is None:
                 return None
             version = yield from self._ask(Write(granted, entry.version if entry else None))
             if version is not None:
-                claim.note = Entry(granted, version)
+                claim.note = _Note(self._store, Entry(granted, version))
                 return granted.fencing_token
         raise _too_many_tries("take_over" if force else "acquire", claim.request.name)
 
-    def _granted(self, claim: Claim, entry: Entry | None, *, force: bool) -> LockRecord | None:
+    def _granted(self, claim: Claim, entry: Entry | None, time: ServerTime, *, force: bool) -> LockRecord | None:
         """The record that grants the lock to ``claim``; None: it is held, or its fire time was granted."""
-        request, fire_time, now = claim.request, claim.request.fire_time, self._earliest()
-        if fire_time and fire_time > self._latest() + self.fire_time_tolerance:
+        request, fire_time, now = claim.request, claim.request.fire_time, self._earliest(time)
+        if fire_time and fire_time > self._latest(time) + self.fire_time_tolerance:
             raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
         record = entry and entry.record
         newest = record and record.last_fire_time
-        if not force and (self._is_held(entry) or (fire_time and newest and fire_time <= newest)):
+        if not force and (self._is_held(entry, time) or (fire_time and newest and fire_time <= newest)):
             return None
         if newest and (fire_time is None or fire_time < newest):
             fire_time = newest
         token = max(((record and record.fencing_token) or 0) + 1, _token_at(now))
-        until = self._end_of(request.lock_at_most_for)
+        until = self._end_of(request.lock_at_most_for, time)
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
 
     def read_before_take_over(self, name: str) -> CasProgram[LockRecord | None]:
@@ -143,39 +147,40 @@ class CasPrograms(StorePrograms):
         return None
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
-        if self._time is None or not isinstance(lease.note, Entry):
-            lease.note = yield from self._read(lease.name)
-        entry, is_free = lease.note, releasing and not lock_for
-        until = self._earliest() if is_free else self._end_of(lock_for)
+        entry, time = lease.note.entry if _is_note(lease.note, self._store) else None, self._last
+        if entry is None or time is None:
+            entry, time = yield from self._read(lease.name)
+        is_free = releasing and not lock_for
+        until = self._earliest(time) if is_free else self._end_of(lock_for, time)
         for _ in range(MOST_TRIES):
-            if not isinstance(entry, Entry) or entry.record.locked_by != lease.locked_by:
+            if entry is None or entry.record.locked_by != lease.locked_by:
                 return False
-            if entry.record.fencing_token != lease.fencing_token or not self._is_held(entry):
+            if entry.record.fencing_token != lease.fencing_token or not self._is_held(entry, time):
                 return False
-            now = self._earliest()
+            now = self._earliest(time)
             record = replace(entry.record, lock_until=max(until, entry.record.locked_at), read_at=now)
             version = yield from self._ask(Write(record, entry.version, is_free))
             if version is not None:
-                lease.note = Entry(record, version, is_free)
+                lease.note = _Note(self._store, Entry(record, version, is_free))
                 return True
-            entry = yield from self._read(lease.name)
+            entry, time = yield from self._read(lease.name)
         raise _too_many_tries("release" if releasing else "extend", lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
-        def undone(entry: Entry) -> Write | None:
+        def undone(entry: Entry, time: ServerTime) -> Write | None:
             record, newest = entry.record, entry.record.last_fire_time
             if record.locked_by != locked_by:
                 return None
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
-            until = max(record.locked_at, min(record.lock_until, self._earliest()))
-            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=self._earliest())
+            until = max(record.locked_at, min(record.lock_until, self._earliest(time)))
+            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=self._earliest(time))
             return Write(freed, entry.version, is_free=True)
 
         return self._change("undo", name, undone)
 
     def forget_fire_time(self, name: str) -> CasProgram[bool]:
-        def forgotten(entry: Entry) -> Write | None:
+        def forgotten(entry: Entry, time: ServerTime) -> Write | None:
             if entry.record.last_fire_time is None:
                 return None
             return Write(replace(entry.record, last_fire_time=None), entry.version, entry.is_free)
@@ -184,8 +189,8 @@ class CasPrograms(StorePrograms):
 
     def _change(self, operation: str, name: str, step: _Step) -> CasProgram[bool]:
         for _ in range(MOST_TRIES):
-            entry = yield from self._read(name)
-            write = step(entry) if entry else None
+            entry, time = yield from self._read(name)
+            write = step(entry, time) if entry else None
             if write is None:
                 return False
             if (yield from self._ask(write)) is not None:
@@ -193,59 +198,66 @@ class CasPrograms(StorePrograms):
         raise _too_many_tries(operation, name)
 
     def record(self, name: str) -> CasProgram[LockRecord | None]:
-        entry = yield from self._read(name)
-        return self._shown(entry) if entry else None
+        entry, time = yield from self._read(name)
+        return self._shown(entry, time) if entry else None
 
     def records(self, prefix: str) -> CasProgram[list[LockRecord]]:
-        entries = yield from self._ask(List(prefix))
-        return [self._shown(entry) for entry in entries]
+        reply = yield List(prefix)
+        return [self._shown(entry, reply.time) for entry in reply.value]
 
-    def _shown(self, entry: Entry) -> LockRecord:
+    def _shown(self, entry: Entry, time: ServerTime) -> LockRecord:
         """Its record for people to read. What another server has written may look like the future to this one."""
         record = entry.record
         since = record.lock_until if entry.is_free else record.locked_at
-        return replace(record, read_at=max(self._earliest(), since))
+        return replace(record, read_at=max(self._earliest(time), since))
 
     def prune(self, unused_for: timedelta) -> CasProgram[int]:
-        entries: Sequence[Entry] = yield from self._ask(List(""))
-        now, least, deleted = self._earliest(), self._least_token(), 0
+        entries, time = yield List("")
+        now, deleted = self._earliest(time), 0
+        # No server gives a smaller token to a name that has no record. A younger record stays: the next token of its
+        # name comes from it, not from a clock that is coarse (I7).
+        least = _token_at(now - self.clock_error - timedelta(seconds=time.resolution))
         for entry in entries:
-            record, is_held = entry.record, self._is_held(entry)
-            # I7: a younger record has to stay, because the next token of its name comes from it, not from a clock.
+            record, is_held = entry.record, self._is_held(entry, time)
             if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
                 deleted += bool((yield from self._ask(Delete(record.name, entry.version))))
         return deleted
 
-    # The server's time
+    # Commands, and the server's time
 
-    def _ask(self, command: CasCommand) -> CasProgram[Any]:
+    def _ask(self, command: Write | Delete) -> CasProgram[Any]:
         reply = yield command
-        self._time = reply.time
+        self._last = reply.time
         return reply.value
 
-    def _read(self, name: str) -> CasProgram[Entry | None]:
-        entry: Entry | None = yield from self._ask(Read(name))
-        return entry
+    def _read(self, name: str) -> CasProgram[tuple[Entry | None, ServerTime]]:
+        reply = yield Read(name)
+        self._last = reply.time
+        return reply
 
-    def _earliest(self) -> datetime:
-        assert self._time is not None, "a reply was received before"
-        return self._time.earliest(self.clock())
+    def _earliest(self, time: ServerTime) -> datetime:
+        return time.earliest(self.clock())
 
-    def _latest(self) -> datetime:
-        assert self._time is not None, "a reply was received before"
-        return self._time.latest(self.clock())
+    def _latest(self, time: ServerTime) -> datetime:
+        return time.latest(self.clock())
 
-    def _least_token(self) -> int:
-        """From now on, no server gives a smaller token to a name that has no record."""
-        assert self._time is not None, "a reply was received before"
-        return _token_at(self._earliest() - self.clock_error - timedelta(seconds=self._time.resolution))
-
-    def _end_of(self, lock_for: timedelta) -> datetime:
+    def _end_of(self, lock_for: timedelta, time: ServerTime) -> datetime:
         """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
-        return self._latest() + lock_for + self.clock_error
+        return self._latest(time) + lock_for + self.clock_error
 
-    def _is_held(self, entry: Entry | None) -> bool:
-        return entry is not None and not entry.is_free and entry.record.lock_until > self._earliest()
+    def _is_held(self, entry: Entry | None, time: ServerTime) -> bool:
+        return entry is not None and not entry.is_free and entry.record.lock_until > self._earliest(time)
+
+
+class _Note(NamedTuple):
+    """What a lease remembers: the entry that its last write has made, so that the next one needs no read."""
+
+    store: object
+    entry: Entry
+
+
+def _is_note(note: object, store: object) -> TypeGuard[_Note]:
+    return isinstance(note, _Note) and note.store is store
 
 
 def _token_at(moment: datetime) -> int:

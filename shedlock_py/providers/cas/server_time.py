@@ -11,6 +11,10 @@ DRIFT = 0.001
 much."""
 
 
+class UnknownTimeError(Exception):
+    """A reply does not say what time it is. The command may have been carried out."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerTime:
     """What one reply tells about the server's clock.
@@ -33,11 +37,14 @@ class ServerTime:
     def from_header(cls, date: str | None, sent_at: float, received_at: float) -> ServerTime:
         """The time from a ``Date`` header, as RFC 9110 §6.6.1 has it.
 
-        :raises ValueError: there is no such header, or it is no date.
+        :raises UnknownTimeError: there is no such header, or it is no date.
         """
         if date is None:
-            raise ValueError("the reply has no Date header, so the server's time is unknown")
-        parsed = parsedate_to_datetime(date)
+            raise UnknownTimeError("the reply has no Date header, so the server's time is unknown")
+        try:
+            parsed = parsedate_to_datetime(date)
+        except ValueError as error:
+            raise UnknownTimeError(f"the reply has an odd Date header: {date:.100}") from error
         return cls(parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed, sent_at, received_at)
 
     def earliest(self, now: float) -> datetime:

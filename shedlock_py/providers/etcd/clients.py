@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.cas import CasCommand, CasReply, ServerTime
 from shedlock_py.providers.etcd.urls import Place
-from shedlock_py.providers.etcd.wire import UNAUTHENTICATED, error_of, request_of, value_of
-from shedlock_py.providers.kit import NotSent, TimedOut, call_within, within
+from shedlock_py.providers.etcd.wire import EtcdError, reply_of, request_of, value_of
+from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 
 POOL_SIZE = 16
 _LIMITS = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE)
@@ -51,23 +51,22 @@ class Exchange:
             sent_at = monotonic()
             response = yield from self._asked(path, body)
             received_at = monotonic()
-            reply = response.json()
-            if response.status_code == httpx.codes.OK:
+            try:
+                reply = reply_of(response.status_code, response.text)
+            except EtcdError as error:
+                if not error.is_old_login or not may_log_in:
+                    raise
+                may_log_in = False  # a new one is not too old
+                yield from self._log_in()
+            else:
                 time = ServerTime.from_header(response.headers.get("Date"), sent_at, received_at)
                 return CasReply(value_of(command, self._place.prefix, reply), time)
-            error = error_of(response.status_code, reply)
-            if error.code != UNAUTHENTICATED or not may_log_in:
-                raise error
-            may_log_in = False  # the token was too old; a new one is not
-            yield from self._log_in()
 
     def _log_in(self) -> Program[Request, httpx.Response, None]:
         body = {"name": self._place.user, "password": self._place.password}
         self._token = ""
         response = yield from self._asked("/v3/auth/authenticate", body)
-        if response.status_code != httpx.codes.OK:
-            raise error_of(response.status_code, response.json())
-        self._token = response.json()["token"]
+        self._token = reply_of(response.status_code, response.text)["token"]
 
     def _asked(self, path: str, body: dict[str, Any]) -> Program[Request, httpx.Response, httpx.Response]:
         headers = {"Authorization": self._token} if self._token else {}
@@ -140,6 +139,13 @@ class _Tasks:
         self.exchange = Exchange(place)
         with _tls_errors():
             self.http = httpx.AsyncClient(verify=_tls(place), limits=_LIMITS, trust_env=False)
+        self._at_end: AsyncGenerator[None] | None = None
+
+    async def post(self, request: Request, limits: httpx.Timeout) -> httpx.Response:
+        if self._at_end is None:
+            self._at_end = close_with_loop(self.http.aclose)
+            await anext(self._at_end)
+        return await self.http.post(request.url, json=request.body, headers=request.headers, timeout=limits)
 
 
 class AsyncEtcdClient:
@@ -154,7 +160,7 @@ class AsyncEtcdClient:
         limits = mine.exchange.timeout(timeout)
 
         async def post(request: Request) -> httpx.Response:
-            return await mine.http.post(request.url, json=request.body, headers=request.headers, timeout=limits)
+            return await mine.post(request, limits)
 
         async with within(timeout, "a reply", sent=True):
             return await run_async(mine.exchange.of(command), post)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
 
 from shedlock_py.durations import Duration
-from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms
+from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms, UnknownTimeError
 from shedlock_py.providers.etcd.clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
-from shedlock_py.providers.etcd.wire import EtcdError, classify
+from shedlock_py.providers.etcd.wire import NOT_ETCD, EtcdError, classify
 from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
 
 _OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
@@ -26,17 +25,25 @@ class EtcdPrograms(CasPrograms):
                 return classify(error)
             case httpx.HTTPError() | httpx.InvalidURL() | OSError():
                 return Failure.CONNECTION_LOST
-            case json.JSONDecodeError():
-                return Failure.UNREACHABLE  # of something between: a proxy, for example
+            case UnknownTimeError():
+                return Failure.UNREACHABLE  # the command was carried out
             case ValueError() | LookupError() | TypeError():
                 return Failure.REFUSED  # a record with odd values
         return Failure.NOT_A_STORE_ERROR
+
+    def hint(self, error: Exception) -> str | None:
+        match error:
+            case UnknownTimeError():
+                return "the locks go by this time: let whatever is between pass the header Date on"
+            case EtcdError(code=code) if code == NOT_ETCD:
+                return "name the client addresses of etcd, with tls=true if it has TLS; its JSON gateway must be on"
+        return None
 
 
 class EtcdLockProvider(ProgramProvider):
     """Locks in a cluster of etcd.
 
-    A lease that is not released is kept up to ``clock_error`` + 1 s + a round trip longer than ``lock_at_most_for``,
+    A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
     because etcd's time is that of the ``Date`` header of its replies. See docs/providers/etcd.md.
 
     :param url: ``etcd://host:2379``, or several members with commas between; with ``user:password@`` before them, and

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from shedlock_py.events import logger
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
 from shedlock_py.providers.kit import Failure, record_from_json, record_to_json
 
@@ -25,13 +26,20 @@ class EtcdError(Exception):
         super().__init__(message)
         self.code = code
 
+    @property
+    def is_old_login(self) -> bool:
+        """The token of the login is too old: it has expired, its member was restarted, or users were changed."""
+        return self.code == 16 or "revision of auth store is old" in str(self)
 
-UNAUTHENTICATED = 16
+
+NOT_ETCD = -1
+"""In place of a code, for a reply that etcd has not sent."""
 _BY_CODE = {
     4: Failure.UNREACHABLE,  # deadline exceeded: the leader did not confirm it in time
     14: Failure.UNREACHABLE,  # unavailable: no leader, or the leader has changed meanwhile
     13: Failure.UNREACHABLE,  # internal
     2: Failure.UNREACHABLE,  # unknown
+    NOT_ETCD: Failure.UNREACHABLE,  # of something between, perhaps, which has passed the command on
 }
 
 
@@ -70,31 +78,51 @@ def value_of(command: CasCommand, prefix: str, reply: Mapping[str, Any]) -> Any:
     """
     match command:
         case Read():
-            return next(iter(_entries(prefix, reply)), None)
+            return next((_entry(prefix, pair) for pair in reply.get("kvs", ())), None)
         case List():
-            return _entries(prefix, reply)
+            return list(_entries(prefix, reply))
         case Write():
             return reply["header"]["revision"] if reply.get("succeeded") else None
         case Delete():
             return bool(reply.get("succeeded"))
 
 
-def error_of(status: int, reply: object) -> EtcdError:
-    """The error in a reply that is none of HTTP's 200."""
-    if isinstance(reply, dict) and ("error" in reply or "message" in reply):
-        return EtcdError(int(reply.get("code", 0)), str(reply.get("error") or reply["message"]))
-    return EtcdError(14 if status >= 500 else 0, f"HTTP status {status}, and no error of etcd")
+def reply_of(status: int, text: str) -> dict[str, Any]:
+    """What etcd has replied.
+
+    :raises EtcdError: an error, or it is not from etcd.
+    """
+    reply: Any
+    try:
+        reply = json.loads(text)
+    except ValueError:
+        reply = None
+    match status, reply:
+        case 200, {"header": {}}:
+            return dict(reply)
+        case _, {"error": str(message)} | {"message": str(message)}:
+            code = reply.get("code")
+            raise EtcdError(code if isinstance(code, int) else 0, message)
+    raise EtcdError(NOT_ETCD, f"HTTP status {status}, and no reply of etcd: {text.strip()[:100]!r}")
 
 
-def _entries(prefix: str, reply: Mapping[str, Any]) -> list[Entry]:
-    return [_entry(prefix, pair) for pair in reply.get("kvs", ())]
+def _entries(prefix: str, reply: Mapping[str, Any]) -> Iterator[Entry]:
+    for pair in reply.get("kvs", ()):
+        try:
+            yield _entry(prefix, pair)
+        except ValueError as error:  # a key that is no lock record must not hide the others
+            logger.warning("records: the key %r is left out: %s", b64decode(pair["key"]), error)
 
 
 def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:
     name = b64decode(pair["key"]).decode()[len(prefix) :]
-    fields = json.loads(b64decode(pair.get("value", "")) or "null")
+    value = b64decode(pair.get("value", ""))
+    try:
+        fields = json.loads(value)
+    except ValueError:
+        fields = None
     if not isinstance(fields, dict):
-        raise ValueError(f"not a lock record: {fields!r:.200}")
+        raise ValueError(f"not a lock record: {value!r:.200}")
     is_free = fields.pop("free", False) is True
     return Entry(record_from_json(name, fields, read_at=_UNREAD), pair["mod_revision"], is_free)
 

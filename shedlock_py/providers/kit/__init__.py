@@ -13,7 +13,7 @@ into the program where it is not::
         return rows[0].token if rows else None
 """
 
-from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, within
+from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop, within
 from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient, ThreadedClient
 from shedlock_py.providers.kit.facades import AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.kit.operation import (
@@ -69,6 +69,7 @@ __all__ = [
     "TimedOut",
     "Undo",
     "call_within",
+    "close_with_loop",
     "describe",
     "fire_time_too_late",
     "parse_limits",

@@ -92,27 +92,29 @@ class AsyncConnectionPool(Generic[C]):
                 return lent
             await self._close([lent], self._disconnect)
         if self._at_end is None:
-            self._at_end = self._close_with_loop()
+            self._at_end = close_with_loop(self.close)
             await anext(self._at_end)
         generation = self._generation
         with driver_errors(is_connecting=True):
             async with within(seconds_left(until), CONNECTION, sent=False):
                 return Lent(connection=await self._connect(until), generation=generation)
 
-    async def _close_with_loop(self) -> AsyncGenerator[None]:
-        """``asyncio.run`` ends the async generators of its event loop before it closes the loop.
-
-        Afterwards, drivers could close nothing.
-        """
-        try:
-            yield
-        finally:
-            await self.close()
-
     async def _close(self, lent: list[Lent[C]], disconnect: Callable[[C], Awaitable[object]]) -> None:
         for one in lent:
             with driver_errors(is_connecting=False):
                 await disconnect(one.connection)
+
+
+async def close_with_loop(close: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+    """Keep this generator, and start it with ``await anext(…)``: it calls ``close`` when its event loop ends.
+
+    ``asyncio.run`` ends the async generators of its event loop before it closes the loop. Afterwards, drivers could
+    close nothing.
+    """
+    try:
+        yield
+    finally:
+        await close()
 
 
 @asynccontextmanager

@@ -20,7 +20,9 @@ SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 URL = re.compile(r"\b(postgres|postgresql|mysql|mariadb)(?:\+\w+)?://\w")
 INSTALL = re.compile(r"\bpip\s+install((?:\s+(?!pip\b)(?:'[^']+'|[\w.\[\]>=,-]+))+)")
-WITH_SQL = re.compile(r"\[[\w,]*\b(?:sqlalchemy|all)\b[\w,]*\]")
+WITH_DRIVER = {"postgresql": {"postgresql", "asyncpg"}, "mysql": {"mysql", "asyncmy"}}
+"""The extras that bring a driver."""
+WITH_SQL = re.compile(r"\[[\w,]*\b(?:sqlalchemy|all|(?:aio)?sqlite|postgresql|asyncpg|mysql|asyncmy)\b[\w,]*\]")
 
 
 def databases(text: str) -> set[str]:
@@ -36,8 +38,12 @@ def install_lines(text: str) -> list[list[str]]:
 
 def lacking(text: str) -> list[str]:
     """The lines that name no driver for any of the databases that the page opens."""
-    drivers = {driver for database in databases(text) for driver in DRIVERS[database]}
-    return [" ".join(words) for words in install_lines(text) if drivers and not drivers & {*words}]
+    drivers = {driver for database in databases(text) for driver in DRIVERS[database] | WITH_DRIVER[database]}
+    return [
+        " ".join(words)
+        for words in install_lines(text)
+        if drivers and not drivers & {*words, *re.findall(r"\w+", words[0].partition("[")[2])}
+    ]
 
 
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
@@ -58,5 +64,7 @@ def test_a_line_without_the_driver_is_found() -> None:
     page = "`pip install 'shedlock_py[cli,sqlalchemy]'`\n```sh\nexport SHEDLOCK_STORE=postgresql://app@db/app\n```\n"
     assert lacking(page) == ["shedlock_py[cli,sqlalchemy]"]
     assert lacking(page.replace("sqlalchemy]'", "sqlalchemy]' pymysql")) == ["shedlock_py[cli,sqlalchemy] pymysql"]
+    assert lacking(page.replace("sqlalchemy]", "mysql]")) == ["shedlock_py[cli,mysql]"]
+    assert lacking(page.replace("sqlalchemy]", "postgresql]")) == []
     assert lacking(page.replace("sqlalchemy]'", "sqlalchemy]' 'psycopg[binary]'")) == []
     assert lacking(page.replace("postgresql://app@db/app", "sqlite:///locks.db")) == []

@@ -1,0 +1,44 @@
+"""Fixtures for the tests of applications. Pytest loads them by itself where this package is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from shedlock_py.config import override
+from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
+from shedlock_py.testing.doubles import FakeClock, RecordingListener
+
+
+@pytest.fixture
+def shedlock_clock() -> FakeClock:
+    """The clock of ``shedlock_provider``. Time passes when the test calls ``shedlock_clock.advance("10m")``."""
+    return FakeClock()
+
+
+@pytest.fixture
+def _shedlock_recorder() -> RecordingListener:
+    return RecordingListener()
+
+
+@pytest.fixture
+def shedlock_provider(
+    shedlock_clock: FakeClock, _shedlock_recorder: RecordingListener
+) -> Iterator[InMemoryLockProvider]:
+    """An empty store in memory for all guarded tasks of the test, also those of asyncio.
+
+    The other defaults of ``configure()`` stay as they are; its listeners are not called.
+    """
+    provider = InMemoryLockProvider(clock=shedlock_clock)
+    in_async_code = AsyncInMemoryLockProvider(shared_with=provider)
+    with override(provider=provider, async_provider=in_async_code, listeners=(_shedlock_recorder,)):
+        yield provider
+
+
+@pytest.fixture
+def shedlock_events(
+    shedlock_provider: InMemoryLockProvider, _shedlock_recorder: RecordingListener
+) -> RecordingListener:
+    """All events of the test, in order. ``shedlock_events.skips`` has those of tasks that were skipped."""
+    return _shedlock_recorder

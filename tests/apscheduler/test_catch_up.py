@@ -1,0 +1,272 @@
+"""catch_up: a run that all replicas missed, because they were down at its fire time, runs once when they are back."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.combining import AndTrigger, OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector, LockProvider, LockRequest, set_active
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install, lead
+from shedlock_py.integrations.apscheduler.catch_up import last_run_time
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.apscheduler.app import ENDS, KINDS, App, Task, make_inner, now, seconds, sqlite_locks, stop
+from tests.support.doubles import FaultyProvider
+from tests.support.loop_threads import EventLoopThread
+from tests.support.polling import wait_until
+
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+WITHIN = timedelta(minutes=10)
+
+
+def daily(run_time: datetime) -> CronTrigger:
+    """Fires at this time of each day, and so once in the past day."""
+    return CronTrigger(hour=run_time.hour, minute=run_time.minute, second=run_time.second, timezone="UTC")
+
+
+def ran_at(provider: LockProvider, lock: str, fire_time: datetime | None) -> None:
+    """Record a run of ``fire_time``; None: of a lock that is used without fire times."""
+    lease = provider.acquire(LockRequest(lock, "1m", fire_time=fire_time))
+    assert lease is not None
+    provider.release(lease)
+
+
+class Replica(App):
+    """A scheduler that gets its jobs before it starts."""
+
+    def __init__(self, directory: Path, kind: str, given: Any, provider: LockProvider) -> None:
+        executor = ShedLockExecutor(make_inner(kind), given, once_per_fire_time=True, catch_up=WITHIN)
+        scheduler = AsyncIOScheduler if kind in ("asyncio", "coroutine") else BackgroundScheduler
+        super().__init__(scheduler(executors={"default": executor}, timezone="UTC"), provider, directory, kind)
+
+    def plan(self, trigger: Any, task: Task | None = None, **options: Any) -> Task:
+        """Add a job with APScheduler's own default for ``misfire_grace_time``, one second."""
+        task = task or self.task()
+        self.scheduler.add_job(self.function("locked"), trigger, id=task.id, args=(task.lock, task.log), **options)
+        return task
+
+
+@contextmanager
+def started(replica: Replica, **options: Any) -> Iterator[Replica]:
+    with ExitStack() as stack:
+        if replica.kind in ("asyncio", "coroutine"):
+            stack.enter_context(closing(EventLoopThread())).call(replica.scheduler.start)
+        else:
+            replica.scheduler.start(**options)
+        stack.callback(stop, replica)
+        yield replica
+
+
+@pytest.fixture
+def provider() -> InMemoryLockProvider:
+    return InMemoryLockProvider()
+
+
+@pytest.fixture
+def replica(tmp_path: Path, provider: InMemoryLockProvider) -> Replica:
+    return Replica(tmp_path, "thread", provider, provider)
+
+
+def test_i11_restarts_of_all_replicas_across_100_fire_times(tmp_path: Path) -> None:
+    """Three replicas, each with connections of its own, start at once: each run that was missed runs on one of them."""
+    began = now().replace(microsecond=0)
+    with sqlite_locks(tmp_path) as (url, store), ExitStack() as stack:
+        replicas = []
+        for _ in range(3):
+            provider = stack.enter_context(closing(SqlAlchemyLockProvider(url, timeout="60s")))
+            replicas.append(Replica(tmp_path, "thread", provider, store))
+        missed = {}
+        for number in range(100):
+            task, fire_time = replicas[0].task(), began - seconds(1 + number)
+            for replica in replicas:
+                replica.plan(daily(fire_time), task)
+            ran_at(store, task.lock, fire_time - DAY)
+            missed[task.id] = (task, fire_time)
+        for replica in replicas:
+            stack.enter_context(started(replica))
+        wait_until(lambda: all(task.runs for task, _ in missed.values()), what="the missed runs")
+        for replica in replicas:
+            stop(replica)
+        for task, fire_time in missed.values():
+            assert task.runs == 1
+            record = store.record(task.lock)
+            assert record is not None
+            assert record.last_fire_time == fire_time
+        ends = Counter(
+            (event.job_id, event.scheduled_run_time)
+            for replica in replicas
+            for event in replica.events
+            if event.code == EVENT_JOB_EXECUTED
+        )
+        assert ends == {(task.id, fire_time): 1 for task, fire_time in missed.values()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missed_run_runs_late(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    with ExitStack() as stack:
+        given: Any
+        provider: LockProvider
+        if kind == "process":
+            given, provider = stack.enter_context(sqlite_locks(tmp_path))
+        else:
+            given = provider = InMemoryLockProvider()
+        replica = Replica(tmp_path, kind, given, provider)
+        task = replica.plan(daily(fire_time))
+        ran_at(provider, task.lock, fire_time - DAY)
+        with caplog.at_level(logging.INFO), started(replica):
+            [event] = replica.wait(task, *ENDS)
+            assert (event.code, event.scheduled_run_time) == (EVENT_JOB_EXECUTED, fire_time)
+        assert task.runs == 1
+        if kind != "process":  # its log lines are the worker's
+            assert "when no replica ran it: it runs now" in caplog.text
+        again = Replica(tmp_path, kind, given, provider)
+        again.plan(daily(fire_time), task)
+        with started(again):
+            again.settle()
+        assert (again.codes(task, *ENDS), task.runs) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    "why", ["new", "ran", "too long ago", "no fire times", "no lock", "other executor", "paused job", "no locking"]
+)
+def test_nothing_is_caught_up(why: str, replica: Replica, provider: InMemoryLockProvider) -> None:
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    task, options = replica.task(), dict[str, Any]()
+    match why:
+        case "ran":
+            ran_at(provider, task.lock, fire_time)
+        case "too long ago":
+            ran_at(provider, task.lock, fire_time - DAY)
+            fire_time -= WITHIN
+        case "no fire times":
+            ran_at(provider, task.lock, None)
+        case "other executor":
+            ran_at(provider, task.lock, fire_time - DAY)
+            replica.scheduler.add_executor("threadpool", "other")
+            options["executor"] = "other"
+        case "paused job":
+            ran_at(provider, task.lock, fire_time - DAY)
+            options["next_run_time"] = None
+        case "no lock":
+            replica.add(task, replica.function("unlocked"), daily(fire_time), args=(task.log,))
+        case "no locking":
+            ran_at(provider, task.lock, fire_time - DAY)
+    if why != "no lock":
+        replica.plan(daily(fire_time), task, **options)
+    set_active(False if why == "no locking" else None)
+    try:
+        with started(replica):
+            replica.settle()
+    finally:
+        set_active(None)
+    assert (replica.codes(task, *ENDS), task.runs) == ([], 0)
+
+
+def test_while_the_lock_is_held_the_run_is_skipped(replica: Replica, provider: InMemoryLockProvider) -> None:
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    task = replica.plan(daily(fire_time))
+    assert provider.acquire(LockRequest(task.lock, "1m", fire_time=fire_time - DAY))
+    with started(replica):
+        [event] = replica.wait(task, *ENDS)
+    assert (event.code, event.reason, task.runs) == (EVENT_JOB_SKIPPED, "held", 0)
+
+
+def test_i5_without_an_answer_of_the_store_nothing_runs(tmp_path: Path, provider: InMemoryLockProvider) -> None:
+    down = FaultyProvider(provider)
+    down.fail()
+    replica = Replica(tmp_path, "thread", down, provider)
+    task = replica.plan(daily(now() - seconds(60)))
+    with started(replica):
+        [event] = replica.wait(task, *ENDS)
+    assert (event.code, task.runs) == (EVENT_JOB_ERROR, 0)
+
+
+def test_a_scheduler_that_starts_paused_catches_up_when_it_is_resumed(
+    replica: Replica, provider: InMemoryLockProvider
+) -> None:
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    task = replica.plan(daily(fire_time))
+    ran_at(provider, task.lock, fire_time - DAY)
+    with started(replica, paused=True):
+        assert replica.codes(task, *ENDS) == []
+        replica.scheduler.resume()
+        assert replica.wait(task, *ENDS)[0].code == EVENT_JOB_EXECUTED
+        replica.scheduler.pause()
+        ran_again = daily(now() - seconds(2))
+        replica.scheduler.reschedule_job(task.id, trigger=ran_again)
+        replica.scheduler.resume()
+        replica.settle()
+    assert task.runs == 1  # the first time only: later pauses are not its start
+
+
+def test_install_on_a_running_scheduler_catches_up(tmp_path: Path, provider: InMemoryLockProvider) -> None:
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    scheduler = BackgroundScheduler(timezone="UTC")
+    app = App(scheduler, provider, tmp_path, "thread")
+    task = app.task()
+    scheduler.start()
+    app.add(task, None, daily(fire_time))
+    ran_at(provider, task.lock, fire_time - DAY)
+    install(scheduler, provider, once_per_fire_time=True, catch_up="10m")
+    try:
+        assert app.wait(task, *ENDS)[0].code == EVENT_JOB_EXECUTED
+    finally:
+        stop(app)
+
+
+def test_options_that_cannot_work(provider: InMemoryLockProvider) -> None:
+    with pytest.raises(ConfigurationError, match="catch_up needs once_per_fire_time=True"):
+        ShedLockExecutor(catch_up="10m")
+    with pytest.raises(ConfigurationError, match="catch_up='ten' is not a duration"):
+        ShedLockExecutor(catch_up="ten", once_per_fire_time=True)
+    elector = LeaderElector(provider, "leader")
+    with pytest.raises(ConfigurationError, match="catch_up cannot work with elector="):
+        ShedLockExecutor(catch_up="10m", once_per_fire_time=True, elector=elector)
+    executor = ShedLockExecutor(provider=provider, catch_up="10m", once_per_fire_time=True)
+    scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
+    with pytest.raises(ConfigurationError, match="give the jobs a misfire_grace_time"), lead(scheduler, elector):
+        raise AssertionError
+
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)  # a Monday
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "within", "expected"),
+    [
+        (CronTrigger(minute="*/8", second=1, timezone="UTC"), WITHIN, NOON - seconds(239)),
+        (CronTrigger(second="*", timezone="UTC"), 30 * DAY, NOON),
+        (CronTrigger(hour=3, timezone="UTC"), WITHIN, None),
+        (CronTrigger(hour=3, timezone="UTC"), timedelta(hours=9), NOON - timedelta(hours=9)),
+        (CronTrigger(hour=3, timezone=BERLIN), DAY, NOON - timedelta(hours=10)),
+        (CronTrigger(day_of_week="mon", hour=9, minute="0,30", timezone="UTC"), 7 * DAY, NOON - timedelta(hours=2.5)),
+        (CronTrigger(hour=11, end_date=NOON - DAY, timezone="UTC"), timedelta(hours=2), None),
+        (CronTrigger(hour=11, start_date=NOON, timezone="UTC"), timedelta(hours=2), None),
+        (IntervalTrigger(hours=1, start_date=NOON - timedelta(minutes=605)), WITHIN, NOON - timedelta(minutes=5)),
+        (IntervalTrigger(hours=1, start_date=NOON - 2.5 * HOUR, jitter=99), HOUR, NOON - HOUR / 2),
+        (IntervalTrigger(hours=1, start_date=NOON - timedelta(minutes=630)), WITHIN, None),
+        (IntervalTrigger(minutes=7, start_date=NOON + timedelta(minutes=7)), WITHIN, NOON - timedelta(minutes=5)),
+        (IntervalTrigger(hours=5, start_date=NOON + timedelta(hours=5)), WITHIN, None),
+        (OrTrigger([CronTrigger(hour=hour, timezone="UTC") for hour in (3, 5)]), DAY, NOON - 7 * HOUR),
+        (AndTrigger([CronTrigger(hour=3, timezone="UTC")]), DAY, None),
+        (CronTrigger(minute="*", jitter=5, timezone="UTC"), WITHIN, None),
+        (DateTrigger(NOON), WITHIN, None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_last_run_time(trigger: Any, within: timedelta, expected: datetime | None) -> None:
+    assert last_run_time(trigger, NOON, within) == expected

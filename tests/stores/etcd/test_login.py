@@ -1,0 +1,79 @@
+"""Users with passwords: the token of a login ends at any moment, and nobody notices."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+
+import pytest
+
+from shedlock_py import LockRequest, ProviderError
+from shedlock_py.testing.contract.base import acquired
+from tests.stores.etcd.conftest import Open
+from tests.support.availability import private_server
+from tests.support.etcd import EtcdServer
+
+PREFIX = "/app/"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EtcdServer]:
+    """With users: one who may use the keys of the page, and no others."""
+    with private_server("etcd", EtcdServer) as server:
+        server.ask("/v3/auth/user/add", name="root", password="root")
+        server.ask("/v3/auth/user/add", name="jobs", password="s3cret-pw")
+        server.ask("/v3/auth/role/add", name="root")
+        server.ask("/v3/auth/role/add", name="locks")
+        first, last = (b64encode(key.encode()).decode() for key in (PREFIX, "/app0"))
+        permission = {"permType": "READWRITE", "key": first, "range_end": last}
+        server.ask("/v3/auth/role/grant", name="locks", perm=permission)
+        server.ask("/v3/auth/user/grant", user="root", role="root")
+        server.ask("/v3/auth/user/grant", user="jobs", role="locks")
+        server.ask("/v3/auth/enable")
+        yield server
+
+
+def place(server: EtcdServer, user: str = "jobs:s3cret-pw@", prefix: str = PREFIX) -> str:
+    return server.url(prefix=prefix).replace("://", f"://{user}")
+
+
+def as_root(server: EtcdServer) -> None:
+    server.headers = {}
+    server.headers = {"Authorization": server.ask("/v3/auth/authenticate", name="root", password="root")["token"]}
+
+
+def test_a_login_that_ends_is_repeated(server: EtcdServer, open_url: Open, name: str) -> None:
+    provider = open_url(place(server))
+    lease = acquired(provider, LockRequest(name, "1m"))
+    server.kill()  # it keeps tokens in memory
+    server.start()
+    assert provider.extend(lease, "2m") is lease
+    as_root(server)
+    server.ask("/v3/auth/user/add", name=f"new-{name}", password="x")  # now all tokens are of an old revision
+    assert provider.extend(lease, "2m") is lease
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert provider.release(lease) is True
+
+
+@pytest.mark.parametrize(
+    ("user", "what"),
+    [
+        ("jobs:wrong-pw@", "invalid user ID or password"),
+        ("nobody:pw@", "invalid user ID or password"),
+        ("", "user name is empty"),
+    ],
+)
+def test_i5_a_wrong_password_is_said(server: EtcdServer, open_url: Open, name: str, user: str, what: str) -> None:
+    with pytest.raises(ProviderError, match=what) as caught:
+        open_url(place(server, user)).acquire(LockRequest(name, "1m"))
+    assert "wrong-pw" not in str(caught.value)
+
+
+def test_i5_keys_that_the_user_may_not_use(server: EtcdServer, open_url: Open, name: str) -> None:
+    with pytest.raises(ProviderError, match="permission denied"):
+        open_url(place(server, prefix="/other/")).acquire(LockRequest(name, "1m"))
+
+
+def test_a_login_where_there_are_no_users(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
+    with pytest.raises(ProviderError, match="authentication is not enabled"):
+        open_url(place(etcd_server)).acquire(LockRequest(name, "1m"))

@@ -1,0 +1,112 @@
+"""Which member replies, and what is said if none does, or something else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.testing.contract.base import acquired
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.etcd.conftest import Open
+from tests.support.availability import private_server
+from tests.support.etcd import EtcdServer, EtcdTlsServer
+from tests.support.ports import free_port
+
+
+def test_a_member_that_is_down_costs_nothing_but_a_refused_connection(
+    etcd_server: EtcdServer, open_url: Open, name: str
+) -> None:
+    host, port = etcd_server.address
+    provider = open_url(f"etcd://127.0.0.1:{free_port()},{host}:{port}/members")
+    began = time.monotonic()
+    lease = acquired(provider, LockRequest(name, "1m"))
+    assert provider.extend(lease, "2m") is lease
+    assert provider.release(lease) is True
+    assert time.monotonic() - began < 4  # seconds; a time limit is 5
+
+
+def test_i13_a_member_that_does_not_reply_leaves_time_for_the_next(
+    etcd_server: EtcdServer, open_url: Open, name: str
+) -> None:
+    with TcpProxy(etcd_server.address) as silent:
+        silent.stall()
+        places = ",".join(f"{host}:{port}" for host, port in (silent.address, etcd_server.address))
+        provider = open_url(f"etcd://{places}/members", timeout="3s")
+        assert provider.release(acquired(provider, LockRequest(name, "1m"))) is True
+        silent.reset()
+        assert provider.release(acquired(provider, LockRequest(name, "1m"))) is True
+        assert silent.bytes_to_server == 0, "requests go to the member that replied last"
+
+
+@pytest.fixture
+def web_server() -> Iterator[int]:
+    """The port of an HTTP server that is no etcd."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = b"<html>404 Not Found</html>"
+            self.send_response(404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_i5_something_that_is_no_etcd(web_server: int, open_url: Open, name: str) -> None:
+    with pytest.raises(ProviderUnreachable, match="HTTP status 404, and no reply of etcd: '<html>404") as caught:
+        open_url(f"etcd://127.0.0.1:{web_server}").acquire(LockRequest(name, "1m"))
+    assert "JSON gateway" in str(caught.value.hint)
+
+
+def test_i5_an_etcd_without_its_json_gateway(open_url: Open, name: str) -> None:
+    class Closed(EtcdServer):
+        def answers(self) -> bool:
+            return self.pid is not None and self._listens()
+
+    with private_server("etcd", lambda: Closed(options=["--enable-grpc-gateway=false"])) as server:
+        with pytest.raises(ProviderUnreachable, match="HTTP status 404, and no reply of etcd") as caught:
+            open_url(server.url()).acquire(LockRequest(name, "1m"))
+        assert "its JSON gateway must be on" in str(caught.value.hint)
+
+
+def test_tls_with_certificates_of_ones_own(open_url: Open, name: str) -> None:
+    with private_server("etcd", EtcdTlsServer) as server:
+        files = f"ca={server.certificate}&cert={server.certificate}&key={server.key}"
+        provider = open_url(f"{server.url()}?{files}")
+        assert provider.release(acquired(provider, LockRequest(name, "1m"))) is True
+        for options, what in (
+            ("tls=true", "CERTIFICATE_VERIFY_FAILED"),
+            (f"ca={server.certificate}", "certificate required|bad certificate|disconnected|closed|EOF|reset|read"),
+            ("tls=false", "HTTP request to an HTTPS server"),
+            ("ca=/no/such/file", "No such file"),
+        ):
+            with pytest.raises(ProviderUnreachable, match=f"(?i){what}"):
+                open_url(f"{server.url()}?{options}&timeout=2s").acquire(LockRequest(name, "1m"))
+
+
+def test_i5_a_command_that_no_quorum_confirms_is_no_skip(open_url: Open, name: str) -> None:
+    """One member of three, alone: it has no leader, and neither reads nor writes."""
+    peers = {"here": free_port(), "gone": free_port(), "gone-too": free_port()}
+    with private_server("etcd", lambda: EtcdServer("here", peers)) as server, pytest.raises(ProviderUnreachable):
+        open_url(server.url(), timeout="1s").acquire(LockRequest(name, "1m"))
+
+
+def test_the_messages_name_no_password(open_url: Open, name: str) -> None:
+    provider = open_url(f"etcd://me:s3cret-pw@127.0.0.1:{free_port()}")
+    with pytest.raises(ProviderError) as caught:
+        provider.acquire(LockRequest(name, "1m"))
+    assert "s3cret-pw" not in f"{caught.value} {caught.value!r} {provider!r}"

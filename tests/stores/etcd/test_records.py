@@ -1,0 +1,116 @@
+"""What is in the keys, round trips, and keys that somebody else has written."""
+
+from __future__ import annotations
+
+import json
+import logging
+from base64 import b64decode, b64encode
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockRequest, ProviderError
+from shedlock_py.testing.contract.base import acquired, record_of
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.etcd.conftest import Open
+from tests.support.etcd import EtcdServer
+
+PREFIX = "/records/"
+
+
+def put(server: EtcdServer, key: str, value: bytes) -> None:
+    server.ask("/v3/kv/put", key=b64encode(f"{PREFIX}{key}".encode()).decode(), value=b64encode(value).decode())
+
+
+def get(server: EtcdServer, key: str) -> dict[str, Any]:
+    reply = server.ask("/v3/kv/range", key=b64encode(f"{PREFIX}{key}".encode()).decode())
+    found: dict[str, Any] = json.loads(b64decode(reply["kvs"][0]["value"]))
+    return found
+
+
+def test_the_record_is_that_of_the_page(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
+    provider = open_url(etcd_server.url(prefix=PREFIX))
+    lease = acquired(provider, LockRequest(name, "1m"))
+    record = get(etcd_server, name)
+    assert list(record) == ["locked_by", "locked_at", "lock_until", "fencing_token", "last_fire_time"]
+    assert (record["locked_by"], record["fencing_token"]) == (lease.locked_by, lease.fencing_token)
+    provider.release(lease)
+    assert get(etcd_server, name)["free"] is True
+
+
+def test_round_trips(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
+    """Two to acquire, a read and a write; one for all else that a job needs."""
+    with TcpProxy(etcd_server.address) as proxy:
+        provider = open_url(etcd_server.url(via=proxy.address, prefix=PREFIX))
+        provider.record("warm")
+        counted: list[tuple[str, int]] = []
+
+        def count(operation: str) -> None:
+            counted.append((operation, proxy.round_trips))
+            proxy.reset()
+
+        for _ in range(6):
+            proxy.reset()
+            lease = acquired(provider, LockRequest(name, "1m"))
+            count("acquire")
+            assert provider.acquire(LockRequest(name, "1m")) is None
+            count("skip")
+            assert provider.extend(lease, "2m") is lease
+            count("extend")
+            assert provider.release(lease)
+            count("release")
+            assert provider.record(name)
+            count("record")
+        assert set(counted) == {("acquire", 2), ("skip", 1), ("extend", 1), ("release", 1), ("record", 1)}
+
+
+def test_a_skip_writes_nothing(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
+    provider = open_url(etcd_server.url(prefix=PREFIX))
+    acquired(provider, LockRequest(name, "1m"))
+
+    def revision() -> str:
+        found: str = etcd_server.ask("/v3/kv/range", key="AA==")["header"]["revision"]
+        return found
+
+    before = revision()
+    for _ in range(5):
+        assert provider.acquire(LockRequest(name, "1m")) is None
+    assert revision() == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b"hello", b"\xff\x00", b"[]", b"null", b"{}", b"7", b'{"locked_by": 7}',
+        b'{"locked_by": "a#b", "locked_at": "yesterday", "lock_until": "x", "fencing_token": 1, "last_fire_time": null}',
+        b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00", "lock_until": "2026-01-01T00:00:00", '
+        b'"fencing_token": 1, "last_fire_time": null}',
+        b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00+00:00", "lock_until": "2026-01-01T00:00:00+00:00", '
+        b'"fencing_token": "x", "last_fire_time": null}',
+    ],
+)  # fmt: skip
+def test_i5_a_key_that_is_no_record_is_refused_and_hides_no_other(
+    etcd_server: EtcdServer, open_url: Open, name: str, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = open_url(etcd_server.url(prefix=PREFIX))
+    acquired(provider, LockRequest(f"{name}-good", "1m"))
+    put(etcd_server, name, value)
+    with pytest.raises(ProviderError, match="not a lock record"):
+        provider.acquire(LockRequest(name, "1m"))
+    with caplog.at_level(logging.WARNING, "shedlock_py"):
+        assert [record.name for record in provider.records(name)] == [f"{name}-good"]
+    assert name in caplog.text
+    provider.prune("1h")
+    assert record_of(provider, f"{name}-good").is_held
+
+
+def test_i2_a_lease_of_another_cluster_ends_nothing_here(open_url: Open, name: str, etcd_server: EtcdServer) -> None:
+    """Two stores whose versions are equal by chance; here two prefixes, whose versions are made equal by hand."""
+    here, there = (open_url(etcd_server.url(prefix=f"{PREFIX}{where}/")) for where in ("here", "there"))
+    foreign = acquired(there, LockRequest(name, "1m"))
+    lease = acquired(here, LockRequest(name, "1m"))
+    foreign.note, note = lease.note, foreign.note
+    assert foreign.note != note
+    assert there.release(foreign) is True, "a note of another store is not believed"
+    assert record_of(here, name).locked_by == lease.locked_by
+    assert here.extend(lease, "2m") is lease
