@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -16,10 +16,10 @@ import httpx
 from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
-from shedlock_py.providers.cas import CasCommand, CasReply, ServerTime
-from shedlock_py.providers.kit import NotSent, TimedOut, call_within, within
+from shedlock_py.providers.cas import CasReply, ServerTime
+from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.providers.kubernetes.access import Access, Place
-from shedlock_py.providers.kubernetes.wire import UNAUTHORIZED, Call, call_of, value_of
+from shedlock_py.providers.kubernetes.wire import UNAUTHORIZED, Call, Command, call_of, value_of
 
 if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without
@@ -51,7 +51,7 @@ class Send(NamedTuple):
     call: Call
 
 
-def exchange(command: CasCommand, clock_error: timedelta) -> Program[SignIn | Send, Any, CasReply]:
+def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send, Any, CasReply]:
     """Carry ``command`` out. If the server does not accept the token, read that again first."""
     session: Session | None = None
     for _ in range(2):
@@ -63,15 +63,16 @@ def exchange(command: CasCommand, clock_error: timedelta) -> Program[SignIn | Se
         received_at = monotonic()
         if response.status_code != UNAUTHORIZED:
             break
-    time = ServerTime.from_header(response.headers.get("Date"), sent_at, received_at)
-    return CasReply(value_of(command, response.status_code, _content(response), clock_error), time)
+    value = value_of(command, response.status_code, _content(response), clock_error)
+    return CasReply(value, ServerTime.from_header(response.headers.get("Date"), sent_at, received_at))
 
 
 def _content(response: httpx.Response) -> Any:
-    """The JSON of a reply. An error of something between the server and us has none."""
-    if response.headers.get("Content-Type", "").startswith("application/json"):
+    """The JSON of a reply; None: it is of something between the server and us, which sends another kind of text."""
+    try:
         return response.json()
-    return None
+    except ValueError:
+        return None
 
 
 @contextmanager
@@ -142,7 +143,7 @@ class KubernetesClient:
         self._clock_error = clock_error
         self._of_process = PerProcess(partial(_Threads, place))
 
-    def execute(self, command: CasCommand, timeout: float | None) -> CasReply:
+    def execute(self, command: Command, timeout: float | None) -> CasReply:
         mine = self._of_process.get()
 
         def carry_out(step: SignIn | Send) -> Any:
@@ -171,6 +172,7 @@ class _Tasks:
         self._mutex: asyncio.Lock = asyncio.Lock()
         self._session: Session | None = None
         self._workers = WorkerPool(1, "shedlock-kubernetes")
+        self._at_end: AsyncGenerator[None] | None = None
 
     async def sign_in(self, refused: Session | None) -> Session:
         """In a thread where it may take long: a kubeconfig may name a plugin, which is a process."""
@@ -183,6 +185,9 @@ class _Tasks:
                     await wrap_future(self._workers.submit(session.access.refresh))
                 return session
             access = await wrap_future(self._workers.submit(partial(Access, self._place)))
+            if self._at_end is None:
+                self._at_end = close_with_loop(self.close)
+                await anext(self._at_end)
             self._session = Session(access, httpx.AsyncClient(**_arguments(access)))
             if session is not None:
                 await session.http.aclose()
@@ -202,7 +207,7 @@ class AsyncKubernetesClient:
         self._clock_error = clock_error
         self._of_loop = PerLoop(partial(_Tasks, place))
 
-    async def execute(self, command: CasCommand, timeout: float | None) -> CasReply:  # noqa: ASYNC109 (see kit)
+    async def execute(self, command: Command, timeout: float | None) -> CasReply:  # noqa: ASYNC109 (see kit)
         mine = self._of_loop.get()
 
         async def carry_out(step: SignIn | Send) -> Any:

@@ -29,6 +29,7 @@ NAME = "shedlock-py/name"
 RECORD = "shedlock-py/record"
 _FREE, _RENEWED = "free", "renewed"
 """In the annotation, beside the fields of the record."""
+_OF_HOLDER = {"f:holderIdentity", "f:renewTime", "f:leaseDurationSeconds"}
 _UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
 """In place of the time when a record was read: the programs fill that in."""
 _SECOND = timedelta(seconds=1)
@@ -56,9 +57,7 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
     metadata, spec = lease["metadata"], lease.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     name, holder = annotations.get(NAME, metadata["name"]), spec.get("holderIdentity") or ""
-    fields = json.loads(annotations.get(RECORD, "null"))
-    if fields is not None and not isinstance(fields, dict):
-        raise ValueError(f"not a lock record: {fields!r:.200}")
+    fields = _fields(annotations[RECORD]) if RECORD in annotations else None
     record, is_free = None, False
     if fields is not None:
         is_free, renewed = fields.pop(_FREE, False) is True, fields.pop(_RENEWED, None)
@@ -67,6 +66,16 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
     if record is None or not is_current:
         is_free, record = not holder, _of_elector(name, holder, metadata, spec, record, clock_error)
     return Entry(record, Version(dict(lease), record, is_free), is_free)
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not a lock record: {text!r:.200}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"not a lock record: {text!r:.200}")
+    return fields
 
 
 def _of_elector(
@@ -97,11 +106,11 @@ def _of_elector(
 
 
 def _stored_at(metadata: Mapping[str, Any]) -> datetime | None:
-    """When the server stored ``renewTime`` last, by its own clock; None: it does not say."""
+    """When the server stored the holder or its renewal last, by its own clock; None: it does not say."""
     times = [
         _time(entry.get("time"))
         for entry in metadata.get("managedFields") or ()
-        if "f:renewTime" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        if _OF_HOLDER & (entry.get("fieldsV1") or {}).get("f:spec", {}).keys()
     ]
     return max(filter(None, times), default=None)
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
 
+from shedlock_py._program import Program
 from shedlock_py.durations import Duration
-from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms
+from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms, CasReply, UnknownTimeError
 from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
-from shedlock_py.providers.kubernetes.wire import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, KubernetesError, classify
+from shedlock_py.providers.kubernetes.wire import VERBS, Command, KubernetesError, MayI, classify
 
 _OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
-_HINTS = {
-    UNAUTHORIZED: "the API server does not know this token or certificate: see `kubectl auth whoami`",
-    NOT_FOUND: "create the namespace, or name another one in the URL",
-}
 
 
 class KubernetesPrograms(CasPrograms):
     """The programs of a compare-and-swap store, and what the errors of Kubernetes and httpx mean."""
+
+    def permissions(self) -> Program[Command, CasReply, dict[str, bool | None]]:
+        """Of each verb that a Role must allow, whether it does; None: the server does not say."""
+        found: dict[str, bool | None] = {}
+        for verb in VERBS:
+            reply = yield MayI(verb)
+            found[verb] = reply.value
+        return found
 
     def classify(self, error: Exception) -> Failure:
         match error:
@@ -30,26 +34,25 @@ class KubernetesPrograms(CasPrograms):
                 return classify(error)
             case httpx.HTTPError() | httpx.InvalidURL() | OSError():
                 return Failure.CONNECTION_LOST
-            case json.JSONDecodeError():
-                return Failure.UNREACHABLE  # of something between: a proxy, for example
+            case UnknownTimeError():
+                return Failure.UNREACHABLE  # the command was carried out
             case ValueError() | LookupError() | TypeError():
                 return Failure.REFUSED  # a record with odd values
         return Failure.NOT_A_STORE_ERROR
 
     def hint(self, error: Exception) -> str | None:
-        if not isinstance(error, KubernetesError):
-            return None
-        if error.status == FORBIDDEN:
-            return (
-                f"a Role must allow the verb {error.verb!r} on leases of coordination.k8s.io: see the provider's page"
-            )
-        return _HINTS.get(error.status)
+        match error:
+            case UnknownTimeError():
+                return "the locks go by this time: let whatever is between pass the header Date on"
+            case KubernetesError(hint=hint):
+                return hint
+        return None
 
 
 class KubernetesLockProvider(ProgramProvider):
     """Locks as Leases of Kubernetes.
 
-    A lease that is not released is kept up to ``clock_error`` + 1 s + a round trip longer than ``lock_at_most_for``,
+    A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
     because the time is that of the ``Date`` header of the API server's replies. See docs/providers/kubernetes.md.
 
     :param url: ``kubernetes://namespace``; without a name, the namespace of the service account or of the context.
@@ -72,6 +75,11 @@ class KubernetesLockProvider(ProgramProvider):
         programs = KubernetesPrograms(**options)
         super().__init__(programs, KubernetesClient(place, programs.clock_error))
 
+    def permissions(self) -> dict[str, bool | None]:
+        """Of each verb that a Role must allow, whether it does; None: the server does not say."""
+        programs: Any = self.programs
+        return self.run(programs.permissions(), "permissions")
+
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
     """:class:`KubernetesLockProvider` for asyncio. It may be used from several event loops."""
@@ -87,6 +95,11 @@ class AsyncKubernetesLockProvider(AsyncProgramProvider):
         place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
         programs = KubernetesPrograms(**options)
         super().__init__(programs, AsyncKubernetesClient(place, programs.clock_error))
+
+    async def permissions(self) -> dict[str, bool | None]:
+        """See :meth:`KubernetesLockProvider.permissions`."""
+        programs: Any = self.programs
+        return await self.run(programs.permissions(), "permissions")
 
 
 def _parsed(
