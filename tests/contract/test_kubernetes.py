@@ -102,6 +102,7 @@ class TestUrl(
 ): ...
 
 
+@pytest.mark.matrix  # a minute of processor time; in `make test`, the other classes try the client for asyncio
 class TestAsyncUrl(KubernetesContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
     kind = AsyncKubernetesLockProvider
 

@@ -16,7 +16,7 @@ from tests.support.database import DatabaseServer
 DATABASE = "pages"
 ADDRESS = re.compile(r"([a-z]+(?:\+[a-z0-9]+)?)://user:secret@db\.example/app")
 
-ELSEWHERE = ("providers/redis", "providers/mongodb", "providers/writing", "tutorial.md")
+ELSEWHERE = ("providers/redis", "providers/mongodb", "providers/kubernetes", "providers/writing", "tutorial.md")
 
 FINALLY = {
     # It serves until SIGTERM, which this thread sends as soon as there is a handler.
