@@ -48,14 +48,14 @@ class Place:
         namespace = namespace.removesuffix("/")
         if scheme != "kubernetes" or not separator or "#" in url:
             raise ConfigurationError(f"store URL: not of the form {_FORM}")
-        if namespace and not is_label(namespace):
-            raise ConfigurationError(f"store URL: no name of a namespace is there; the form is {_FORM}")
         try:
             options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
         except ValueError:
             raise ConfigurationError(f"store URL: not of the form {_FORM}") from None
         if unknown := sorted(options.keys() - set(_OPTIONS)):
             raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {', '.join(_OPTIONS)}")
+        if namespace and not is_label(namespace):
+            raise ConfigurationError(f"store URL: no name of a namespace is there; the form is {_FORM}")
         return cls(namespace, options.get("context"), options.get("kubeconfig"))
 
 
