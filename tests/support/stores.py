@@ -105,7 +105,9 @@ class Store(ABC):
         return [server.address for server in self.servers]
 
     reads_to_acquire = 0
-    """How many requests an acquire sends before the one that grants the lock."""
+    """How many requests that :meth:`in_write` finds an acquire sends before the one that grants the lock."""
+    reads_to_take_over = 1
+    """The same of a take-over."""
 
     def in_write(self, name: str) -> str:
         """What a proxy finds in each request that writes the record of ``name``; also in other requests, perhaps."""
@@ -256,7 +258,7 @@ class KubernetesStore(Store):
     name = "kubernetes"
     family = "kubernetes"
     kept_longer = 2.0
-    reads_to_acquire = 1
+    reads_to_take_over = 0  # what `in_write` finds is in writes only
 
     def __init__(self, server: KubernetesServer) -> None:
         self.server = server

@@ -175,7 +175,7 @@ def one_trial(
         former = others.acquire(request)
         if former is not None and rng.random() < 0.5:
             others.release(former)
-    proxy.hold(store.in_write(name), skip=1)  # the record is read first
+    proxy.hold(store.in_write(name), skip=store.reads_to_take_over)
     taken = provider.take_over(request)
     way = rng.choice(("released", "freed by force", "taken over"))
     if way == "released":
