@@ -22,7 +22,7 @@ from benchmarks.contenders import CONTENDERS, US, of_group
 from benchmarks.machine import ROOT
 from benchmarks.plan import Absent, Plan
 from benchmarks.progress import say
-from benchmarks.servers import STORES, RunningStore, ServerError, running
+from benchmarks.servers import STORES, WITHOUT_HISTORY, RunningStore, ServerError, running
 
 FIGURES = {
     "latency": "acquire and release, and skip, of one client; processor time",
@@ -163,7 +163,7 @@ def _measure_store(
     if "cost" in plan.figures and store.pid is not None:
         with plan.reported(name, "server cost"):
             results["cost"][name] = cost.measure(store, plain, plan)
-    if "history" in plan.figures:
+    if "history" in plan.figures and name not in WITHOUT_HISTORY:
         with plan.reported(name, "run history"):
             results["history"][name] = history.measure(store, plan, rng)
     if "contention" in plan.figures and processes is not None:
@@ -177,7 +177,7 @@ def _measure_store(
                 found = workers.figures(workers.growth(processes, store, compared, clients, plan, rng))
                 results["clients"].setdefault(name, {})[str(clients)] = found
     for figure, grow in (("names", growth.by_names), ("records", growth.by_records)):
-        if figure in plan.figures:
+        if figure in plan.figures and (figure, name) != ("records", "etcd"):  # its tree is in memory
             with plan.reported(name, f"growth with {figure}"):
                 results[figure][name] = grow(store, plan, rng)
 

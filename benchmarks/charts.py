@@ -21,6 +21,7 @@ STORES = {
     "mysql": "MySQL",
     "sqlite": "SQLite",
     "mongodb": "MongoDB",
+    "etcd": "etcd",
 }
 LINES = ("bad", "store", "trust", "muted", "good")
 

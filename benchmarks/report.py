@@ -29,6 +29,7 @@ TITLES = {
     "mysql": "MySQL",
     "sqlite": "SQLite and files",
     "mongodb": "MongoDB's protocol",
+    "etcd": "etcd",
 }
 NOTHING = "–"
 

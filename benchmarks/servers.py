@@ -14,13 +14,15 @@ from typing import Any
 from sqlalchemy import URL
 
 from tests.support.database import Address
+from tests.support.etcd import EtcdServer
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.processes import descendants
 from tests.support.redis import RedisServer
 from tests.support.server_process import ServerError
 from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, MySqlServer, PostgresServer
 
-STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb")
+STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd")
+WITHOUT_HISTORY = ("etcd",)
 
 
 class DurablePostgres(PostgresServer):
@@ -74,6 +76,8 @@ class Site:
                 return f"redis://{host}:{port}/{0 if self.database == DATABASE else self.database}"
             case "mongodb":
                 return f"mongodb://{host}:{port}/{self.database}?directConnection=true"
+            case "etcd":
+                return f"etcd://{host}:{port}/{self.database}"
             case "sqlite":
                 return f"{driver or 'sqlite'}:///{self.path}"
         scheme = driver or {"postgres": "postgresql", "mariadb": "mysql", "mysql": "mysql"}[self.store]
@@ -105,6 +109,7 @@ _SERVERS: dict[str, Callable[[], Any]] = {
     "mariadb": DurableMariaDb,
     "mysql": DurableMySql,
     "mongodb": PrivateMongoServer,
+    "etcd": EtcdServer,
 }
 
 
@@ -135,6 +140,13 @@ def _version(site: Site) -> str:
         from importlib.metadata import version
 
         return f"SecantusDB {version('SecantusDB')}, which speaks MongoDB's protocol"
+    if site.store == "etcd":
+        import httpx
+
+        host, port = site.address
+        return (
+            f"etcd {httpx.post(f'http://{host}:{port}/v3/maintenance/status', json={}).json()['version']}, one member"
+        )
     from sqlalchemy import create_engine, text
 
     engine = create_engine(site.url("postgresql+psycopg" if site.store == "postgres" else "mysql+pymysql"))
@@ -186,4 +198,4 @@ def _of_threads(pid: int) -> int:
     return total
 
 
-__all__ = ["STORES", "ProcessorTime", "RunningStore", "ServerError", "Site", "running"]
+__all__ = ["STORES", "WITHOUT_HISTORY", "ProcessorTime", "RunningStore", "ServerError", "Site", "running"]

@@ -118,6 +118,8 @@ TARGETS = [
     _latency("MySQL, from a URL", 1.6, "mysql"),
     _latency("SQLite, from a URL", 2, "sqlite"),
     _latency("MongoDB", 1.2, "mongodb"),
+    _latency("etcd", 1.5, "etcd"),
+    _latency("etcd, asyncio", 1.5, "etcd async"),
     *(_history(store) for store in ("postgres", "redis", "mongodb")),
     _skips("postgres", 0.4),
     _skips("redis", 0.75),

@@ -7,7 +7,10 @@ limits, no pool, no error handling.
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
+import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -294,6 +297,87 @@ class AsyncMongoFloor(AsyncSession):
         await self.client.close()
 
 
+# etcd
+
+
+def _range(name: str) -> tuple[str, dict[str, Any]]:
+    return "/v3/kv/range", {"key": _in_base64(f"/{TABLE}/{name}")}
+
+
+def _put(name: str, version: str, ends: float, owner: str) -> tuple[str, dict[str, Any]]:
+    """If the key still has that version."""
+    key = _in_base64(f"/{TABLE}/{name}")
+    put = {"request_put": {"key": key, "value": _in_base64(json.dumps({"ends": ends, "owner": owner}))}}
+    compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": version}
+    return "/v3/kv/txn", {"compare": [compare], "success": [put]}
+
+
+def _in_base64(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def _free_version(reply: dict[str, Any]) -> str | None:
+    """The version of a lease that is over; "0" if there is none, None if it is held."""
+    for pair in reply.get("kvs", ()):
+        is_held = json.loads(b64decode(pair["value"]))["ends"] > time.time()
+        return None if is_held else str(pair["mod_revision"])
+    return "0"
+
+
+class EtcdFloor(Session):
+    """httpx alone, which the provider has, too."""
+
+    def __init__(self, site: Site) -> None:
+        host, port = site.address
+        self.client = load("httpx").Client(base_url=f"http://{host}:{port}")
+        self.version, self.token = "", ""
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        reply: dict[str, Any] = self.client.post(path, json=body).json()
+        return reply
+
+    def take(self, name: str) -> bool:
+        version = _free_version(self.post(*_range(name)))
+        if version is None:
+            return False
+        self.token = new_token()
+        reply = self.post(*_put(name, version, time.time() + SECONDS, self.token))
+        self.version = reply["header"]["revision"]
+        return bool(reply.get("succeeded"))
+
+    def give(self, name: str) -> None:
+        self.post(*_put(name, self.version, 0.0, self.token))
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncEtcdFloor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        host, port = site.address
+        self.client = load("httpx").AsyncClient(base_url=f"http://{host}:{port}")
+        self.version, self.token = "", ""
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        reply: dict[str, Any] = (await self.client.post(path, json=body)).json()
+        return reply
+
+    async def take(self, name: str) -> bool:
+        version = _free_version(await self.post(*_range(name)))
+        if version is None:
+            return False
+        self.token = new_token()
+        reply = await self.post(*_put(name, version, time.time() + SECONDS, self.token))
+        self.version = reply["header"]["revision"]
+        return bool(reply.get("succeeded"))
+
+    async def give(self, name: str) -> None:
+        await self.post(*_put(name, self.version, 0.0, self.token))
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+
 FLOORS = [
     Contender("redis", "floor", "floor", RedisFloor, "redis"),
     Contender("redis", "floor", "floor", AsyncRedisFloor, "redis", is_async=True),
@@ -310,4 +394,6 @@ FLOORS = [
     Contender("sqlite", "floor", "floor", open_aiosqlite, "aiosqlite", is_async=True),
     Contender("mongodb", "floor", "floor", MongoFloor, "pymongo"),
     Contender("mongodb", "floor", "floor", AsyncMongoFloor, "pymongo", is_async=True),
+    Contender("etcd", "floor", "floor", EtcdFloor, "httpx"),
+    Contender("etcd", "floor", "floor", AsyncEtcdFloor, "httpx", is_async=True),
 ]

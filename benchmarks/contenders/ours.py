@@ -237,6 +237,11 @@ async def _true() -> bool:
 US = "shedlock_py"
 
 
+def takes_no_client(store: str, name: str) -> bool:
+    """A way with a client of the user, which the provider for etcd does not take."""
+    return store == "etcd" and name.endswith("your own client")
+
+
 def _sync(store: str) -> list[Contender]:
     ways: dict[str, Callable[[Site], Session]] = {
         US: ProviderSession,
@@ -245,7 +250,7 @@ def _sync(store: str) -> list[Contender]:
         f"{US}: decorator": DecoratorSession,
         f"{US}: APScheduler job": ExecutorSession,
     }
-    return [Contender(store, name, "us", way) for name, way in ways.items()]
+    return [Contender(store, name, "us", way) for name, way in ways.items() if not takes_no_client(store, name)]
 
 
 def _async(store: str) -> list[Contender]:
@@ -255,7 +260,11 @@ def _async(store: str) -> list[Contender]:
         f"{US}: hold_async": AsyncHoldSession,
         f"{US}: decorator": AsyncDecoratorSession,
     }
-    return [Contender(store, name, "us", way, is_async=True) for name, way in ways.items()]
+    return [
+        Contender(store, name, "us", way, is_async=True)
+        for name, way in ways.items()
+        if not takes_no_client(store, name)
+    ]
 
 
 OURS = [

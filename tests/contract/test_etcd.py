@@ -87,6 +87,8 @@ class EtcdContract(StoreContract):
     clock_resolution: ClassVar[float] = 2.1
     kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
     """The Date header is cut to seconds; and a round trip, on a busy machine."""
+    herd: ClassVar[int] = 100
+    """An attempt is up to three requests."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> EtcdStore:

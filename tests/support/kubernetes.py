@@ -37,7 +37,11 @@ from tests.support.releases import Fetched, Release
 from tests.support.server_process import MissingServerError, ServerError, ServerProcess
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-_MICRO_TIME = {"type": "string", "nullable": True, "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[-+]\d\d:\d\d)$"}
+_MICRO_TIME = {
+    "type": "string",
+    "nullable": True,
+    "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[-+]\d\d:\d\d)$",
+}
 _SPEC = {
     "holderIdentity": {"type": "string", "nullable": True},
     "leaseDurationSeconds": {"type": "integer", "format": "int32", "nullable": True, "minimum": 1},

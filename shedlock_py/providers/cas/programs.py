@@ -128,12 +128,12 @@ class CasPrograms(StorePrograms):
 
     def _granted(self, claim: Claim, entry: Entry | None, time: ServerTime, *, force: bool) -> LockRecord | None:
         """The record that grants the lock to ``claim``; None: it is held, or its fire time was granted."""
-        request, fire_time, now = claim.request, claim.request.fire_time, self._earliest(time)
+        request, fire_time, now = claim.request, claim.request.fire_time, time.date
         if fire_time and fire_time > self._latest(time) + self.fire_time_tolerance:
             raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
         record = entry and entry.record
         newest = record and record.last_fire_time
-        if not force and (self._is_held(entry, time) or (fire_time and newest and fire_time <= newest)):
+        if not force and (_is_held(entry, now) or (fire_time and newest and fire_time <= newest)):
             return None
         if newest and (fire_time is None or fire_time < newest):
             fire_time = newest
@@ -150,20 +150,20 @@ class CasPrograms(StorePrograms):
         entry, time = lease.note.entry if _is_note(lease.note, self._store) else None, self._last
         if entry is None or time is None:
             entry, time = yield from self._read(lease.name)
-        is_free = releasing and not lock_for
-        until = self._earliest(time) if is_free else self._end_of(lock_for, time)
+        now, is_free = time.earliest(self.clock()), releasing and not lock_for
+        until = now if is_free else self._end_of(lock_for, time)
         for _ in range(MOST_TRIES):
             if entry is None or entry.record.locked_by != lease.locked_by:
                 return False
-            if entry.record.fencing_token != lease.fencing_token or not self._is_held(entry, time):
+            if entry.record.fencing_token != lease.fencing_token or not _is_held(entry, now):
                 return False
-            now = self._earliest(time)
             record = replace(entry.record, lock_until=max(until, entry.record.locked_at), read_at=now)
             version = yield from self._ask(Write(record, entry.version, is_free))
             if version is not None:
                 lease.note = _Note(self._store, Entry(record, version, is_free))
                 return True
             entry, time = yield from self._read(lease.name)
+            now = time.date
         raise _too_many_tries("release" if releasing else "extend", lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
@@ -173,8 +173,8 @@ class CasPrograms(StorePrograms):
                 return None
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
-            until = max(record.locked_at, min(record.lock_until, self._earliest(time)))
-            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=self._earliest(time))
+            until = max(record.locked_at, min(record.lock_until, time.date))
+            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=time.date)
             return Write(freed, entry.version, is_free=True)
 
         return self._change("undo", name, undone)
@@ -199,27 +199,25 @@ class CasPrograms(StorePrograms):
 
     def record(self, name: str) -> CasProgram[LockRecord | None]:
         entry, time = yield from self._read(name)
-        return self._shown(entry, time) if entry else None
+        return _shown(entry, time.date) if entry else None
 
     def records(self, prefix: str) -> CasProgram[list[LockRecord]]:
         reply = yield List(prefix)
-        return [self._shown(entry, reply.time) for entry in reply.value]
-
-    def _shown(self, entry: Entry, time: ServerTime) -> LockRecord:
-        """Its record for people to read. What another server has written may look like the future to this one."""
-        record = entry.record
-        since = record.lock_until if entry.is_free else record.locked_at
-        return replace(record, read_at=max(self._earliest(time), since))
+        return [_shown(entry, reply.time.date) for entry in reply.value]
 
     def prune(self, unused_for: timedelta) -> CasProgram[int]:
         entries, time = yield List("")
-        now, deleted = self._earliest(time), 0
+        now, deleted = time.date, 0
         # No server gives a smaller token to a name that has no record. A younger record stays: the next token of its
         # name comes from it, not from a clock that is coarse (I7).
         least = _token_at(now - self.clock_error - timedelta(seconds=time.resolution))
         for entry in entries:
-            record, is_held = entry.record, self._is_held(entry, time)
-            if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
+            record = entry.record
+            if (
+                not _is_held(entry, now)
+                and now - record.lock_until >= unused_for
+                and (record.fencing_token or 0) < least
+            ):
                 deleted += bool((yield from self._ask(Delete(record.name, entry.version))))
         return deleted
 
@@ -235,9 +233,6 @@ class CasPrograms(StorePrograms):
         self._last = reply.time
         return reply
 
-    def _earliest(self, time: ServerTime) -> datetime:
-        return time.earliest(self.clock())
-
     def _latest(self, time: ServerTime) -> datetime:
         return time.latest(self.clock())
 
@@ -245,8 +240,16 @@ class CasPrograms(StorePrograms):
         """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
         return self._latest(time) + lock_for + self.clock_error
 
-    def _is_held(self, entry: Entry | None, time: ServerTime) -> bool:
-        return entry is not None and not entry.is_free and entry.record.lock_until > self._earliest(time)
+
+def _is_held(entry: Entry | None, now: datetime) -> bool:
+    """``now``: the earliest that it can be. What a program has just read, it compares with the time of that reply."""
+    return entry is not None and not entry.is_free and entry.record.lock_until > now
+
+
+def _shown(entry: Entry, now: datetime) -> LockRecord:
+    """Its record for people to read. What another server has written may look like the future to this one."""
+    record = entry.record
+    return replace(record, read_at=max(now, record.lock_until if entry.is_free else record.locked_at))
 
 
 class _Note(NamedTuple):

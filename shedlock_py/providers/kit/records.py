@@ -184,6 +184,9 @@ def record_from_json(name: str, fields: dict[str, Any], read_at: datetime) -> Lo
     try:
         times = {key: datetime.fromisoformat(fields[key]) if fields[key] else None for key in _TIMES}
         record = LockRecord(**{**fields, **times}, name=name, read_at=read_at)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a lock record: {fields!r:.200}") from error
+    is_aware = all(time is None or time.tzinfo for time in times.values()) and record.locked_at and record.lock_until
+    if not is_aware or type(record.fencing_token) is not int or type(record.locked_by) is not str:
+        raise ValueError(f"not a lock record: {fields!r:.200}")
     return record

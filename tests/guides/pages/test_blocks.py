@@ -1,8 +1,8 @@
 """The Python on the pages runs: the blocks of one page are one script, run in an empty directory.
 
 Any warning is an error. An address on a page is that of a server that does not exist; it is replaced by the tests' own.
-The pages on Redis and MongoDB, the tutorial and README have tests of their own. Blocks with a title are from files,
-which ``tests/guides/how_to`` runs.
+The pages on Redis, MongoDB and etcd, the tutorial and README have tests of their own. Blocks with a title are from
+files, which ``tests/guides/how_to`` runs.
 """
 
 import re
@@ -16,7 +16,10 @@ from tests.support.database import DatabaseServer
 DATABASE = "pages"
 ADDRESS = re.compile(r"([a-z]+(?:\+[a-z0-9]+)?)://user:secret@db\.example/app")
 
-ELSEWHERE = ("providers/redis", "providers/mongodb", "providers/kubernetes", "providers/writing", "tutorial.md")
+ELSEWHERE = (
+    *("providers/redis", "providers/mongodb", "providers/etcd", "providers/kubernetes", "providers/writing"),
+    "tutorial.md",
+)
 
 FINALLY = {
     # It serves until SIGTERM, which this thread sends as soon as there is a handler.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,10 +20,12 @@ import pytest
 import yaml
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ShedLockError, provider_from_url
+from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.kubernetes.wire import VERBS
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
 from tests.guides.documents import check_script, script_of
 from tests.guides.examples.scripts import PROJECT
+from tests.support.etcd import EtcdServer
 from tests.support.kubernetes import LEASES, KubernetesServer
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
@@ -112,6 +115,20 @@ def test_the_manifests_of_the_kubernetes_page() -> None:
     pod = deployment["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == account["metadata"]["name"]
     assert {variable["name"] for variable in pod["containers"][0]["env"]} == {"SHEDLOCK_STORE", "POD_NAME"}
+
+
+def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:
+    prefix = f"/pages_{uuid4().hex[:8]}/"
+    place = "{}:{}{}".format(*etcd_server.address, prefix)
+
+    def replace(script: str) -> str:
+        script, count = re.subn(r"etcd1\.example,etcd2\.example,etcd3\.example", place, script)
+        assert count == 2
+        return script
+
+    run_page("etcd.md", replace, tmp_path)
+    with closing(EtcdLockProvider(etcd_server.url(prefix=prefix))) as provider:
+        assert {record.name for record in provider.records()} == {"nightly-report", "import"}
 
 
 # The permissions

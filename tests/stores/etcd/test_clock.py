@@ -40,22 +40,22 @@ def attempt_until_granted(provider: LockProvider, name: str) -> tuple[Lease, flo
     def attempt() -> tuple[Lease, float] | None:
         began = time.monotonic()
         lease = provider.acquire(LockRequest(name, "1m"))
-        return lease and (lease, began)
+        return None if lease is None else (lease, began)
 
     return eventually(attempt, "a lease")
 
 
-@pytest.mark.parametrize("ahead", [1.0, -1.0])
 def test_i1_clocks_of_members_that_differ_by_the_allowed_error(
-    fronts: list[DateProxy], open_url: Open, name: str, ahead: float
+    fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:
-    """However the two are placed within a second: the lock is not granted while its holder trusts it."""
-    fronts[1].offset = ahead
+    """At the worst moment: just before the second of the one ends, and when the other's has long begun."""
+    fronts[1].offset = 1.0
     holder, other = (open_url(place(front), clock_error="1s") for front in fronts)
-    lease = acquired(holder, LockRequest(name, "400ms"))
+    holder.record(name)
+    time.sleep((0.9 - time.time()) % 1)
+    lease = acquired(holder, LockRequest(name, "800ms"))
     later, _ = attempt_until_granted(other, name)
-    assert time.monotonic() > lease.trusted_until - 60  # the clock of leases may count from another moment
-    assert not lease.is_trusted()
+    assert not lease.is_trusted(), "it was granted while its holder trusted it"
     assert later.fencing_token > lease.fencing_token  # type: ignore[operator]  # this store keeps them
     assert holder.extend(lease, "1m") is None
 
@@ -64,10 +64,10 @@ def test_i1_clocks_that_differ_by_more_overlap_by_so_much_and_tokens_tell(
     fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:
     """Not promised. The store gives the lease away early; nothing else goes wrong."""
-    fronts[1].offset = 8.0
+    fronts[1].offset = 12.0
     holder, other = (open_url(place(front), clock_error="1s") for front in fronts)
     lease = acquired(holder, LockRequest(name, "6s"))
-    successor = acquired(other, LockRequest(name, "1m"))  # at once: at most 2 s + 1 s of the 8 s are allowed for
+    successor = acquired(other, LockRequest(name, "1m"))  # at once
     assert lease.is_trusted()
     assert successor.fencing_token > lease.fencing_token  # type: ignore[operator]  # this store keeps them
     assert holder.extend(lease, "1m") is None
@@ -96,7 +96,7 @@ def test_i3_a_clock_that_jumps_back_keeps_leases_longer_and_one_that_jumps_forwa
     holder, other = (open_url(place(front)) for front in fronts)
     acquired(holder, LockRequest(name, "10m"))
     fronts[1].offset = -HOUR
-    assert record_of(other, name).remaining > timedelta(hours=1)
+    assert other.acquire(LockRequest(name, "10m")) is None
     fronts[1].offset = HOUR
     lease = acquired(other, LockRequest(name, "10m"))
     assert other.release(lease) is True

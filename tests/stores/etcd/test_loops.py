@@ -21,5 +21,4 @@ def test_a_loop_that_ends_closes_its_connections(etcd_server: EtcdServer, name: 
 
     for _ in range(3):
         asyncio.run(work())
-    del provider
     gc.collect()
