@@ -22,6 +22,7 @@ STORES = {
     "sqlite": "SQLite",
     "mongodb": "MongoDB",
     "etcd": "etcd",
+    "kubernetes": "Kubernetes",
 }
 LINES = ("bad", "store", "trust", "muted", "good")
 

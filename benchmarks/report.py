@@ -30,6 +30,7 @@ TITLES = {
     "sqlite": "SQLite and files",
     "mongodb": "MongoDB's protocol",
     "etcd": "etcd",
+    "kubernetes": "Kubernetes",
 }
 NOTHING = "–"
 

@@ -120,6 +120,8 @@ TARGETS = [
     _latency("MongoDB", 1.2, "mongodb"),
     _latency("etcd", 1.5, "etcd"),
     _latency("etcd, asyncio", 1.5, "etcd async"),
+    _latency("Kubernetes", 1.5, "kubernetes"),
+    _latency("Kubernetes, asyncio", 1.5, "kubernetes async"),
     *(_history(store) for store in ("postgres", "redis", "mongodb")),
     _skips("postgres", 0.4),
     _skips("redis", 0.75),

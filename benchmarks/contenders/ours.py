@@ -238,8 +238,8 @@ US = "shedlock_py"
 
 
 def takes_no_client(store: str, name: str) -> bool:
-    """A way with a client of the user, which the provider for etcd does not take."""
-    return store == "etcd" and name.endswith("your own client")
+    """A way with a client of the user, which the providers for etcd and Kubernetes do not take."""
+    return store in ("etcd", "kubernetes") and name.endswith("your own client")
 
 
 def _sync(store: str) -> list[Contender]:

@@ -84,6 +84,30 @@ def in_write(lock_name: str) -> str:
     return f'"{NAME}":{json.dumps(lock_name)}'
 
 
+def administrator(directory: Path, address: Address) -> Path:
+    """A kubeconfig that leads to ``address`` over TLS, with the certificates in ``directory``."""
+    user = {"client-certificate": str(directory / "client.crt"), "client-key": str(directory / "client.key")}
+    return write_kubeconfig(directory, f"admin-{address[1]}.yaml", "https://{}:{}".format(*address), user)
+
+
+def write_kubeconfig(directory: Path, filename: str, url: str, user: dict[str, str]) -> Path:
+    cluster = {"server": url}
+    if url.startswith("https"):
+        cluster["certificate-authority"] = str(directory / "authority.crt")
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "of-context"}}],
+    }
+    path = directory / filename
+    if not path.exists():
+        path.write_text(yaml.safe_dump(config))
+    return path
+
+
 class KubernetesServer(ServerProcess):
     """``address`` speaks TLS, with certificates for both ends; ``plain`` is the same without, for proxies that read.
 
@@ -111,7 +135,7 @@ class KubernetesServer(ServerProcess):
     def create_data(self) -> None:
         self.data.mkdir(mode=0o700)
         self.certificates = Certificates(self.data)
-        self._write("reviewer.yaml", self.reviewer.url, {})
+        write_kubeconfig(self.data, "reviewer.yaml", self.reviewer.url, {})
         self.etcd.start()
 
     def start(self) -> None:
@@ -199,29 +223,11 @@ class KubernetesServer(ServerProcess):
         if via is None and "SHEDLOCK_CLOCK" in self.environment:
             via = self.plain
         if via is not None:
-            return self._write(f"via-{via[1]}.yaml", "http://{}:{}".format(*via), {})
-        url, certificates = "https://{}:{}".format(*self.address), self.certificates
+            return write_kubeconfig(self.data, f"via-{via[1]}.yaml", "http://{}:{}".format(*via), {})
         if token is not None:
-            return self._write(f"token-{token}.yaml", url, {"token": token})
-        user = {"client-certificate": str(certificates.client), "client-key": str(certificates.client_key)}
-        return self._write("admin.yaml", url, user)
-
-    def _write(self, filename: str, url: str, user: dict[str, str]) -> Path:
-        cluster = {"server": url}
-        if url.startswith("https"):
-            cluster["certificate-authority"] = str(self.certificates.authority)
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": user}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "of-context"}}],
-        }
-        path = self.data / filename
-        if not path.exists():
-            path.write_text(yaml.safe_dump(config))
-        return path
+            url = "https://{}:{}".format(*self.address)
+            return write_kubeconfig(self.data, f"token-{token}.yaml", url, {"token": token})
+        return administrator(self.data, self.address)
 
     def delete(self, namespace: str, lock_name: str = "") -> None:
         """Remove a record by hand, or all."""

@@ -104,6 +104,11 @@ class Store(ABC):
         """Where a proxy can be put in front: one for each address. Empty where there is no network."""
         return [server.address for server in self.servers]
 
+    @property
+    def direct_addresses(self) -> list[Address]:
+        """Where a provider without a proxy connects to."""
+        return self.addresses
+
     reads_to_acquire = 0
     """How many requests that :meth:`in_write` finds an acquire sends before the one that grants the lock."""
     reads_to_take_over = 1
@@ -268,6 +273,10 @@ class KubernetesStore(Store):
     @property
     def addresses(self) -> list[Address]:
         return [self.server.plain]
+
+    @property
+    def direct_addresses(self) -> list[Address]:
+        return [self.server.address]
 
     def in_write(self, name: str) -> str:
         return in_write(name)

@@ -58,7 +58,7 @@ def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send,
         session = yield SignIn(refused=session)
         call = call_of(command, session.access.namespace)
         sent_at = monotonic()
-        with _connection_errors():
+        with _connection_errors(session):
             response = yield Send(session, call)
         received_at = monotonic()
         if response.status_code != UNAUTHORIZED:
@@ -76,13 +76,18 @@ def _content(response: httpx.Response) -> Any:
 
 
 @contextmanager
-def _connection_errors() -> Iterator[None]:
+def _connection_errors(session: Session) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise NotSent from error
     except httpx.PoolTimeout as error:
         raise TimedOut("a free connection", sent=False) from error
+    except RuntimeError as error:
+        if not session.http.is_closed:
+            raise
+        # Another request was refused, and has signed in anew meanwhile. The kit sends this one again.
+        raise httpx.CloseError(str(error)) from error
 
 
 def _arguments(access: Access) -> dict[str, Any]:

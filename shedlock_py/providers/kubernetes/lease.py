@@ -99,7 +99,7 @@ def _of_elector(
         holder,
         min(_time(spec.get("acquireTime")) or renewed_at, renewed_at),
         until,
-        before.fencing_token if before else None,
+        before.fencing_token if before else 0,
         before.last_fire_time if before else None,
         read_at=_UNREAD,
     )

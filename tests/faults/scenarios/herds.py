@@ -140,7 +140,7 @@ def run(
     """
     context = multiprocessing.get_context("forkserver")  # no provider is opened before, and no thread runs
     context.set_forkserver_preload([__name__])
-    with MostConnections(store.addresses) as connections:
+    with MostConnections(store.direct_addresses) as connections:
         workers = []
         for _ in range(processes):
             here, there = context.Pipe()

@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -15,11 +18,13 @@ import pytest
 import yaml
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
+from shedlock_py.providers.kubernetes import KubernetesLockProvider
 from shedlock_py.providers.kubernetes.wire import VERBS
 from shedlock_py.testing.contract.base import acquired
 from tests.cli.harness import run
 from tests.stores.kubernetes.conftest import Open
 from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.polling import wait_until
 
 REQUEST = LockRequest("job", "1m")
 
@@ -141,6 +146,34 @@ def test_a_token_that_stays_refused(kubernetes_server: KubernetesServer, open_ur
         provider.acquire(REQUEST)
     assert not isinstance(caught.value, ProviderUnreachable)
     assert "kubectl auth whoami" in str(caught.value.hint)
+
+
+def test_a_token_that_is_replaced_disturbs_no_thread(
+    kubernetes_server: KubernetesServer, namespace: str, token: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(token)
+    config = kubeconfig(kubernetes_server, tmp_path, {"tokenFile": str(file)})
+    with closing(KubernetesLockProvider(f"kubernetes://{namespace}?kubeconfig={config}")) as provider:
+
+        def use(name: str) -> None:
+            lease = acquired(provider, LockRequest(name, "1m"))
+            while not is_renewed.is_set():
+                assert provider.extend(lease, "1m") is lease
+            for _ in range(10):
+                assert provider.extend(lease, "1m") is lease
+            assert provider.release(lease) is True
+
+        is_renewed = Event()
+        with ThreadPoolExecutor(6) as pool:
+            used = [pool.submit(use, f"job-{number}") for number in range(6)]
+            wait_until(lambda: len(provider.records()) == 6, what="leases of all")
+            file.write_text(f"new{token}")
+            renew(kubernetes_server, token)
+            provider.record("job")
+            is_renewed.set()
+            for each in used:
+                each.result()
 
 
 IN_CLUSTER = """
