@@ -125,7 +125,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (failover.majority, "quorum sync", {"acquire error": 1}),
     (failover.emptied_and_split, "quorum async", {"cut": 1}),
     (herds.herd, "sqlite sync, postgres async, mariadb sync, mysql sync, redis sync, mongodb sync, etcd sync, "
-     "kubernetes async",
+     "kubernetes sync",
      {"acquire granted": 1, "acquire skipped": 1}),
     (a_hundred_names, "postgres async", {"acquire granted": 90, "acquire skipped": 100}),
     (exhaustion.full, "sqlite async, postgres async", REFUSED),
