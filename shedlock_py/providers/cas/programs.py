@@ -117,27 +117,46 @@ class CasPrograms(StorePrograms):
             if entry is not None and entry.record.locked_by == claim.locked_by:
                 claim.note = _Note(self._store, entry)  # an earlier copy was carried out, and its reply was lost
                 return entry.record.fencing_token
+            self._check_fire_time(claim, time, force=force)
+            if entry is None:
+                entry, time = yield from self._make(claim, time)
+                if entry is None:
+                    continue  # another claim has made it
             granted = self._granted(claim, entry, time, force=force)
             if granted is None:
                 return None
-            version = yield from self._ask(Write(granted, entry.version if entry else None))
+            version = yield from self._ask(Write(granted, entry.version))
             if version is not None:
                 claim.note = _Note(self._store, Entry(granted, version))
                 return granted.fencing_token
         raise _too_many_tries("take_over" if force else "acquire", claim.request.name)
 
-    def _granted(self, claim: Claim, entry: Entry | None, time: ServerTime, *, force: bool) -> LockRecord | None:
+    def _make(self, claim: Claim, time: ServerTime) -> CasProgram[tuple[Entry | None, ServerTime]]:
+        """Make a free record. It has a version, and its reply a time, that the grant goes by.
+
+        A write that grants a lock always names a version. One that asked for no record could arrive late, when another
+        holder's record was pruned, and bring an old token back (I7).
+        """
+        now, name = time.date, claim.request.name
+        record = LockRecord(name, claim.request.holder, now, now, 0, None, read_at=now)
+        reply = yield Write(record, None, is_free=True)
+        return (None if reply.value is None else Entry(record, reply.value, is_free=True)), reply.time
+
+    def _check_fire_time(self, claim: Claim, time: ServerTime, *, force: bool) -> None:
+        """:raises ProviderError: it is too late."""
+        fire_time = claim.request.fire_time
+        if fire_time and fire_time > self._latest(time) + self.fire_time_tolerance:
+            raise fire_time_too_late("take_over" if force else "acquire", claim.request, self.fire_time_tolerance)
+
+    def _granted(self, claim: Claim, entry: Entry, time: ServerTime, *, force: bool) -> LockRecord | None:
         """The record that grants the lock to ``claim``; None: it is held, or its fire time was granted."""
         request, fire_time, now = claim.request, claim.request.fire_time, time.date
-        if fire_time and fire_time > self._latest(time) + self.fire_time_tolerance:
-            raise fire_time_too_late("take_over" if force else "acquire", request, self.fire_time_tolerance)
-        record = entry and entry.record
-        newest = record and record.last_fire_time
+        record, newest = entry.record, entry.record.last_fire_time
         if not force and (_is_held(entry, now) or (fire_time and newest and fire_time <= newest)):
             return None
         if newest and (fire_time is None or fire_time < newest):
             fire_time = newest
-        token = max(((record and record.fencing_token) or 0) + 1, _token_at(now))
+        token = max((record.fencing_token or 0) + 1, _token_at(now))
         until = self._end_of(request.lock_at_most_for, time)
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
 
@@ -241,9 +260,9 @@ class CasPrograms(StorePrograms):
         return self._latest(time) + lock_for + self.clock_error
 
 
-def _is_held(entry: Entry | None, now: datetime) -> bool:
+def _is_held(entry: Entry, now: datetime) -> bool:
     """``now``: the earliest that it can be. What a program has just read, it compares with the time of that reply."""
-    return entry is not None and not entry.is_free and entry.record.lock_until > now
+    return not entry.is_free and entry.record.lock_until > now
 
 
 def _shown(entry: Entry, now: datetime) -> LockRecord:

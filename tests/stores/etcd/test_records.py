@@ -39,7 +39,7 @@ def test_the_record_is_that_of_the_page(etcd_server: EtcdServer, open_url: Open,
 
 
 def test_round_trips(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
-    """Two to acquire, a read and a write; one for all else that a job needs."""
+    """Two to acquire, a read and a write, and one more for a name's first record; one for all else that a job needs."""
     with TcpProxy(etcd_server.address) as proxy:
         provider = open_url(etcd_server.url(via=proxy.address, prefix=PREFIX))
         provider.record("warm")
@@ -49,6 +49,9 @@ def test_round_trips(etcd_server: EtcdServer, open_url: Open, name: str) -> None
             counted.append((operation, proxy.round_trips))
             proxy.reset()
 
+        proxy.reset()
+        assert provider.release(acquired(provider, LockRequest(name, "1m")))
+        assert proxy.round_trips == 3 + 1
         for _ in range(6):
             proxy.reset()
             lease = acquired(provider, LockRequest(name, "1m"))
