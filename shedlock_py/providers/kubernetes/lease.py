@@ -145,13 +145,18 @@ def _spec(record: LockRecord, is_free: bool, before: Mapping[str, Any]) -> dict[
     if last and is_same:
         # An elector compares whole seconds. It must see that this is another renewal.
         renewed_at = max(renewed_at, last + _SECOND)
+    transitions = before.get("leaseTransitions")
+    if transitions is None:
+        transitions = None if is_free else 0  # a Lease that was just made has had no holder
+    elif not is_same and not is_free:
+        transitions += 1
     seconds = 1 if is_free else -((record.read_at - record.lock_until) // _SECOND)  # rounded up
     return {
         "holderIdentity": "" if is_free else record.locked_by,
         "leaseDurationSeconds": max(1, seconds),
         "acquireTime": _micro_time(record.locked_at),
         "renewTime": _micro_time(renewed_at),
-        "leaseTransitions": (before.get("leaseTransitions") or 0) + (0 if is_same or is_free else 1),
+        **({} if transitions is None else {"leaseTransitions": transitions}),
     }
 
 

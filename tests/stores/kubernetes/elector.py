@@ -28,7 +28,7 @@ class Record(NamedTuple):
     def of(cls, lease: Lease) -> Record:
         spec = lease["spec"]
         times = spec["acquireTime"][:19], spec["renewTime"][:19]
-        return cls(spec["holderIdentity"], spec["leaseDurationSeconds"], *times, spec["leaseTransitions"])
+        return cls(spec["holderIdentity"], spec["leaseDurationSeconds"], *times, spec.get("leaseTransitions", 0))
 
 
 class Elector:
