@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -22,3 +22,11 @@ class JobPlan:
 TICK = JobPlan("tick", "demo-tick", period=1, lock_at_most_for=5)
 REPORT = JobPlan("report", "demo-report", period=2, lock_at_most_for=5, takes=3)
 JOBS = (TICK, REPORT)
+
+KEPT_LONGER = {"etcd": 3.0}
+"""By the scheme of the store's URL: how much longer it may keep the lease of a dead holder, as its page says."""
+
+
+def as_kept(job: JobPlan, store: str) -> JobPlan:
+    """The job with the longest time that its lease may last on the store at this URL."""
+    return replace(job, lock_at_most_for=job.lock_at_most_for + KEPT_LONGER.get(store.partition(":")[0], 0.0))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from examples.demo.fleet import Fleet
 from examples.demo.observation import OUTCOMES, Observation
-from examples.demo.plan import JOBS, REPORT
+from examples.demo.plan import JOBS, REPORT, as_kept
 from examples.demo.report import Verdict, find_runs, find_take_over, judge
 from examples.demo.view import View
 
@@ -38,7 +38,8 @@ class Show:
             last = int(time.time())
             self._wait_until_settled(fleet, last)
         self._hear(fleet)
-        return judge(self.seen, JOBS, REPORT, first, last)
+        jobs = [as_kept(job, self.store) for job in JOBS]
+        return judge(self.seen, jobs, as_kept(REPORT, self.store), first, last)
 
     def _wait_until_ready(self, fleet: Fleet) -> int:
         """The first fire time that all replicas are there for."""

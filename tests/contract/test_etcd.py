@@ -115,6 +115,7 @@ class TestAsyncUrl(EtcdContract, NetworkContract, AsyncLockProviderContract, Pro
     kind = AsyncEtcdLockProvider
 
 
+@pytest.mark.matrix  # the programs are those of TestUrl
 class TestAsyncPause(EtcdContract, AsyncPauseContract):
     kind = AsyncEtcdLockProvider
 

@@ -30,6 +30,7 @@ PAIRS = [
     ("providers/mongodb/clients.py", "CollectionClient.close", "AsyncCollectionClient.close"),
     ("providers/mongodb/clients.py", "CollectionClient.execute.carry_out", "AsyncCollectionClient.execute.carry_out"),
     ("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider.verify", "AsyncSqlAlchemyLockProvider.verify"),
+    ("providers/etcd/provider.py", "EtcdLockProvider", "AsyncEtcdLockProvider"),
     ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
     ("providers/redis/quorum/provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
 ]

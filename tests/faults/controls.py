@@ -63,6 +63,8 @@ MUTANTS = (
           _SHORT, kills=True),
     Mutant("QuorumHoldsTooLong", "a quorum holds three times the lease", "kill -9 of holders",
           frozenset({"crash bound", "grant lost"}), _SHORT, sound="SoundQuorum", kills=True, store="quorum"),
+    Mutant("UnconditionalEtcd", "etcd: writes do not compare versions", "eager workers", _EXCLUSION, _EAGER,
+          sound="SoundEtcd", store="etcd"),
     Mutant("NeverNarrows", "a shorter extension is trusted longer", "extensions by a third of the lease",
           frozenset({"trust window"}),
           Behaviour(at_most=0.6, work=(0.0, 0.02), pause=(0.0, 0.02), extends=1.0, varies=1.0, lengths=(0.3, 0.4))),

@@ -1,5 +1,5 @@
 """A small copy of the algorithm on Redis, and variants of it with one fault each, such as others have shipped; and of
-the real quorum.
+the real quorum, and of the real provider for etcd.
 
 The checker must find each of them, and nothing in the sound copy; see controls.py.
 """
@@ -19,6 +19,11 @@ from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.lease import Claim
+from shedlock_py.providers.cas import CasCommand, CasReply, Read, Write
+from shedlock_py.providers.etcd.clients import EtcdClient
+from shedlock_py.providers.etcd.provider import EtcdPrograms
+from shedlock_py.providers.etcd.urls import Place
+from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.faults.history import monotonic
@@ -214,6 +219,27 @@ class QuorumHoldsTooLong(SoundQuorum):
 
 
 # Variants of a store's own provider
+
+
+class SoundEtcd(ProgramProvider):
+    make_client = EtcdClient
+
+    def __init__(self, family: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
+        super().__init__(EtcdPrograms(timeout="5s", **options), self.make_client(Place.from_url(where)))
+
+
+class _Unconditional(EtcdClient):
+    def execute(self, command: CasCommand, timeout: float | None) -> CasReply:
+        if isinstance(command, Write):
+            present = super().execute(Read(command.record.name), timeout).value
+            command = replace(command, if_version=present and present.version)
+        return super().execute(command, timeout)
+
+
+class UnconditionalEtcd(SoundEtcd):
+    """Its writes go through whatever version is there."""
+
+    make_client = _Unconditional
 
 
 def open_forgetful(**arguments: Any) -> Any:

@@ -119,14 +119,14 @@ def workers() -> Iterator[list[tuple[Clock, ForkServer]]]:
         yield workers
 
 
-@pytest.mark.parametrize("store", ["redis sync"], indirect=True)
+@pytest.mark.parametrize("store", ["redis sync", pytest.param("etcd sync", marks=pytest.mark.matrix)], indirect=True)
 def test_i10_clocks_of_workers(store: Store, workers: list[tuple[Clock, ForkServer]]) -> None:
     report = clocks.jump_workers(store, workers, 1, jumps=6)
     assert no_findings(report)
     assert report.counts["acquire granted"] > 1
 
 
-@pytest.mark.parametrize("store", ["redis sync"], indirect=True)
+@pytest.mark.parametrize("store", ["redis sync", pytest.param("etcd sync", marks=pytest.mark.matrix)], indirect=True)
 def test_i7_clock_of_the_store(store: Store) -> None:
     report = clocks.store_jumps(store, ONCE, 1)
     assert no_findings(report)

@@ -23,7 +23,9 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A lock record, and the version that the store has given to it: anything that another write changes.
+    """A lock record, and the version that the store has given to it.
+
+    Each write gives another version, and none comes back, also not after the record was deleted and made again.
 
     :ivar is_free: it was released, so it is free whatever the clocks say.
     """

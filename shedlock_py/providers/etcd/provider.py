@@ -7,13 +7,14 @@ from typing import Any
 import httpx
 
 from shedlock_py.durations import Duration
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms, UnknownTimeError
 from shedlock_py.providers.etcd.clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import NOT_ETCD, EtcdError, classify
 from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
 
-_OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
+_OPTIONS = ("timeout", "fire_time_tolerance", "history", "clock_error")
 
 
 class EtcdPrograms(CasPrograms):
@@ -87,9 +88,11 @@ def _parsed(
 ) -> tuple[Place, dict[str, Any]]:
     """The cluster, and the options of its programs."""
     url, in_url = split_options(url, _OPTIONS)
+    if "history" in in_url:
+        raise ConfigurationError("etcd keeps no run history: leave history= out of the URL")
     place = Place.from_url(url)
     if clock_error is None:
         clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
     limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
-    limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY; a URL that asks for it is refused
+    limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY, which may be meant for another store
     return place, {**limits, "clock_error": clock_error, "passwords": (place.password,)}

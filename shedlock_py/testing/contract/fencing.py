@@ -58,10 +58,11 @@ class FencingContract(ContractBase):
             lambda lease: other.force_release(lease.name),
             lambda lease: self.delete_record(other, lease.name),
         ]
-        if self.clock_resolution > COARSE:
+        is_coarse = self.clock_resolution > COARSE
+        if is_coarse:
             ends.pop()
         last = 0
-        for number in range(120):
+        for number in range(36 if is_coarse else 120):
             replica = (provider, other)[number % 2]
             if number % 3:
                 lease = acquired(replica, LockRequest(name, LONG))

@@ -1,0 +1,62 @@
+"""What a URL may say, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from shedlock_py import ConfigurationError, async_provider_from_url, provider_from_url
+from shedlock_py.providers.etcd import EtcdLockProvider
+from shedlock_py.providers.etcd.urls import Place
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoints", "prefix"),
+    [
+        ("etcd://h", ("http://h:2379",), "/shedlock/"),
+        ("etcd://h1,h2:1,h3", ("http://h1:2379", "http://h2:1", "http://h3:2379"), "/shedlock/"),
+        ("etcd://[::1]:7,[::2]/", ("http://[::1]:7", "http://[::2]:2379"), "/shedlock/"),
+        ("etcd://h/app/jobs/?tls=true", ("https://h:2379",), "/app/jobs/"),
+        ("etcd://h/gr%C3%B6%C3%9Fe?ca=ca.pem", ("https://h:2379",), "/größe/"),
+        ("etcd://h?prefix=app:", ("http://h:2379",), "app:"),
+    ],
+)
+def test_where_it_leads(url: str, endpoints: tuple[str, ...], prefix: str) -> None:
+    place = Place.from_url(url)
+    assert (place.endpoints, place.prefix) == (endpoints, prefix)
+
+
+def test_who_logs_in() -> None:
+    place = Place.from_url("etcd://me%40home:p%2Fw%3A@h")
+    assert (place.user, place.password) == ("me@home", "p/w:")
+    assert "p/w:" not in repr(place) + place.shown
+
+
+@pytest.mark.parametrize(
+    ("rest", "what"),
+    [
+        ("", "not of the form"),
+        ("h#x", "not of the form"),
+        ("h:port", "'h:port' is not host:port"),
+        ("h:0", "'h:0' is not host:port"),
+        ("h:99999", "is not host:port"),
+        ("h1,,h2", "'' is not host:port"),
+        ("h?nonsense=1", "unknown option 'nonsense'; known are ca, cert, key, tls, prefix"),
+        ("h?tls=yes", "tls must be true or false, not 'yes'"),
+        ("h?tls=false&ca=ca.pem", "but there are certificates"),
+        ("h/app?prefix=app", "leave the option prefix out"),
+        ("h?history=5", "etcd keeps no run history"),
+        ("h?clock_error=soon", "clock_error='soon' is not a duration"),
+        ("h?clock_error=-1s", "clock_error"),
+        ("h?timeout=0", "timeout"),
+    ],
+)
+def test_what_is_refused(rest: str, what: str) -> None:
+    for from_url in (provider_from_url, async_provider_from_url):
+        with pytest.raises(ConfigurationError, match=what):
+            from_url(f"etcd://{rest}")
+
+
+def test_arguments_win_and_the_variable_for_history_is_for_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHEDLOCK_HISTORY", "5")
+    provider = EtcdLockProvider("etcd://h?timeout=3s&clock_error=2s", timeout="7s", clock_error=0)
+    assert (provider.programs.timeout, provider.programs.history) == (7.0, 0)
