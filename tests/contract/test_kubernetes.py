@@ -107,6 +107,7 @@ class TestAsyncUrl(KubernetesContract, NetworkContract, AsyncLockProviderContrac
     kind = AsyncKubernetesLockProvider
 
 
+@pytest.mark.matrix  # the programs are those of TestUrl
 class TestAsyncPause(KubernetesContract, AsyncPauseContract):
     kind = AsyncKubernetesLockProvider
 

@@ -49,7 +49,7 @@ STORES = [
     "mongodb sync",
     "mongodb async",
     "etcd sync",
-    "kubernetes sync",
+    pytest.param("kubernetes sync", marks=pytest.mark.matrix),
 ]
 MakeStore = Callable[..., Store]
 

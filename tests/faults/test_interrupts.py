@@ -18,7 +18,7 @@ STORES = [
     "quorum sync",
     "mongodb sync",
     "etcd sync",
-    "kubernetes sync",
+    pytest.param("kubernetes sync", marks=pytest.mark.matrix),  # the client is etcd's
 ]
 
 
